@@ -80,6 +80,8 @@ class ArmEnd(Record):
     moved_apart: list[MovedApart] | None = None  # None: no claim reads it
     # loose tensors that came with the first step and that no later one changed; None: not recorded
     still: list[str] | None = None
+    # loose tensors that came with the first step and hold a NaN that they did not hold then; None: not recorded
+    spoiled: list[str] | None = None
     input_names: list[str] | None = None  # of what the last step read; None: not shown, or recorded before they were
     input_shapes: Count | None = None  # how many different shapes and types the steps' inputs had; None: likewise
     # by how much optimizers' own counters went up, each number once; None: nobody looked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from harness.evidence.arm_records import CAPTURES_ITSELF, NOT_FINITE, EndDifference, State
 from harness.evidence.run_evidence import ArmEvidence
@@ -44,19 +44,21 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
         for role, state in ((f"{name}'s start", execution.start.state), (f"{name}'s end", end)):
             if state is not None:
                 _require_whole(role, execution, state)
-        bad = _not_finite(execution.start.state, end)
+        bad = _not_finite(execution.start.state, end, end_of(execution).spoiled or ())
         if bad:
             sheet.figure("first_non_finite_tensor", bad[0])
             settle(reasons.NON_FINITE_END, f"{len(bad)} tensors of {name} ended NaN or infinite: {some(bad)}")
 
 
-def _not_finite(start: State | None, end: State) -> list[str]:
+def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> list[str]:
+    """spoiled: what came later and lost its numbers since."""
     found = []
     for category, tensors in end.digests.items():
         before = {} if start is None else start.digests.get(category, {})
         for name, digest in tensors.items():
-            # what came later may be a mask too; its NaN would reach the loss
+            # what came later may be a mask too, whose infinities lie elsewhere from batch to batch
             constant = category in ("buffers", "tensors") and before.get(name, digest) == digest
+            constant = constant and not (category == "tensors" and name in spoiled)
             if digest.endswith(NOT_FINITE) and not constant:
                 found.append(f"{category} {name}")
     return found

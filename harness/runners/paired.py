@@ -375,6 +375,7 @@ def arm_end(training: TrainingRun, arm: str, replica: int, steps: int, watch: St
         differences=differences,
         moved_apart=apart,
         still=watch.still,
+        spoiled=watch.spoiled,
     )
 
 

@@ -10,7 +10,7 @@ and other changes go unseen with a chance of about 2^-64. -0.0 and 0.0 differ, a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -166,11 +166,20 @@ def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
 
 def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
     """Names of the tensors that hold NaN or infinity, fetched in one transfer a device; integers never do."""
+    return _holding(tensors, _bad)
+
+
+def holding_nan(tensors: Mapping[str, Tensor]) -> set[str]:
+    """Likewise of those that hold NaN, as no mask does."""
+    return _holding(tensors, _nan)
+
+
+def _holding(tensors: Mapping[str, Tensor], what: Callable[[Tensor], Tensor]) -> set[str]:
     by_device: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, tensor in tensors.items():
         for each in made_of({name: tensor}).values():
             if each.numel() and not each.is_meta and (each.is_floating_point() or each.is_complex()):
-                by_device.setdefault(each.device, []).append((name, _bad(real(each))))
+                by_device.setdefault(each.device, []).append((name, what(real(each))))
     found: set[str] = set()
     for flags in by_device.values():
         values = torch.stack([flag for _, flag in flags]).tolist()
@@ -181,6 +190,10 @@ def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
 def _bad(tensor: Tensor) -> Tensor:
     lowest, highest = torch.aminmax(_comparable(tensor))  # either is NaN where any element is
     return ~(torch.isfinite(lowest) & torch.isfinite(highest))
+
+
+def _nan(tensor: Tensor) -> Tensor:
+    return torch.aminmax(_comparable(tensor)).min.isnan()  # it is NaN where any element is
 
 
 def _comparable(tensor: Tensor) -> Tensor:

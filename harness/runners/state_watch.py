@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.evidence.arm_records import NOT_FINITE, EndDifference, State
 from harness.runners import moves
-from harness.runners.reductions import digests, largest_difference, not_finite
+from harness.runners.reductions import digests, holding_nan, largest_difference, not_finite
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import HasParameters, HasState, TrainingRun
 from harness.system.replay import generators
@@ -43,6 +43,8 @@ class StateWatch:
         self._loose_later: dict[str, weakref.ref[Tensor]] = {}
         self._digests_later: dict[str, str] = {}  # of those, as the first step left them
         self.still: list[str] | None = None
+        self._nan_later: set[str] = set()
+        self.spoiled: list[str] | None = None
         self.end_buffers: dict[str, Tensor] = {}  # the floating-point ones at the end, by BUFFER and their name
 
     def at_start(self) -> State:
@@ -58,6 +60,7 @@ class StateWatch:
         if isinstance(self._training, HasState):
             loose = {plain_name(name): tensor for name, tensor in self._training.state().get(LOOSE, {}).items()}
             self._loose_later = {name: weakref.ref(tensor) for name, tensor in loose.items()}
+            self._nan_later = holding_nan(loose)
             if self._moves:
                 self._digests_later = digests(loose)
 
@@ -82,6 +85,8 @@ class StateWatch:
             f"{BUFFER}{name}": tensor for name, tensor in state["buffers"].items() if tensor.is_floating_point()
         }
         kept_state = {**state, LOOSE: kept}
+        came = {name: tensor for name, tensor in kept.items() if name not in self._loose_at_start}
+        self.spoiled = sorted(holding_nan(came) - self._nan_later)
         if self._moves:
             self.moved = moves.moved(self._start, moves.movable(kept_state))
             self.watched = moves.watched(kept_state)

@@ -72,6 +72,13 @@ def named_alike() -> Verdict:
     )
 
 
+def late_without_numbers(spoiled: list[str] | None) -> Verdict:
+    """All arms end with a tensor of equal bits that came with the first step, and is not finite."""
+    late: dict[str, Any] = {"end_state": {"tensors": {"late": "n!"}}}
+    executions = graphed(**late), arm("ungraphed", **late), untrained(**late), arm("ungraphed", replica=1, **late)
+    return verdict_of(TRAJECTORY, trajectory_run(*(changed_end(each, spoiled=spoiled) for each in executions)))
+
+
 def old(execution: ArmEvidence) -> ArmEvidence:
     """As it was recorded before states were."""
     assert execution.end is not None
@@ -201,6 +208,13 @@ TRAJECTORY_ENDS = [
                 graphed(**MASK), arm("ungraphed", **MASK), untrained(**MASK), arm("ungraphed", replica=1, **MASK)
             ),
         ),
+    ),
+    Case("a mask of infinities that comes with the first step", "held", lambda: late_without_numbers([])),
+    Case("a late tensor without numbers, recorded before it was told", "held", lambda: late_without_numbers(None)),
+    Case(
+        "a late tensor that is no number any more, in both arms",
+        "non_finite_end",
+        lambda: late_without_numbers(["late"]),
     ),
     Case("a baseline that failed, so that the candidate was not executed", "worker_exception", after_a_failure),
     Case("no recorded state", "end_state_unrecorded", lambda: trajectory(old(graphed()))),

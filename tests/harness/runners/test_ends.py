@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.evidence.arm_records import EndDifference
+from harness.evidence.arm_records import NOT_FINITE, EndDifference
 from harness.runners.state_watch import BUFFER, Ends, StateWatch
 
 
@@ -85,3 +85,36 @@ def test_what_comes_with_the_first_step_of_a_compiled_module_is_watched() -> Non
     watch.after_first_step()
     training.step(1)
     assert list(watch.at_end().digests["tensors"]) == ["model.average"]
+
+
+class Spoils:
+    """Tensors that come with the first step: `mask` is filled anew, `shown` holds a NaN then, `average` later."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Tensor] = {}
+
+    def step(self, index: int) -> None:
+        self._state = self._state or {
+            "average": torch.ones(2),
+            "count": torch.zeros(2, dtype=torch.int64),
+            "mask": torch.zeros(2),
+            "shown": torch.full((2,), math.nan),
+        }
+        self._state["mask"][index] = -math.inf
+        self._state["average"][0] *= math.nan if index else 1.0
+        self._state["shown"][0] = index
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        return {"tensors": self._state}
+
+
+def test_what_came_with_the_first_step_and_is_no_number_any_more_is_told() -> None:
+    training = Spoils()
+    watch = StateWatch(training)  # type: ignore[arg-type]
+    watch.at_start()
+    training.step(0)
+    watch.after_first_step()
+    training.step(1)
+    digests = watch.at_end().digests["tensors"]
+    assert [name for name, digest in digests.items() if digest.endswith(NOT_FINITE)] == ["average", "mask", "shown"]
+    assert watch.spoiled == ["average"]
