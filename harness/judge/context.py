@@ -252,11 +252,24 @@ def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) 
         )
 
 
-def require_uncaptured(context: Context, arm: str, execution: ArmEvidence) -> None:
-    """Settle FAIL when an arm declared uncaptured replayed a capture: it would be compared with its twin."""
-    capture = execution.capture
-    if context.contract.arms[arm].capture == "none" and capture is not None and capture.captured:
+def require_uncaptured(context: Context, part: AnyPart, arm: str, execution: ArmEvidence) -> None:
+    """Settle FAIL when an arm declared uncaptured replayed a capture: it would be compared with its twin.
+
+    Of such an arm no capture is recorded but by the harness's own count of those that began. Two arms of which none
+    is said to be captured may do so alike, as compiled code does.
+    """
+    if context.contract.arms[arm].capture != "none":
+        return
+    capture, end = execution.capture, end_of(execution)
+    if capture is not None and capture.captured:
         settle(
             reasons.VACUOUS_BASELINE_CAPTURED,
             f"arm {arm} is declared uncaptured and replayed a capture {capture.replays} times",
+        )
+    made = (end.capture_attempts or 0) - len(end.capture_errors or ())
+    candidate = context.contract.arms[part.arms()[part.candidate_path]]
+    if made > 0 and (candidate.capture != "none" or context.mechanism(part) is not None):
+        settle(
+            reasons.VACUOUS_BASELINE_CAPTURED,
+            f"arm {arm} is declared uncaptured, and began {made} captures in its steps that did not fail",
         )

@@ -57,7 +57,7 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     returned = ""
     if part.plain is not None:
         plain = executed(run, part.plain)
-        require_uncaptured(context, part.plain, plain)
+        require_uncaptured(context, part, part.plain, plain)
         returned = _require_values(part, evaluations, plain, sheet)
     for name, execution in compared.items():
         require_trained(name, execution)

@@ -292,7 +292,7 @@ def _require_guards(
 ) -> None:
     executions = list(named.values())
     if part.baseline is not None:
-        require_uncaptured(context, part.baseline, executions[-1])
+        require_uncaptured(context, part, part.baseline, executions[-1])
         require_every_tensor(executions[0], records, executions[-1])
         require_gradients(records)
     for name, execution in named.items():

@@ -41,7 +41,7 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     require_comparable(named, sheet)
     _require_equal_losses(seen, named, sheet)
     _require_replayed(part, candidate)
-    require_uncaptured(context, part.baseline, baseline)
+    require_uncaptured(context, part, part.baseline, baseline)
     for name, execution in named.items():
         require_trained(name, execution)
     _require_distinct_batches(part, seen[ours], sheet)

@@ -69,7 +69,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
         require_precisions(part, by_seed[seed][part.candidate], by_seed[seed][part.baseline])
         same_system = context.same_system(part.candidate, part.baseline)
         require_comparable(executions, sheet, frozen=same_system and part.precisions is None)
-        require_uncaptured(context, part.baseline, by_seed[seed][part.baseline])
+        require_uncaptured(context, part, part.baseline, by_seed[seed][part.baseline])
     _require_unequal_seeds(part, by_seed)
     note_halves(halves, sheet)
     pairs = pairs_of(part, by_seed)

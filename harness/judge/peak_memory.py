@@ -34,7 +34,7 @@ def judge(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
     trajectory = named_trajectory(part.trajectory, context)
     same_system = context.same_system(part.candidate, part.baseline)
     require_equal_training(trajectory, named, sheet, nothing=f"{ours} recorded no step", same_system=same_system)
-    require_uncaptured(context, part.baseline, baseline)
+    require_uncaptured(context, part, part.baseline, baseline)
     sheet.count("steps", steps)
     seen = {name: _seen(name, execution) for name, execution in named.items()}
     for role, peaks in (("candidate", seen[ours]), ("baseline", seen[theirs])):

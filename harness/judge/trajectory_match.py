@@ -76,7 +76,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     )
     in_noise = _in_noise(noise, found.largest)
     require_equal(found, part.equality, bounds, f"{ours} and {theirs}", in_noise, part.metric)
-    require_uncaptured(context, part.baseline, baseline)
+    require_uncaptured(context, part, part.baseline, baseline)
     require_guards(part, {ours: candidate, theirs: baseline}, run, sheet)
     require_moving({ours: candidate, theirs: baseline}, part.metric)
     watched = with_control(part.guards, compared, run)

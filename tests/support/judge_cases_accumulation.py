@@ -75,6 +75,11 @@ def unlike(absolute: float, **changes: Any) -> Any:
 
 A = reduction("a")
 ACCUMULATION_CASES = [
+    Case(
+        "a captured baseline",
+        "vacuous_baseline_captured",
+        lambda: accumulated(other=one_batch(capture=cuda_graph())),
+    ),
     Case("within rounding", "held", accumulated),
     Case("a tensor without some gradients", "held", lambda: accumulated(updates=[7, STEPS])),
     Case(

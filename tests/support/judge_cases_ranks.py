@@ -304,6 +304,8 @@ AGREE_CASES = [
     ),
 ]
 MATCH_CASES = [
+    Case("a captured baseline", "vacuous_baseline_captured", lambda: matching(baseline=one(capture=cuda_graph()))),
+    Case("a captured arm in turn", "vacuous_baseline_captured", lambda: in_turn(capture=cuda_graph())),
     Case("joined", "held", lambda: matching(CLOSE)),
     Case("a relative bound", "held", lambda: matching(CLOSE, max_abs_difference=None, max_relative_difference=1e-3)),
     Case("losses apart", "exceeds_tolerance", lambda: matching({**CLOSE, "losses": LOSSES - 0.2})),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,9 +136,24 @@ def without_seed(generators: Mapping[int, tuple[str | None, str]] | None = None,
     return seeds(executions("ungraphed", alike), executions("same_system", alike), control)
 
 
+def capturing(name: str) -> list[ArmEvidence]:
+    """An arm, declared uncaptured, in whose steps the harness saw a capture begin with each seed."""
+    found = []
+    for execution in executions(name):
+        assert execution.end is not None
+        end = execution.end.model_copy(update={"capture_attempts": 1, "capture_errors": []})
+        found.append(replace(execution, end=end))
+    return found
+
+
 ALIKE = {1: {"losses": of_seed(0)}}
 SEED_CASES = [
     Case("no worse", "held", seeds),
+    Case(
+        "plain arms that capture of their own accord",
+        "held",
+        lambda: seeds(capturing("ungraphed"), capturing("same_system")),
+    ),
     Case("better by far", "held", lambda: seeds(executions("ungraphed", worse=-0.5))),
     Case("worse by far", "worse", lambda: seeds(executions("ungraphed", worse=0.5))),
     Case("worse by about the margin", "undecided_difference", lambda: seeds(executions("ungraphed", worse=0.1))),

@@ -46,6 +46,14 @@ def trajectory(*args: Any, claim: dict[str, Any] | None = None, **executions: An
     return verdict_of(TRAJECTORY | (claim or {}), trajectory_run(*args, **executions))
 
 
+def attempting(attempts: int, failed: int, **changes: Any) -> ArmEvidence:
+    """A plain arm in whose steps the harness saw so many captures begin, some of which failed."""
+    execution = arm("ungraphed", **changes)
+    assert execution.end is not None
+    seen = {"capture_attempts": attempts, "capture_errors": ["failed"] * failed}
+    return dataclasses.replace(execution, end=execution.end.model_copy(update=seen))
+
+
 PRECISIONS: dict[str, Any] = {
     "equality": "within",
     "precisions": {"candidate": "bfloat16", "baseline": "float32"},
@@ -225,6 +233,12 @@ TRAJECTORY_CASES = [
         "vacuous_baseline_captured",
         lambda: trajectory(baseline=arm("ungraphed", capture=cuda_graph())),
     ),
+    Case(
+        "a baseline that was seen to capture",
+        "vacuous_baseline_captured",
+        lambda: trajectory(baseline=attempting(2, 1)),
+    ),
+    Case("a baseline whose captures failed", "held", lambda: trajectory(baseline=attempting(2, 2))),
     Case("never captured", "candidate_not_captured", lambda: trajectory(graphed(capture=cuda_graph(captured=False)))),
     Case("never replayed", "candidate_not_captured", lambda: trajectory(graphed(capture=cuda_graph(replays=0)))),
     Case(
