@@ -149,7 +149,7 @@ def _claims(
             if not has_judge(part.kind):
                 message = f"judge_missing: nothing judges '{part.kind}' yet, so '{claim.id}' will be NOT_RUN"
                 yield Finding("warning", loaded.where(*here, "kind"), message)
-            for field, message in _twin_arms(loaded, part):
+            for field, message in (*_twin_arms(loaded, part), *_captured_plain_arm(loaded, part)):
                 yield Finding("warning", loaded.where(*here, *field.split(".")), message)
             for path in part.idle():
                 asked = f"`{path}: {part.value_at(path)}` asks for nothing"
@@ -259,3 +259,14 @@ def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str
             yield first, f"{same}: {by_commits}"
         else:
             yield second, f"{same}: `{second}` is `{first}` by another name, and shows nothing"
+
+
+def _captured_plain_arm(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
+    """A plain arm that captures, too: the field that names it, and what to say."""
+    field = part.plain_path
+    name = None if field is None else part.arms().get(field)
+    if field is None or name is None or loaded.contract.arms[name].capture == "none":
+        return
+    capture = loaded.contract.arms[name].capture
+    wrong = "what both captures do wrong alike shows nowhere"
+    yield field, f"`{field}` is the plain arm, and '{name}' says `capture: {capture}`: {wrong}"

@@ -85,6 +85,8 @@ class Judged(Strict):
     """The field that names the arm under test."""
     baseline_path: ClassVar[str] = "baseline"
     """The field that names the arm that plays the baseline when a fault is planted there."""
+    plain_path: ClassVar[str | None] = None
+    """The field that names an arm without a capture, if it must be one: what captures keep is shown by it."""
     judged_at: ClassVar[Literal["each rank", "first rank", "all ranks"]] = "each rank"
     """Whose evidence it is judged by where arms have several ranks: each one's for itself, the first one's, or all."""
     broken_by: ClassVar[Mapping[str, Demand]] = {}

@@ -85,6 +85,7 @@ class Evaluation(Judged):
     evaluations may show. Others may be further apart: a rounding may tip a prediction, and an accuracy with it."""
 
     baseline_path: ClassVar[str] = "candidate"  # the same arm
+    plain_path: ClassVar[str | None] = "plain"
     broken_by: ClassVar = {
         "evaluations": Demand(("vacuous_evaluations",)),
         "steps": Demand(("vacuous_steps",)),

@@ -41,6 +41,7 @@ class LongReplay(Judged):
     """Largest relative growth of a step's time from the first quarter of the blocks to the last, by their medians; left
     out, time is not judged."""
 
+    plain_path: ClassVar[str | None] = "baseline"
     broken_by: ClassVar = {
         "steps": Demand(("vacuous_steps",)),
         "distinct_batches": Demand(("vacuous_batches_repeat",)),

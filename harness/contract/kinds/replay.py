@@ -96,6 +96,7 @@ class CaptureFallback(Judged):
     steps: Count
     """Steps that must have been compared."""
 
+    plain_path: ClassVar[str | None] = "baseline"
     broken_by: ClassVar = {
         "attempts": Demand(("capture_attempts",)),
         "unasked_at_most": Demand(("captured_unasked",)),

@@ -211,6 +211,7 @@ def test_a_number_that_every_run_meets(toy: Toy, claim: str, said: str) -> None:
 ACCURACY = "gradient_seeds: [0], gradient_steps: [0], median_gradient_ratio_at_most: 1.2, gradient_ratio_at_most: 2, "
 LOSSES = "loss_seeds: [0], loss_steps: 10, loss_ratio_at_most: 1.2, "
 ERRORS = "steps: 10, max_evaluation_error: 0.1, times_yardstick: 2, max_update_error: 0.1, "
+EVERY_FIFTH = "every: 5, evaluations: 2, steps: 10, max_relative_difference: 0.1, "
 EFFECT = "guards: {steps: 10, training_effect: {control: again, last: 5, at_least: 0.1}}"
 
 
@@ -252,6 +253,27 @@ def test_an_arm_compared_with_itself_by_its_systems_name(toy: Toy) -> None:
     path = toy("plain: {capture: none}", "plain: {capture: step, system: 'toy.system:Toy'}")
     [finding] = [each for each in _findings(path) if "same settings" in each.message]
     assert finding.message.startswith("arms 'fast' and 'plain' have the same settings: `harness verify --baseline REF`")
+
+
+@pytest.mark.parametrize(
+    ("claim", "field"),
+    [
+        ("kind: capture_fallback, candidate: fast, baseline: other, steps: 10, ", "baseline"),
+        ("kind: long_replay, candidate: fast, baseline: other, steps: 10, ", "baseline"),
+        (f"kind: evaluation, candidate: fast, plain: other, {EVERY_FIFTH}", "plain"),
+    ],
+)
+def test_an_arm_that_is_to_be_plain_and_captures(toy: Toy, claim: str, field: str) -> None:
+    arms = "waiting: {capture: none, wait: true}"
+    path = toy(arms, f"{arms}\n  other: {{capture: step, wait: true}}")
+    path.write_text(f"{path.read_text()}  - {{id: TOY-002, title: t, {claim}{REST}")
+    [finding] = [each for each in lint(load_contract(path), _describe) if "plain" in each.message]
+    assert finding.level == "warning"
+    assert finding.message == (
+        f"`{field}` is the plain arm, and 'other' says `capture: step`: what both captures do wrong alike shows nowhere"
+    )
+    line, column = map(int, finding.where.split(":")[1:])
+    assert path.read_text().splitlines()[line - 1][column - 1 :].startswith("other")
 
 
 def test_a_named_choice_fits(toy: Toy) -> None:
