@@ -192,11 +192,15 @@ def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) 
 
 def _growth(sizes: list[int], after: int) -> int:
     """In bytes, over the last block of the warm-up; and, since that one may be a peak, of the second half of what
-    follows over the median of the first."""
+    follows over the first: over the median of its rounds' peaks, as a warm-up covers a round of a schedule of shapes.
+    """
     later = sizes[after:]
     growth = max(later) - sizes[after - 1]
     half = len(later) // 2
-    return growth if half == 0 else max(growth, max(later[half:]) - median_low(later[:half]))
+    if half == 0:
+        return growth
+    rounds = [max(later[first : first + after]) for first in range(0, max(1, half - after + 1), after)]
+    return max(growth, max(later[half:]) - median_low(rounds))
 
 
 def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:

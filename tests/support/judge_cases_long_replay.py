@@ -192,6 +192,17 @@ LONG_CASES = [
     Case("a last block that is shorter", "held", shorter),
     Case("grown by what is allowed", "held", lambda: replayed(ours=from_late(allocated_bytes=31 * MIB))),
     Case("memory that shrinks", "held", lambda: replayed(ours=from_late(reserved_bytes=10 * MIB))),
+    Case(
+        "memory of a schedule of shapes that comes round in the warm-up",
+        "held",
+        lambda: replayed(
+            ours={
+                "blocks": [
+                    block(number, allocated_bytes=(40 if number % 4 == 3 else 30) * MIB) for number in range(BLOCKS)
+                ]
+            }
+        ),
+    ),
     Case("a leak behind a peak that ends the warm-up", "memory_grows", lambda: replayed(ours=leaking(3))),
     Case("a leak behind a peak that outlasts the warm-up", "memory_grows", lambda: replayed(ours=leaking(5))),
     Case("a peak that ends the warm-up", "held", lambda: replayed(ours=leaking(3, 0))),

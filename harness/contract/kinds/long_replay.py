@@ -35,8 +35,9 @@ class LongReplay(Judged):
     distinct_batches: Count | None = None
     """Different batches, by digest, that must have been seen over the whole run; a long one may repeat them."""
     memory_growth_at_most_mib: NonNegative | None = None
-    """Most by which allocated or reserved memory may exceed, after any later block, what it was after the warm-up, in
-    MiB; left out, memory is not judged."""
+    """Most by which allocated or reserved memory may exceed, after any later block, what it was after the warm-up, and
+    in the second half of the later blocks what it was in the first, where the typical `after` blocks in a row had their
+    largest; in MiB. Left out, memory is not judged."""
     slowdown_at_most: Positive | None = None
     """Largest relative growth of a step's time from the first quarter of the blocks to the last, by their medians; left
     out, time is not judged."""
