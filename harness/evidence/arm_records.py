@@ -18,7 +18,7 @@ class State(Record):
 
     digests: dict[str, dict[str, str]]
     tensors: Count
-    # at the end, by `category name`: values of tensors of one number, such as counters; None: not recorded
+    # at the end, by `category name`: values of single numbers, such as counters; None: not recorded
     numbers: dict[str, float] | None = None
 
 

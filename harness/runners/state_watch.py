@@ -17,7 +17,7 @@ from harness.runners.reductions import digests, holding_nan, largest_difference,
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import HasParameters, HasState, TrainingRun
 from harness.system.replay import generators
-from harness.system.replay.found_state import StateByCategory, found_state, plain_name
+from harness.system.replay.found_state import StateByCategory, found_state, number_of, plain_name
 from harness.system.shards import whole
 
 LOOSE = "tensors"
@@ -142,15 +142,14 @@ def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[s
 
 
 def _numbers(state: StateByCategory) -> dict[str, float]:
-    """Finite values of tensors of one number: steps, batches that were counted, learning rates, a loss scale."""
+    """Finite values of single numbers, torch's and Python's: steps, batches that were counted, rates, a loss scale."""
     found = {
-        f"{category} {name}": tensor.item()
+        f"{category} {name}": number_of(tensor)
         for category, tensors in state.items()
         if category not in {"parameters", "generators"}
         for name, tensor in sorted(tensors.items())
-        if tensor.numel() == 1 and not (tensor.is_complex() or tensor.is_meta)
     }
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _recorded(state: StateByCategory) -> State:

@@ -16,6 +16,8 @@ uncaptured one a number. How an optimizer executes its update (`capturable`, `fu
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -30,6 +32,8 @@ from harness.system.shards import local
 
 StateByCategory = dict[str, dict[str, Tensor]]
 _COMPILED = "_orig_mod."
+# How `as_tensor` writes a number, and in how many bytes at most it is looked for.
+_NUMBER, _LONGEST = re.compile(rb"(?:int|float) (-?[0-9][0-9.e+-]*)"), 32
 _NO_SETTINGS = {"params", "capturable", "differentiable", "foreach", "fused"}
 
 
@@ -171,3 +175,16 @@ def as_tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     return torch.frombuffer(bytearray(f"{type(value).__name__} {value!r}".encode()), dtype=torch.uint8)
+
+
+def number_of(tensor: Tensor) -> float | None:
+    """The one number that a tensor holds, or that `as_tensor` made it of; None of all else, and of what is infinite."""
+    if tensor.is_meta or tensor.is_complex():
+        return None
+    if tensor.numel() == 1:
+        value = float(tensor.item())
+    else:
+        as_text = tensor.dtype is torch.uint8 and tensor.dim() == 1 and tensor.numel() <= _LONGEST
+        written = _NUMBER.fullmatch(bytes(tensor.tolist())) if as_text else None
+        value = float(written[1]) if written else math.inf
+    return value if math.isfinite(value) else None

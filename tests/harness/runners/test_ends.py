@@ -10,6 +10,7 @@ from torch import Tensor
 
 from harness.evidence.arm_records import NOT_FINITE, EndDifference
 from harness.runners.state_watch import BUFFER, Ends, StateWatch
+from harness.system.replay.found_state import as_tensor
 
 
 def difference(ended: dict[str, list[float]], kept: dict[str, list[float]]) -> EndDifference:
@@ -75,6 +76,27 @@ class ComesLate:
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         return {"tensors": self._state}
+
+
+class Counts:
+    """Its optimizer keeps its count of updates as a script keeps it: a number of Python's, or of torch's."""
+
+    def __init__(self, count: object) -> None:
+        self._count = as_tensor(count)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        return {"optimizer": {"p0.step": self._count}}
+
+
+@pytest.mark.parametrize("count", [43, 43.0, torch.tensor(43.0), torch.tensor([43])])
+def test_a_count_is_recorded_by_its_value_whatever_holds_it(count: object) -> None:
+    ended = StateWatch(Counts(count)).at_end()  # type: ignore[arg-type]
+    assert ended.numbers == {"optimizer p0.step": 43.0}
+
+
+@pytest.mark.parametrize("setting", ["43", "int 43", True, torch.tensor([43, 0], dtype=torch.uint8), math.inf, 10**400])
+def test_what_is_no_number_that_an_optimizer_counts_with_is_recorded_by_its_digest_alone(setting: object) -> None:
+    assert StateWatch(Counts(setting)).at_end().numbers == {}  # type: ignore[arg-type]
 
 
 def test_what_comes_with_the_first_step_of_a_compiled_module_is_watched() -> None:
