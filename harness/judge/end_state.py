@@ -36,7 +36,9 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL where a tensor ended NaN or infinite; a buffer that is so from the start, as a mask is, may be."""
+    """Settle FAIL where a tensor ended NaN or infinite; a buffer that is so from the start, as a mask is, may be,
+    and so may a loose tensor that began so, as a log does that is written to from the front.
+    """
     for name, execution in executions.items():
         end = end_of(execution).state
         if end is None:
@@ -59,7 +61,8 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
             # what came later may be a mask too, whose infinities lie elsewhere from batch to batch
             constant = category in ("buffers", "tensors") and before.get(name, digest) == digest
             constant = constant and not (category == "tensors" and name in spoiled)
-            if digest.endswith(NOT_FINITE) and not constant:
+            unfilled = category == "tensors" and before.get(name, "").endswith(NOT_FINITE)
+            if digest.endswith(NOT_FINITE) and not (constant or unfilled):
                 found.append(f"{category} {name}")
     return found
 

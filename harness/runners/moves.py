@@ -68,8 +68,12 @@ def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, t
 
 
 def _from(before: Tensor, now: Tensor) -> Tensor:
-    """The movement; from 0 where it began infinite, as the least value so far does: no distance from there is one."""
-    return _less(now, torch.where(before.isfinite() | (before == now), before, torch.zeros_like(before)))
+    """The movement; from 0 where it began infinite, as the least value so far does: no distance from there is one.
+
+    What was NaN and still is has not moved: the part of a log that nobody has written to yet.
+    """
+    change = _less(now, torch.where(before.isfinite() | (before == now), before, torch.zeros_like(before)))
+    return torch.where(before.isnan() & now.isnan(), torch.zeros_like(change), change)
 
 
 def _less(ours: Tensor, theirs: Tensor) -> Tensor:

@@ -41,6 +41,9 @@ MASK: dict[str, Any] = {
     "start_state": {"buffers": {"mean": "b", "mask": "i!"}},
     "end_state": {"buffers": {"mean": "b", "mask": "i!"}},
 }
+LOG: dict[str, Any] = {"start_state": {"tensors": {"log": "n!"}}, "end_state": {"tensors": {"log": "m!"}}}
+LOST_LOG: dict[str, Any] = {"start_state": {"tensors": {"log": "n"}}, "end_state": {"tensors": {"log": "m!"}}}
+RUINED: dict[str, Any] = {"start_state": {"buffers": {"mean": "n!"}}, "end_state": {"buffers": {"mean": "m!"}}}
 NOT_YET: dict[str, Any] = {"start_state": {"optimizer": {}}}
 OWN_COPY: dict[str, Any] = {
     state: {"buffers": {"mean": "b"}, "tensors": {"master": "m"}} for state in ("start_state", "end_state")
@@ -57,6 +60,12 @@ NO_GENERATOR: dict[str, Any] = {"end_state": {"generators": {}}}
 def plain(**changes: Any) -> dict[str, Any]:
     """A baseline and its repetition, with changes."""
     return dict(zip(("baseline", "repetition"), twice("ungraphed", **changes), strict=True))
+
+
+def in_all(**changes: Any) -> Verdict:
+    """Every arm starts and ends so."""
+    arms = graphed(**changes), arm("ungraphed", **changes), untrained(**changes)
+    return verdict_of(TRAJECTORY, trajectory_run(*arms, arm("ungraphed", replica=1, **changes)))
 
 
 def named_alike() -> Verdict:
@@ -199,16 +208,7 @@ TRAJECTORY_ENDS = [
         lambda: trajectory(graphed(**OTHER_BUFFER), claim=WITHIN),
     ),
     Case("moments that come with the first step", "held", lambda: trajectory(graphed(**NOT_YET))),
-    Case(
-        "a mask of infinities",
-        "held",
-        lambda: verdict_of(
-            TRAJECTORY,
-            trajectory_run(
-                graphed(**MASK), arm("ungraphed", **MASK), untrained(**MASK), arm("ungraphed", replica=1, **MASK)
-            ),
-        ),
-    ),
+    Case("a mask of infinities", "held", lambda: in_all(**MASK)),
     Case("a mask of infinities that comes with the first step", "held", lambda: late_without_numbers([])),
     Case("a late tensor without numbers, recorded before it was told", "held", lambda: late_without_numbers(None)),
     Case(
@@ -217,6 +217,9 @@ TRAJECTORY_ENDS = [
         lambda: late_without_numbers(["late"]),
     ),
     Case("a baseline that failed, so that the candidate was not executed", "worker_exception", after_a_failure),
+    Case("a log that is not yet filled", "held", lambda: in_all(**LOG)),
+    Case("a log that became infinite", "non_finite_end", lambda: in_all(**LOST_LOG)),
+    Case("a statistic that stayed infinite", "non_finite_end", lambda: in_all(**RUINED)),
     Case("no recorded state", "end_state_unrecorded", lambda: trajectory(old(graphed()))),
     Case("no recorded state of the control", "end_state_unrecorded", lambda: trajectory(control=old(untrained()))),
     Case("the control ends infinite", "non_finite_end", lambda: trajectory(control=untrained(**INFINITE))),

@@ -52,6 +52,16 @@ def test_what_began_infinite_was_moved_from_zero() -> None:
     assert apart(tensors(**start), tensors(mean=[4.0, -math.inf]), plain).tensors == {MEAN: (1.0, 3.0, math.inf)}
 
 
+def test_what_is_not_yet_filled_stays_where_it_is() -> None:
+    """A log that begins as NaN and is written to from the front; what becomes NaN has moved, who knows where."""
+    start = {"mean": [math.nan, math.nan, 1.0]}
+    plain = tensors(**start), tensors(mean=[3.0, math.nan, 1.0])
+    apart_by, moved_by, _ = apart(tensors(**start), tensors(mean=[4.0, math.nan, 1.0]), plain).tensors[MEAN]
+    assert (apart_by, moved_by) == (1.0, 3.0)
+    lost, _, _ = apart(tensors(**start), tensors(mean=[3.0, math.nan, math.nan]), plain).tensors[MEAN]
+    assert math.isnan(lost)
+
+
 def test_another_name_or_shape_is_not_compared_and_named() -> None:
     plain = tensors(weight=[0.0]), tensors(weight=[1.0])
     found = apart(tensors(weight=[0.0, 0.0]), tensors(weight=[1.0, 1.0], mean=[1.0]), plain)
