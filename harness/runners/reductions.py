@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from harness.evidence.arm_records import GroupNorm, TensorReduction
@@ -23,6 +23,7 @@ from harness.system.shards import is_distributed, whole
 
 _CHUNK = 1 << 24  # words hashed at a time: 128 MiB of positions
 _KEEP = 1 << 16  # positions of at most so many words are cached: batches are hashed at every step
+_SMALL, _TOGETHER = 1 << 16, 1 << 24  # bytes of a tensor that is digested with others, and of all of these
 _MASK = (1 << 64) - 1
 # 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB as signed 64-bit numbers.
 _GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
@@ -67,7 +68,7 @@ def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
     """Sequences and where each begins of a nested tensor; codes and scales, say, of a library's own type; None of a
     tensor that is made of no others."""
-    if is_distributed(tensor):
+    if _is_plain(tensor) or is_distributed(tensor):
         return None
     held: Any = tensor
     if tensor.is_nested and tensor.layout is torch.strided:
@@ -133,15 +134,39 @@ def as_hex(value: int) -> str:
 
 
 def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Each tensor's digest by name, fetched in one transfer a device."""
-    by_device: dict[torch.device, list[str]] = {}
+    """Each tensor's digest by name, fetched in one transfer a device; small ones of one length are digested together.
+
+    A replay buffer in numpy has thousands of them, and a model hundreds: one by one each takes as many operations.
+    """
+    alike: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
-        by_device.setdefault(tensor.device, []).append(name)
+        together = _is_plain(tensor) and tensor.nbytes <= _SMALL
+        alike.setdefault((tensor.device, tensor.nbytes) if together else (tensor.device, name), []).append(name)
+    by_device: dict[torch.device, list[tuple[list[str], Tensor]]] = {}
+    for (device, _), names in alike.items():
+        at_once = max(1, _TOGETHER // max(1, tensors[names[0]].nbytes)) if len(names) > 1 else 1
+        for start in range(0, len(names), at_once):
+            some = names[start : start + at_once]
+            by_device.setdefault(device, []).append((some, _digests_of([tensors[name] for name in some])))
     found: dict[str, str] = {}
-    for names in by_device.values():
-        values = torch.stack([digest_on_device(tensors[name]) for name in names]).tolist()
-        found |= {name: as_hex(value) for name, value in zip(names, values, strict=True)}
-    return found
+    for rows in by_device.values():
+        values = torch.cat([each for _, each in rows]).tolist()
+        found |= zip((name for names, _ in rows for name in names), map(as_hex, values), strict=True)
+    return {name: found[name] for name in tensors}
+
+
+def _digests_of(tensors: Sequence[Tensor]) -> Tensor:
+    """[N] int64: of one tensor, or of several plain ones of one length in bytes."""
+    if len(tensors) == 1:
+        return digest_on_device(tensors[0]).unsqueeze(0)
+    raw = [dense(each).contiguous().reshape(-1).view(torch.uint8) for each in tensors]
+    return _digest_of_each_row(torch.stack(raw))
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether its own memory is all that it is made of."""
+    own = type(tensor) in (Tensor, nn.Parameter) and not (tensor.is_nested or tensor.is_meta or tensor.is_quantized)
+    return own and tensor.layout is torch.strided
 
 
 def digest_of_all(tensors: Mapping[str, Tensor]) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.testing._internal.two_tensor import TwoTensor
 
+from harness.runners import reductions
 from harness.runners.reductions import (
     as_hex,
     combine_each,
@@ -82,6 +83,50 @@ def test_digests_of_many_steps_together_are_those_of_each(shape: tuple[int, ...]
     one_by_one = [int(combine_on_device({name: rows[step] for name, rows in steps.items()})) for step in range(7)]
     assert combine_each(steps).tolist() == one_by_one
     assert len(set(one_by_one)) == (7 if shape != (0,) else 1)
+
+
+def noted_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tensors are digested at once, each time."""
+    calls: list[int] = []
+    each_row = reductions._digest_of_each_row
+
+    def noting(rows: Tensor) -> Tensor:
+        calls.append(len(rows))
+        return each_row(rows)
+
+    monkeypatch.setattr(reductions, "_digest_of_each_row", noting)
+    return calls
+
+
+def test_small_tensors_of_one_shape_are_digested_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay buffer in numpy has thousands: one by one each takes as many operations. The digests are the same."""
+    tensors = {f"{index}": torch.randn(3, 5) for index in range(50)} | {
+        "double": torch.randn(3, 5, dtype=torch.float64),
+        "turned": torch.randn(5, 3).T,
+        "alone": torch.randn(7),
+        "empty": torch.empty(0),
+        "other empty": torch.empty(0),
+        "number": torch.tensor(1.5),
+        "another": torch.tensor(2),
+        "complex": torch.randn(2, dtype=torch.complex64).conj(),
+        "also complex": torch.randn(2, dtype=torch.complex64),
+        "elsewhere": torch.empty(3, 5, device="meta"),
+        "sparse": torch.eye(3).to_sparse(),
+        "made of two": TwoTensor(torch.randn(3, 5), torch.randn(3, 5)),  # type: ignore[no-untyped-call]
+    }
+    one_by_one = {name: as_hex(digest(tensor)) for name, tensor in tensors.items()}
+    calls = noted_rows(monkeypatch)
+    assert digests(tensors) == one_by_one
+    assert list(digests(tensors)) == list(tensors)
+    assert max(calls) >= 50
+    assert len(calls) < 40
+
+
+def test_large_tensors_are_digested_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reductions, "_SMALL", 16)
+    rows = noted_rows(monkeypatch)
+    digests({"first": torch.randn(5), "second": torch.randn(5), "small": torch.randn(4), "another": torch.randn(4)})
+    assert sorted(rows) == [1, 1, 2]
 
 
 def test_two_changes_of_sign_do_not_cancel() -> None:
