@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -78,7 +77,7 @@ class StateWatch:
             or (
                 name in self._loose_later
                 and self._loose_later[name]() is tensor
-                and entries[_list_of(name)] == at_first[_list_of(name)]
+                and all(len(entries[each]) == len(at_first[each]) for each, _ in _lists_of(name))
             )
         }
         self.end_buffers = {
@@ -97,16 +96,18 @@ class StateWatch:
         return _recorded(kept_state).model_copy(update={"numbers": _numbers(kept_state)})
 
 
-def _list_of(name: str) -> str:
-    """`losses` of `losses.0`: the list that an entry is in; "" of all else."""
-    of, _, place = name.rpartition(".")
-    return of if place.isdecimal() else ""
+def _lists_of(name: str) -> Iterator[tuple[str, str]]:
+    """`runs` with 0 and `runs.0.rows` with 12 of `runs.0.rows.12.loss`: each list that it is in, and where there."""
+    parts = name.split(".")
+    yield from ((".".join(parts[:index]), part) for index, part in enumerate(parts) if index and part.isdecimal())
 
 
-def _entries(names: Iterable[str]) -> Counter[str]:
-    """How many tensors each list holds."""
-    found = Counter(map(_list_of, names))
-    found[""] = 0
+def _entries(names: Iterable[str]) -> dict[str, set[str]]:
+    """The places of each list that hold tensors."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        for each, place in _lists_of(name):
+            found.setdefault(each, set()).add(place)
     return found
 
 

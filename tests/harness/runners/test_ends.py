@@ -78,6 +78,32 @@ class ComesLate:
         return {"tensors": self._state}
 
 
+class Appends:
+    """Each step adds an entry of its own; beside it lies an average that came with the first step, in a list too."""
+
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
+        self._state: dict[str, Tensor] = {}
+
+    def step(self, index: int) -> None:
+        self._state[self._entry.format(index)] = torch.tensor(float(index))
+        self._state.setdefault("averages.0.slow.1", torch.zeros(2)).add_(index)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        return {"tensors": self._state}
+
+
+@pytest.mark.parametrize("entry", ["log.{}", "log.{}.2", "log.{}.loss", "run.0.loss.{}.2", "log.{}.more.0.loss"])
+def test_an_entry_of_a_log_is_none_of_the_state_however_deep_its_tensor_lies(entry: str) -> None:
+    training = Appends(entry)
+    watch = StateWatch(training)  # type: ignore[arg-type]
+    watch.at_start()
+    training.step(0)
+    watch.after_first_step()
+    training.step(1)
+    assert list(watch.at_end().digests["tensors"]) == ["averages.0.slow.1"]
+
+
 class Counts:
     """Its optimizer keeps its count of updates as a script keeps it: a number of Python's, or of torch's."""
 
