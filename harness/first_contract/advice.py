@@ -92,6 +92,15 @@ BY_QUESTION = {
         "the compiled step trains otherwise: look for values that the compiler takes for constant; where roundings "
         "explain it, keep the contract and raise `max_abs_difference` there"
     ),
+    ("end_differs", "REPEATS"): (
+        "the plain step leaves something else each time: what a clock says is kept in a list, not in an array; "
+        "what is drawn comes from generators that the harness seeds, or that the function seeds by `seed`"
+    ),
+    ("differs", "REPEATS"): (
+        "the plain step trains otherwise each time: draw from generators that the harness seeds (torch's, numpy's and "
+        "Python's), or that the function seeds by `seed`; of a clock, the order of a set or a kernel that adds in no "
+        "order (`torch.use_deterministic_algorithms(True)`) nothing may depend"
+    ),
     ("end_differs", "WITHIN"): (
         "the optimized step updates, or runs a norm's forward pass, more or less often than the plain one: count both"
     ),
@@ -104,6 +113,10 @@ UNEQUAL_STARTS = {
     ),
     r"optimizer \S*\.?(lr|weight_decay|momentum|betas|eps)\b": (
         "the arms train by other settings of the optimizer: build it with the same ones in both"
+    ),
+    r"optimizer (\S*\.)?group\d+\.": (
+        "a setting of the optimizer is another one: set it alike in both; what says only how the update is executed "
+        "belongs into an attribute of the optimizer, not into its `param_groups`"
     ),
     r"in one alone": (
         "one arm keeps state that the other has not: name it alike in both arms' `state`, or make it in both"

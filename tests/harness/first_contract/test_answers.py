@@ -97,6 +97,9 @@ ASKED = {
     ("exceeds_tolerance", "", ""): "this arm trains otherwise",
     ("end_differs", "SAME", ""): "something changes the named tensors that a replay does not repeat",
     ("end_differs", "WITHIN", ""): "the optimized step updates, or runs",
+    ("end_differs", "REPEATS", ""): "the plain step leaves something else each time",
+    ("differs", "SAME", ""): "what changes from step to step did not reach the capture",
+    ("differs", "REPEATS", ""): "the plain step trains otherwise each time",
     (
         "unequal_start",
         "WITHIN",
@@ -108,6 +111,8 @@ ASKED = {
         "train parameters of different names: only a has b",
     ): "`parameters` names what is trained",
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.lr"): "the arms train by other settings",
+    ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.fused_kernel"): "a setting of the optimizer is another",
+    ("unequal_start", "WITHIN", f"{OF_A_START}optimizer opt.group12.mode, optimizer group1.mode"): "a setting of the",
     ("unequal_start", "WITHIN", f"{OF_A_START}tensors average.0 (in one alone)"): "one arm keeps state",
     ("unequal_start", "WITHIN", f"{OF_A_START}buffers 1.running_mean"): "the arms start from other weights",
 }
