@@ -245,3 +245,17 @@ def test_a_cache_of_which_nobody_knows_the_function_is_no_error() -> None:
 
 
 def _unrelated() -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["O", [("name", object), ("score", float)]], ids=["objects", "rows with objects"])
+def test_an_array_with_objects_is_as_it_was_where_it_holds_the_same_ones(kind: Any) -> None:
+    """numpy makes a row anew whenever it is looked at."""
+    array = np.zeros(2, dtype=kind)
+    array["name" if array.dtype.names else ...] = "a", ["b"]
+    values = Values(array)
+    before = values.current()
+    assert values.is_as(before)
+    array[0] = array[1]
+    assert not values.is_as(before)
+    values.put_back(before)
+    assert values.is_as(before)
