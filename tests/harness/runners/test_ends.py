@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -125,13 +126,17 @@ def test_what_is_no_number_that_an_optimizer_counts_with_is_recorded_by_its_dige
     assert StateWatch(Counts(setting)).at_end().numbers == {}  # type: ignore[arg-type]
 
 
-def test_what_comes_with_the_first_step_of_a_compiled_module_is_watched() -> None:
-    training = ComesLate()
-    watch = StateWatch(training)  # type: ignore[arg-type]
+def after_two_steps(training: Any) -> StateWatch:
+    watch = StateWatch(training)
     watch.at_start()
     training.step(0)
     watch.after_first_step()
     training.step(1)
+    return watch
+
+
+def test_what_comes_with_the_first_step_of_a_compiled_module_is_watched() -> None:
+    watch = after_two_steps(ComesLate())
     assert list(watch.at_end().digests["tensors"]) == ["model.average"]
 
 
@@ -157,12 +162,7 @@ class Spoils:
 
 
 def test_what_came_with_the_first_step_and_is_no_number_any_more_is_told() -> None:
-    training = Spoils()
-    watch = StateWatch(training)  # type: ignore[arg-type]
-    watch.at_start()
-    training.step(0)
-    watch.after_first_step()
-    training.step(1)
+    watch = after_two_steps(Spoils())
     digests = watch.at_end().digests["tensors"]
     assert [name for name, digest in digests.items() if digest.endswith(NOT_FINITE)] == ["average", "mask", "shown"]
     assert watch.spoiled == ["average"]

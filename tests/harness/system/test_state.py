@@ -139,6 +139,16 @@ class Nested(torch.optim.Optimizer):
             tensor.add_(1)
 
 
+def begun_anew(parameter: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Two trial steps, undone but for what they made."""
+    with StateGuard(dict, [optimizer]) as guard:
+        with FirstValues() as first:
+            step(parameter, optimizer)
+        guard.executed_once()
+        step(parameter, optimizer)
+        guard.restore(keep_created=True, first_values=first)
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_what_an_optimizer_keeps_in_lists_and_under_names_is_put_back(early: bool) -> None:
     parameter = nn.Parameter(torch.ones(3))
@@ -156,12 +166,7 @@ def test_what_an_optimizer_keeps_in_lists_and_under_names_is_put_back(early: boo
 def test_what_an_optimizer_makes_in_lists_and_under_names_begins_anew() -> None:
     parameter = nn.Parameter(torch.ones(3))
     optimizer = Nested([parameter], early=False)
-    with StateGuard(dict, [optimizer]) as guard:
-        with FirstValues() as first:
-            step(parameter, optimizer)
-        guard.executed_once()
-        step(parameter, optimizer)
-        guard.restore(keep_created=True, first_values=first)
+    begun_anew(parameter, optimizer)
     assert [float(tensor.sum()) for tensor in optimizer.kept()] == [0.0] * 3
 
 
@@ -192,12 +197,7 @@ class RMSprop(torch.optim.Optimizer):
 
 def test_an_optimizer_that_has_the_name_of_one_of_torchs_begins_as_it_does() -> None:
     parameter, optimizer = parameter_and(RMSprop)
-    with StateGuard(dict, [optimizer]) as guard:
-        with FirstValues() as first:
-            step(parameter, optimizer)
-        guard.executed_once()
-        step(parameter, optimizer)
-        guard.restore(keep_created=True, first_values=first)
+    begun_anew(parameter, optimizer)
     assert optimizer.state[parameter]["average"].tolist() == [1.0] * 3
 
 
