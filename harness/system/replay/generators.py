@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.system.replay.holders import module_of
+
 # What `get` gave, `set` takes back.
 Accessors = tuple[Callable[[], Any], Callable[[Any], None]]
 
@@ -43,8 +45,7 @@ def accessors_of(generator: object) -> Accessors | None:
         return generator.get_state, generator.set_state  # type: ignore[return-value]
     if isinstance(generator, random.Random):
         return generator.getstate, generator.setstate
-    kind = type(generator)
-    if kind.__module__.partition(".")[0] != "numpy":
+    if module_of(type(generator)).partition(".")[0] != "numpy":
         return None
     if hasattr(generator, "get_state") and hasattr(generator, "set_state"):  # RandomState
         return generator.get_state, generator.set_state

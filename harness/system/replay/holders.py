@@ -190,7 +190,7 @@ def seen_through(value: Any) -> list[Any] | None:
     """What a view, an iterator or a context variable is over; None where it is none of these."""
     if isinstance(value, ContextVar):
         return [value.get(None)]
-    iterates = type(value).__module__ in _ITERATORS and hasattr(type(value), "__next__")
+    iterates = module_of(type(value)) in _ITERATORS and hasattr(type(value), "__next__")
     if isinstance(value, _VIEWS) or (iterates and not isinstance(value, GeneratorType)):
         return gc.get_referents(value)
     return None
@@ -232,10 +232,29 @@ def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
     ]
 
 
+def answers(value: object) -> bool:
+    """Whether it says what it is: a proxy of nothing that is there, such as that of a request, raises."""
+    try:
+        _ = value.__class__
+    except Exception:
+        return False
+    return True
+
+
+def module_of(thing: object) -> str:
+    """The name of its module; of a class past what its metaclass says, which may raise."""
+    found = type.__getattribute__(thing, "__module__") if isinstance(thing, type) else getattr(thing, "__module__", "")
+    return str(found or "")
+
+
 def names_of(code: CodeType) -> frozenset[str]:
-    """Names that a function's code looks up or binds, those of functions inside it included."""
+    """Names that a function's code looks up or binds, those of functions inside it included.
+
+    None is of those that pytest puts there for its assertions, which no source can have: they lead to all that it runs.
+    """
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    return frozenset(code.co_names).union(*(names_of(each) for each in inner))
+    own = frozenset(name for name in code.co_names if not name.startswith("@"))
+    return own.union(*(names_of(each) for each in inner))
 
 
 def is_filled(cell: CellType) -> bool:
@@ -248,8 +267,9 @@ def is_filled(cell: CellType) -> bool:
 
 def is_users(kind: type) -> bool:
     """Whether a class is of no installed package, so that its methods and its data are the training's own."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ == "__main__" or (file is not None and is_users_file(file))
+    module = module_of(kind)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module == "__main__" or (file is not None and is_users_file(file))
 
 
 def is_foreign(value: Any) -> bool:
@@ -259,7 +279,7 @@ def is_foreign(value: Any) -> bool:
     if isinstance(value, FunctionType):
         return not is_users_file(value.__code__.co_filename)
     kind = value if isinstance(value, type) else type(value)
-    return kind.__module__.partition(".")[0] not in _FAMILIAR and not is_users(kind)
+    return module_of(kind).partition(".")[0] not in _FAMILIAR and not is_users(kind)
 
 
 def is_users_callable(value: Any) -> bool:

@@ -89,7 +89,7 @@ class _Walk:
         waiting = entries[::-1]
         while waiting:
             path, value = waiting.pop()
-            if isinstance(value, ATOMS) or id(value) in self._seen:
+            if id(value) in self._seen or not holders.answers(value) or isinstance(value, ATOMS):
                 continue
             self._seen[id(value)] = value
             self._is_shared = id(value) in self._shared
@@ -163,7 +163,9 @@ class _Walk:
                 self._hold(vars(each), held)
                 inside += [(_joined(name, key), own) for key, own in vars(each).items() if key not in _OF_MODULES]
                 inside.append((name, type(each)))
-            elif type(each).__module__.startswith(_LAYERS):  # to be put back; a tensor there is made in each pass
+            elif holders.module_of(type(each)).startswith(
+                _LAYERS
+            ):  # to be put back; a tensor there is made in each pass
                 self._hold(vars(each), held)
         return inside
 
@@ -295,7 +297,7 @@ def _wrapped(optimizer: Optimizer) -> Optimizer | None:
 
 
 def _is_own(thing: Any) -> bool:
-    module = str(getattr(thing, "__module__", "") or "")
+    module = holders.module_of(thing)
     return module.partition(".")[0] not in _LIBRARIES and not module.startswith(_TRAINERS)
 
 

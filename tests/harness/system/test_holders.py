@@ -259,3 +259,38 @@ def test_an_array_with_objects_is_as_it_was_where_it_holds_the_same_ones(kind: A
     assert not values.is_as(before)
     values.put_back(before)
     assert values.is_as(before)
+
+
+class Unnamed(type):
+    def __getattribute__(cls, name: str) -> object:
+        if name in {"__name__", "__qualname__", "__module__"}:
+            raise RuntimeError("no name")
+        return super().__getattribute__(name)
+
+
+class Nameless(metaclass=Unnamed):
+    """Its class says no name."""
+
+
+class Proxy:
+    """Of a request that is none now: it raises whatever it is asked."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError("working outside of a request")
+
+
+def test_what_raises_when_it_is_looked_at_ends_no_search() -> None:
+    shy, average = [Nameless(), Proxy(), Nameless], torch.zeros(2)
+    found = reach(lambda: (shy, average))
+    assert [*found.tensors] == ["average"]
+
+
+def test_an_assertion_that_pytest_has_written_leads_to_none_of_its_own() -> None:
+    average = torch.zeros(2)
+
+    def step() -> None:
+        assert average.sum() == 0
+        assert str(average) != "x"
+
+    assert any(name.startswith("@") for name in step.__code__.co_names)  # so that this test shows something
+    assert not [path for path in reach(step).paths.values() if "_config" in path]
