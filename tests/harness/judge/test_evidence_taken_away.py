@@ -59,7 +59,10 @@ ALL_OF_IT = {
         "compiled_for": "then they were compiled for the device that is there",
         "used": "the planned kernels remain",
     },
-    "trajectory_match": {"end.moved_apart.missing": "an older harness's, which did not look for them"},
+    "trajectory_match": {
+        "end.moved_apart.missing": "an older harness's, which did not look for them",
+        "end.capture_attempts": "of an arm that is declared uncaptured: an older harness's, which did not count them",
+    },
     "throughput_ratio": {
         "telemetry.samples.sm_clock_mhz": "an idle moment has no clock under load",
         "telemetry.samples.throttle_reasons": "as above",
