@@ -22,8 +22,7 @@ def global_generators() -> dict[str, Accessors]:
     devices: dict[str, Accessors] = {}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         devices = {f"torch.cuda:{index}": _of_device(index) for index in range(torch.cuda.device_count())}
-    host = host_generators()
-    return {"torch.cpu": host.pop("torch.cpu"), **devices, **host}
+    return host_generators() | devices
 
 
 def host_generators() -> dict[str, Accessors]:

@@ -163,10 +163,8 @@ class _Walk:
                 self._hold(vars(each), held)
                 inside += [(_joined(name, key), own) for key, own in vars(each).items() if key not in _OF_MODULES]
                 inside.append((name, type(each)))
-            elif holders.module_of(type(each)).startswith(
-                _LAYERS
-            ):  # to be put back; a tensor there is made in each pass
-                self._hold(vars(each), held)
+            elif holders.module_of(type(each)).startswith(_LAYERS):
+                self._hold(vars(each), held)  # to be put back; a tensor there is made in each pass
         return inside
 
     def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
@@ -224,9 +222,10 @@ class _Walk:
     def _attributes(self, path: str, value: Any) -> list[tuple[str, Any]]:
         if not (_is_own(type(value)) or isinstance(value, NAMESPACES)) or isinstance(value, ModuleType):
             return []
-        entries = [*holders.slots_of(value)]
+        entries: list[tuple[str, Any]] = []
         if holders.slots_of_class(type(value)):
             self._hold(Bindings(value), path or type(value).__name__)
+            entries = [*holders.slots_of(value)]
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
             self._hold(own, path or type(value).__name__)
