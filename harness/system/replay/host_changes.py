@@ -33,10 +33,11 @@ class HostChanges:
     def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
         """of_device: whether replays are of a device's graph, which has nothing of what torch does on the CPU."""
         found = reach(*roots)
+        memories = [] if of_device else _memories(found)
         self._before = [
             (each, copied(each), found.paths[id(each)])
             for each in found.containers
-            if of_device or not _is_of_a_tensor(each, found)
+            if not _is_of_a_tensor(each, memories)
         ]
         self._generators = generators.global_generators() | found.generators
         self._of_device = of_device
@@ -99,14 +100,16 @@ def _on_host(found: Reachable) -> Iterator[tuple[str, Tensor]]:
             yield from ((f"{held_at}.{key}".rstrip("."), each) for key, each in entries.items() if _is_of_host(each))
 
 
-def _is_of_a_tensor(container: Container, found: Reachable) -> bool:
+def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
+    """The bytes [n] that each loose tensor on the host lies in."""
+    strided = [each for each in found.tensors.values() if _is_of_host(each) and each.layout is torch.strided]
+    return [torch.empty(0, dtype=torch.uint8).set_(each.untyped_storage()).numpy() for each in strided]
+
+
+def _is_of_a_tensor(container: Container, memories: Sequence[np.ndarray[Any, Any]]) -> bool:
     """Whether it is an array in the memory of a tensor: what a replay computes there is done again."""
     array = container.owner if isinstance(container, Values) else None
-    return isinstance(array, np.ndarray) and any(
-        np.may_share_memory(array, torch.empty(0, dtype=torch.uint8).set_(each.untyped_storage()).numpy())
-        for each in found.tensors.values()
-        if _is_of_host(each) and each.layout is torch.strided
-    )
+    return isinstance(array, np.ndarray) and any(np.may_share_memory(array, memory) for memory in memories)
 
 
 def _is_of_host(value: object) -> bool:
