@@ -161,13 +161,17 @@ def _lasts(name: str, module: Any) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def path_as_before() -> Iterator[None]:
+def path_as_before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A command looks for modules in its working directory too, and its processes find what it finds: the folder of one
-    test must not be where another's command looks.
+    test must not be where another's command looks, and no module of it what another imports.
     """
-    before = [*sys.path]
+    before, known = [*sys.path], {*sys.modules}
     yield
     sys.path[:] = before
+    folder = str(tmp_path_factory.getbasetemp())
+    for name in {*sys.modules} - known:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(folder):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="module")
