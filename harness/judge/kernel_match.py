@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from itertools import product
+from itertools import groupby, product
+from operator import itemgetter
 
 from harness.contract.kinds.kernels import KernelDemands, KernelMatch
 from harness.evidence.run_records import KernelCase, KernelErrors, KernelMatchEvidence, KernelRecord, PeerErrors
@@ -52,7 +53,7 @@ def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
     for case in cases:
         _require_whole(part, case, sheet)
     _require_agreement(part, cases, bounds, sheet)
-    _require_as_good_as_peer(part, cases, sheet)
+    _require_as_good_as_peer(part, cases, bounds, sheet)
     for case in cases:
         if not case.repeat_equal:
             settle(reasons.NOT_REPEATABLE, f"{_name(case)} gave other bits on the same input")
@@ -156,7 +157,9 @@ def _larger(errors: KernelErrors) -> float:
     return max(errors.vs_fp64, errors.vs_naive)
 
 
-def _require_as_good_as_peer(part: KernelMatch, cases: list[KernelCase], sheet: Sheet) -> None:
+def _require_as_good_as_peer(
+    part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet
+) -> None:
     """The worst error of an operation, by the types of inputs and outputs, against its peer's; those are figures."""
     beside: dict[tuple[str, str, str], list[PeerErrors]] = {}
     for case in cases:
@@ -177,6 +180,23 @@ def _require_as_good_as_peer(part: KernelMatch, cases: list[KernelCase], sheet: 
                 reasons.EXCEEDS_PEER,
                 f"{operation} {dtype} errs by {number(ratio)} times its peer's worst error, "
                 f"{number(part.over_peer_at_most)} times is allowed",
+            )
+    if part.relative_to == "terms":
+        _require_peers_that_bound(part.over_peer_at_most, beside, bounds)
+
+
+def _require_peers_that_bound(
+    factor: float, beside: Collection[tuple[str, str, str]], bounds: Mapping[str, float]
+) -> None:
+    """Of every operation there is an output whose tolerance allows what its peer, granted a unit roundoff, does not."""
+    for operation, several in groupby(sorted(beside), key=itemgetter(0)):
+        allowed = {dtype: bounds[dtype if dtype in bounds else inputs] for _, inputs, dtype in several}
+        if all(factor * UNIT_ROUNDOFF.get(dtype, 0.0) >= bound for dtype, bound in allowed.items()):
+            dtype, bound = max(allowed.items(), key=itemgetter(1))
+            settle(
+                reasons.VACUOUS_PEER,
+                f"{operation} can't err by {number(factor)} times its peer's error: {number(factor)} unit roundoffs of "
+                f"{dtype} are {number(factor * UNIT_ROUNDOFF[dtype])}, and {number(bound)} is allowed",
             )
 
 

@@ -122,6 +122,10 @@ VACUOUS_PARAMETER_DTYPE = _fails(
 VACUOUS_CONTROL_NO_SYNC = _fails("vacuous_control_no_sync", "The synchronizing control showed no host sync.")
 VACUOUS_DETECTOR_BLIND = _fails("vacuous_detector_blind", "A sync detector did not see the planted sync.")
 VACUOUS_NO_KERNELS = _fails("vacuous_no_kernels", "A list of kernels that must not be empty is empty.")
+VACUOUS_PEER = _fails(
+    "vacuous_peer",
+    "No error within the tolerance can exceed the peer's by the given factor, so the peer bounds nothing.",
+)
 VACUOUS_NO_BUFFERS = _fails(
     "vacuous_no_buffers", "No static buffer was watched, so nothing shows that they keep their addresses."
 )

@@ -93,6 +93,16 @@ def of_type(dtype: str, own: float, theirs: float) -> dict[str, Any]:
     return {"outputs": {"product": dtype}, "terms": {dtype: errors()}, "peer": peer(dtype, own, theirs)}
 
 
+def beyond(dtype: str, factor: float) -> dict[str, Any]:
+    """A claim on one type of inputs, which errs by at most so many times its peer's error."""
+    return {"max_relative_error": {dtype: MATCH["max_relative_error"][dtype]}, "over_peer_at_most": factor}
+
+
+def mixed_peer() -> dict[str, Any]:
+    """A bfloat16 case whose output, and the peer's, is in float32, of which the claim names no tolerance."""
+    return of_type("float32", 1e-7, 1e-7)
+
+
 def demanding(**demands: int) -> dict[str, Any]:
     return {"demands": demands}
 
@@ -246,6 +256,12 @@ MATCH_CASES = [
             ]
         ),
     ),
+    Case("a peer that allows more than the tolerance", "vacuous_peer", lambda: in_terms(beyond("bfloat16", 3.0))),
+    Case("a peer that allows as much", "vacuous_peer", lambda: in_terms(beyond("bfloat16", 2.56))),
+    Case("a peer that allows less", "held", lambda: in_terms(beyond("bfloat16", 2.5))),
+    Case("a peer that bounds one type of two", "held", lambda: in_terms({"over_peer_at_most": 1000.0})),
+    Case("a peer that bounds neither", "vacuous_peer", lambda: in_terms({"over_peer_at_most": 2000.0})),
+    Case("a peer of a type without a tolerance", "held", lambda: in_terms(beyond("bfloat16", 3.0), last=mixed_peer())),
     Case("no peer", "peer_missing", lambda: in_terms(last={"peer": None})),
     Case("too few shapes", "missing_cases", lambda: agreed({"shapes_at_least": 2})),
     Case("as many shapes", "held", lambda: agreed({"shapes_at_least": 1})),

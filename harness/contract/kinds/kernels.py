@@ -101,7 +101,8 @@ class KernelMatch(Judged):
     """`largest_value`: the reference's; `terms`: of each element, the sum of the absolute values of its terms."""
     over_peer_at_most: Positive | None = None
     """Largest multiple of the peer's worst error that the kernel's may be, by operation and data type; an error below
-    the type's unit roundoff counts as that."""
+    the type's unit roundoff counts as that. With `relative_to: terms`, one that `max_relative_error` would not let any
+    output reach is `vacuous_peer`."""
     magnitudes: Annotated[list[Positive], Field(min_length=1)] = [1.0]
     """Magnitudes of the inputs."""
     shapes: Annotated[list[Text], Field(min_length=1)] | None = None

@@ -127,6 +127,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The system lists no kernels: its inventory is empty, or was filled before it was watched.",
         "give the adapter's kernel inventory every kernel that a step uses",
     ),
+    "vacuous_peer": (
+        "The tolerance allows little more than one rounding of the outputs' type, which every peer is granted.",
+        "leave `over_peer_at_most` out, or lower it; it says most of outputs in float32",
+    ),
     "vacuous_no_buffers": (
         "The capture names no static buffers.",
         "name what the graph reads and others write: its batch, or gradients where the optimizer alone is captured",

@@ -88,6 +88,7 @@ def test_every_fault_is_offered_with_the_code_it_must_give() -> None:
         "adam_takes_bad_step": "exceeds_tolerance",
         "results_in_fp16": "non_finite",
         "coarse_results": "exceeds_peer",
+        "coarse_bfloat16_results": "exceeds_tolerance",
         "fp8_scale_of_another_row": "exceeds_tolerance",
         "fp8_stale_scale": "exceeds_tolerance",
         "fp8_inverse_scale": "exceeds_tolerance",
@@ -205,6 +206,8 @@ def settings_for(fault: str) -> dict[str, str]:
     """The arm that has what the fault changes."""
     if fault.startswith("fp8_"):
         return {"precision": "fp8"}
+    if fault == "coarse_bfloat16_results":
+        return {"gemm": "tiled", "dtype": "bfloat16"}
     # Product by product, a block has no kernel for LoRA's gradients.
     return {"gemm": "cublas" if fault.startswith("lora_") else "tiled"}
 
@@ -229,3 +232,14 @@ def test_a_fault_with_nothing_to_change_leaves_the_trainer_alone(name: str) -> N
 def test_the_system_offers_its_kernels_for_comparison() -> None:
     assert isinstance(QLoRASystem(), HasKernelCases)
     assert "kernel_cases" in QLoRASystem().describe().capabilities
+
+
+def test_coarse_bfloat16_results_leave_other_types_as_they_were() -> None:
+    """And `coarse_results` leave those in bfloat16, which holds no such bits."""
+    for name, of_bfloat16 in (("coarse_bfloat16_results", 1 + 2.0**-5), ("coarse_results", 1.0)):
+        table = trainer_table("tiled")
+        table.swiglu_forward = torch.clone
+        plant(name, KERNELS, table)
+        changed = [table.swiglu_forward(torch.ones(2, dtype=dtype)) for dtype in (torch.bfloat16, torch.float32)]
+        assert changed[0].tolist() == [of_bfloat16] * 2
+        assert (changed[1] == 1).all() == (name == "coarse_bfloat16_results")
