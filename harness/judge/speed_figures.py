@@ -115,7 +115,19 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
             f"over {timed.only(part)}{_processes(part)}, by which of the blocks were disturbed, "
             f"and {number(part.at_least)} is demanded"
         )
-    return f"{measured(part, timed, cautious)}, too close to {number(part.at_least)} to decide"
+    sentence = f"{measured(part, timed, cautious)}, too close to {number(part.at_least)} to decide"
+    least = float(math.exp(statistics.lower_bound(cautious, part.confidence)))
+    most = float(math.exp(statistics.upper_bound(generous, part.confidence)))
+    if least < part.at_least <= most:  # of several measurements each is asked, too: all together may have decided
+        sentence += (
+            f": at {part.confidence * 100:g}% confidence it is at least {_down(least):.3f} and at most {-_down(-most):.3f}"
+        )
+    return sentence
+
+
+def _down(value: float) -> float:
+    """Three places, no nearer to what is demanded than the value is."""
+    return math.floor(value * 1000) / 1000 if math.isfinite(value) else value
 
 
 def _to_enqueue(part: ThroughputRatio) -> str:
