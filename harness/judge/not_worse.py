@@ -193,7 +193,7 @@ def _sentence(part: NotWorse, pairs: Pairs) -> str:
     side = "above" if (mean > 0) == pairs.lower_is_better else "below"
     return (
         f"over {len(part.seeds)} seeds the {part.metric} of {part.candidate} ({resumed}{what}) lies "
-        f"{number(abs(mean))} {side} that of {part.baseline}; at {part.confidence * 100:g}% confidence it is worse by at "
-        f"least {number(mean - reach)} and at most {number(mean + reach)}, {allowed} allowed, and {beyond} seeds lie "
-        "beyond that"
+        f"{number(abs(mean))} {side} that of {part.baseline}; at {part.confidence * 100:g}% confidence it is worse by "
+        f"at least {number(mean - reach)} and at most {number(mean + reach)}, {allowed} allowed, and {beyond} seeds "
+        "lie beyond that"
     )

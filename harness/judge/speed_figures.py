@@ -119,9 +119,8 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
     least = float(math.exp(statistics.lower_bound(cautious, part.confidence)))
     most = float(math.exp(statistics.upper_bound(generous, part.confidence)))
     if least < part.at_least <= most:  # of several measurements each is asked, too: all together may have decided
-        sentence += (
-            f": at {part.confidence * 100:g}% confidence it is at least {_down(least):.3f} and at most {-_down(-most):.3f}"
-        )
+        sure = f"at {part.confidence * 100:g}% confidence"
+        sentence += f": {sure} it is at least {_down(least):.3f} and at most {-_down(-most):.3f}"
     return sentence
 
 
