@@ -190,9 +190,9 @@ def _require_peers_that_bound(
 ) -> None:
     """Of every operation there is an output whose tolerance allows what its peer, granted a unit roundoff, does not."""
     for operation, several in groupby(sorted(beside), key=itemgetter(0)):
-        allowed = {dtype: bounds[dtype if dtype in bounds else inputs] for _, inputs, dtype in several}
-        if all(factor * UNIT_ROUNDOFF.get(dtype, 0.0) >= bound for dtype, bound in allowed.items()):
-            dtype, bound = max(allowed.items(), key=itemgetter(1))
+        allowed = [(bounds[dtype if dtype in bounds else inputs], dtype) for _, inputs, dtype in several]
+        if all(factor * UNIT_ROUNDOFF.get(dtype, 0.0) >= bound for bound, dtype in allowed):
+            bound, dtype = max(allowed)
             settle(
                 reasons.VACUOUS_PEER,
                 f"{operation} can't err by {number(factor)} times its peer's error: {number(factor)} unit roundoffs of "

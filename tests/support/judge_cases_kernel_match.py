@@ -103,6 +103,13 @@ def mixed_peer() -> dict[str, Any]:
     return of_type("float32", 1e-7, 1e-7)
 
 
+def of_narrow_inputs() -> Verdict:
+    """Outputs in float32 of inputs in two types, whose tolerances are theirs: the one of bfloat16 is the wider."""
+    points = [(dtype, magnitude) for dtype in ("bfloat16", "float16") for magnitude in (1.0, 1e5)]
+    narrow = {"max_relative_error": {"bfloat16": 1e-2, "float16": 1e-5}, "over_peer_at_most": 1000.0}
+    return in_terms(narrow, cases=[compared(*point, **of_type("float32", 1e-7, 1e-7)) for point in points])
+
+
 def demanding(**demands: int) -> dict[str, Any]:
     return {"demands": demands}
 
@@ -262,6 +269,7 @@ MATCH_CASES = [
     Case("a peer that bounds one type of two", "held", lambda: in_terms({"over_peer_at_most": 1000.0})),
     Case("a peer that bounds neither", "vacuous_peer", lambda: in_terms({"over_peer_at_most": 2000.0})),
     Case("a peer of a type without a tolerance", "held", lambda: in_terms(beyond("bfloat16", 3.0), last=mixed_peer())),
+    Case("a peer that bounds outputs of one type of inputs", "held", of_narrow_inputs),
     Case("no peer", "peer_missing", lambda: in_terms(last={"peer": None})),
     Case("too few shapes", "missing_cases", lambda: agreed({"shapes_at_least": 2})),
     Case("as many shapes", "held", lambda: agreed({"shapes_at_least": 1})),
