@@ -16,6 +16,7 @@ from harness.judge import reasons
 from harness.judge.context import end_of, executed
 from harness.judge.end_state import start_differences
 from harness.judge.series import (
+    EXACT,
     LOSS,
     Bounds,
     Losses,
@@ -33,7 +34,6 @@ from harness.judge.sheet import Sheet, number, settle
 # knows nothing of its batches shares nothing.
 FOLLOWS_AT_LEAST = 0.1
 STANDARD_ERRORS = 4.0
-EXACT = Bounds(0.0)  # in bits
 
 
 def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:

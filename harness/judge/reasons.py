@@ -74,6 +74,10 @@ END_DIFFERS = _fails(
 ENDS_APART = _fails(
     "ends_apart", "The losses agree within the bound, and a tensor is moved otherwise than the contract allows."
 )
+BASELINE_NOT_REPEATABLE = _undecided(
+    "baseline_not_repeatable",
+    "Equality in bits was demanded and a value differs, and the baseline differs from its own repetition, too.",
+)
 END_STATE_UNRECORDED = _undecided(
     "end_state_unrecorded", "The evidence was recorded before the state at the end was; run it again."
 )

@@ -35,6 +35,9 @@ class Bounds:
         return " or ".join(words)
 
 
+EXACT = Bounds(0.0)  # in bits
+
+
 @dataclass(frozen=True)
 class Difference:
     """How two series differ over their common steps; steps are counted from 0, None where there is none."""

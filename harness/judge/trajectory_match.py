@@ -74,6 +74,11 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         rounded=part.parameter_dtypes is not None,
         more_in=ours if part.equality == "within" else None,
     )
+    if any(each.first_exceeding is not None for each in repeats):
+        settle(
+            reasons.NOISE_ABOVE_TOLERANCE,
+            f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance {bounds}",
+        )
     in_noise = _in_noise(noise, found.largest)
     require_equal(found, part.equality, bounds, f"{ours} and {theirs}", in_noise, part.metric)
     require_uncaptured(context, part, part.baseline, baseline)
@@ -85,11 +90,6 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         require_equal_ends({theirs: baseline, ours: candidate}, sheet, same_system=same_system)
     elif part.compare == "every" and same_system:
         require_equal_counts(ours, candidate, theirs, baseline, part.max_relative_difference or 0.0)
-    if any(each.first_exceeding is not None for each in repeats):
-        settle(
-            reasons.NOISE_ABOVE_TOLERANCE,
-            f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance {bounds}",
-        )
     require_recorded(watched)
     ends, excused = "", ""
     if part.ends is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -220,6 +221,11 @@ def paired(*executions: ArmEvidence, **changes: Any) -> RunEvidence:
     return RunEvidence(**{"run_id": "run", "probe": "paired", "arms": arms, **changes})
 
 
+def again(execution: ArmEvidence) -> ArmEvidence:
+    """Return the second execution of an arm that repeats itself."""
+    return replace(execution, start=execution.start.model_copy(update={"replica": 1}))
+
+
 def trajectory_run(
     candidate: ArmEvidence | None = None,
     baseline: ArmEvidence | None = None,
@@ -227,9 +233,10 @@ def trajectory_run(
     repetition: ArmEvidence | None = None,
 ) -> RunEvidence:
     """A paired run that `TRAJECTORY` passes, with the given executions in place of its own."""
+    baseline = baseline or arm("ungraphed")
     return paired(
-        baseline or arm("ungraphed"),
-        repetition or arm("ungraphed", replica=1),
+        baseline,
+        repetition or again(baseline),
         candidate or graphed(),
         control or untrained(),
     )

@@ -162,6 +162,11 @@ TRAJECTORY_CASES = [
     Case("equal at the final step", "held", lambda: trajectory(claim={"compare": "final"})),
     Case("within the bound", "held", lambda: trajectory(graphed(changed(4, LOSSES[4] + 0.05)), claim=WITHIN)),
     Case("one bit", "differs", lambda: trajectory(graphed(nudged(4)))),
+    Case(
+        "one bit, and the baseline has other bits each time",
+        "baseline_not_repeatable",
+        lambda: trajectory(graphed(nudged(4)), repetition=arm("ungraphed", nudged(6), replica=1)),
+    ),
     Case("signed zero", "differs", lambda: trajectory(graphed(changed(4, -0.0)), arm("ungraphed", changed(4, 0.0)))),
     Case("beyond the bound", "exceeds_tolerance", lambda: trajectory(graphed(changed(4, 9.0)), claim=WITHIN)),
     Case("NaN in the candidate", "non_finite", lambda: trajectory(graphed(changed(4, math.nan)))),
@@ -293,6 +298,13 @@ TRAJECTORY_CASES = [
     Case("NaN in another metric's repetition", "non_finite", lambda: of_norms(again=other(4, math.nan))),
     Case("a metric that never moves", "vacuous_constant_metric", constant_norms),
     Case("a metric that one system does not report", "capability_missing", lambda: of_norms(metric="rate")),
+    Case(
+        "beyond the bound, and the baseline from itself, too",
+        "noise_above_tolerance",
+        lambda: trajectory(
+            graphed(changed(4, 9.0)), repetition=arm("ungraphed", changed(4, 9.0), replica=1), claim=WITHIN
+        ),
+    ),
     Case("a metric that is noisy", "noise_above_tolerance", lambda: of_norms(again=other(4, 9.0))),
     Case("torn metrics", "evidence_inconsistent", lambda: of_norms(NORMS[:3])),
     Case("within a part of the baseline's", "held", lambda: relative(LOSSES * 1.009)),

@@ -331,6 +331,10 @@ class GradientMatch(Judged):
                 remedy = f"name one, or leave `{field}` out"
                 yield Problem((field,), f"`{field}` compares with a `baseline`", "none", remedy)
 
+    def replicas(self) -> dict[str, int]:
+        # bits of a baseline that does not repeat its own accuse nobody
+        return {self.baseline: 2} if self.baseline is not None and self.equality == "bitwise" else {}
+
     def step_counts(self) -> dict[str, int | None]:
         return {"clip_active_steps": self.clip_active_steps}
 

@@ -125,6 +125,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The capture failed, so that no captured step was there to be judged.",
         "mend the capture first",
     ),
+    "baseline_not_repeatable": (
+        "An operation of the plain step adds in no fixed order: a convolution's backward, a scatter, an attention.",
+        "compare arms with `deterministic: true` in bits, or within the baseline's own noise (`equality: noise`)",
+    ),
     "noise_above_tolerance": (
         "The baseline is not repeatable: atomic additions, a generator that is not seeded, threads that race.",
         "make the baseline repeatable first, or widen the tolerance above its noise",

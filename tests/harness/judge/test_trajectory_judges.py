@@ -44,7 +44,8 @@ def test_a_difference_names_its_first_step_its_size_and_the_noise() -> None:
     losses[[3, 6]] += [0.01, 0.04]
     repetition = arm("ungraphed", LOSSES + 0.02, replica=1)
     verdict = trajectory(graphed(losses), repetition=repetition)
-    assert verdict.reason == "differs"
+    assert verdict.reason == "baseline_not_repeatable"
+    assert "differs from its own repetition, by 0.02 in the loss, first at step 0" in verdict.message
     assert value(verdict, "first_differing_step") == 3
     assert value(verdict, "steps_differing") == 2
     assert value(verdict, "max_abs_difference") == pytest.approx(0.04)
