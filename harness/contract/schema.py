@@ -82,9 +82,11 @@ class Arm(BaseModel):
     """`module:attribute` of this arm's own system; left out, the contract's."""
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that train it together, as `torchrun` starts them; each takes an equal share of every batch."""
+    deterministic: bool = False
+    """Run under torch's deterministic algorithms, with cuBLAS's and cuDNN's: slower, and equal in bits at each run."""
 
     def settings(self) -> dict[str, Scalar]:
-        """Everything but the harness's own keys `capture`, `system` and `ranks`."""
+        """Return everything but the harness's own keys, which are the declared fields."""
         return dict(self.__pydantic_extra__ or {})
 
 

@@ -123,7 +123,13 @@ def _of_workload(workload: Workload) -> dict[str, object]:
 
 def _of_arm(name: str, wanted: PlannedArm, made: PlannedArm) -> Iterator[Difference]:
     fields, there = (
-        {"capture": arm.arm.capture, **arm.arm.settings(), "system": arm.system, "commit": arm.commit}
+        {
+            "capture": arm.arm.capture,
+            "deterministic": arm.arm.deterministic,
+            **arm.arm.settings(),
+            "system": arm.system,
+            "commit": arm.commit,
+        }
         for arm in (wanted, made)
     )
     yield from _mapping(name, fields, there)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from harness.commits.import_path import in_use
@@ -11,6 +11,7 @@ from harness.errors import UsageError
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners import rank_seat
 from harness.runners.nudge import nudge
+from harness.runners.torch_settings import deterministic_algorithms
 from harness.system.adapter_checks import AdapterError, describe_value, names
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import TrainingRun, TrainingSystem
@@ -40,7 +41,8 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
         raise UsageError(rule, where=arm, got=planned.commit or "the working tree's")
     system = resolve(planned.system)
     fault = run.fault if arm in run.fault_arms else None
-    with rank_seat.together(run, arm):
+    settings = deterministic_algorithms() if planned.arm.deterministic else nullcontext()
+    with rank_seat.together(run, arm), settings:
         yield from _opened_here(run, planned, system, fault)
 
 

@@ -4,8 +4,9 @@ slower.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -58,3 +59,29 @@ def restore_torch_settings(known: dict[str, Any]) -> None:
     for name, value in known.items():
         if name in now and now[name] != value:
             _SETTINGS[name][1](value)
+
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+@contextmanager
+def deterministic_algorithms() -> Iterator[None]:
+    """Make torch, cuDNN and cuBLAS repeat their bits within the block; operators that cannot raise and name themselves.
+
+    The workspace is one of two that cuBLAS documents as reproducible; torch reads the variable at each product.
+    """
+    known, workspace = torch_settings(), os.environ.get(_WORKSPACE)
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    os.environ[_WORKSPACE] = ":4096:8"
+    torch.utils.deterministic.fill_uninitialized_memory = False  # it launches kernels that are no part of the step
+    torch.use_deterministic_algorithms(mode=True)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        restore_torch_settings(known)
+        torch.utils.deterministic.fill_uninitialized_memory = filled
+        if workspace is None:
+            del os.environ[_WORKSPACE]
+        else:
+            os.environ[_WORKSPACE] = workspace
