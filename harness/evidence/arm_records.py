@@ -86,6 +86,8 @@ class ArmEnd(Record):
     input_shapes: Count | None = None  # how many different shapes and types the steps' inputs had; None: likewise
     # by how much optimizers' own counters went up, each number once; None: nobody looked
     updates: list[Count] | None = None
+    # that compute: in its captures, or in one step of an arm beside which one is captured; None: not watched
+    operators: list[str] | None = None
 
 
 class MicroBatches(Record):

@@ -13,7 +13,7 @@ from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, executed, obstacle_reason
-from harness.judge.repeats import undecided_without_repetition
+from harness.judge.repeats import accused_by_bits
 from harness.judge.sheet import Sheet, concluded, settle
 from harness.judge.verdict import WORST_FIRST, Figure, Judgement, Status, Verdict
 from harness.judge.whole_runs import require_whole_runs
@@ -90,7 +90,7 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
     def at(rank: int) -> Judgement:
         seen = context.at_rank(rank) if rank else context
         judged = concluded(lambda sheet: judge(_by_its_bounds(part, seen, sheet), seen, sheet), mechanism)
-        return undecided_without_repetition(judged, part, seen)
+        return accused_by_bits(judged, part, seen)
 
     return _worst_rank([at(rank) for rank in range(_ranks(part, context))])
 

@@ -14,8 +14,8 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context
 from harness.judge.series import EXACT, difference, losses
-from harness.judge.sheet import number
-from harness.judge.verdict import Judgement
+from harness.judge.sheet import number, some
+from harness.judge.verdict import Figure, Judgement
 
 OF_BITS = frozenset({reasons.DIFFERS, reasons.END_DIFFERS})
 REMEDY = (
@@ -24,17 +24,17 @@ REMEDY = (
 )
 
 
-def undecided_without_repetition(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement, or INCONCLUSIVE where it accuses by bits and the baseline does not repeat its own."""
-    baseline = part.arms().get(part.baseline_path)
+def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
+    """Return the judgement; where it accuses by bits, with the operators that one arm alone ran, or INCONCLUSIVE where
+    the baseline does not repeat its own bits.
+    """
+    baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
     by_bits = judgement.reason in OF_BITS and getattr(part, "equality", None) != "within"
-    candidate = part.arms().get(part.candidate_path)
-    if not by_bits or baseline is None or baseline == candidate:
+    if not by_bits or candidate is None or baseline is None or baseline == candidate:
         return judgement
-    executions = [each for run in context.runs for each in run.arms.get(baseline, [])]
-    unrepeated = _unlike(executions)
+    unrepeated = _unlike(_executions(context, baseline))
     if unrepeated is None:
-        return judgement
+        return _with_operators(judgement, candidate, baseline, context)
     return judgement.model_copy(
         update={
             "status": reasons.REASONS[reasons.BASELINE_NOT_REPEATABLE].status,
@@ -43,6 +43,33 @@ def undecided_without_repetition(judgement: Judgement, part: AnyPart, context: C
             f"{REMEDY}",
         }
     )
+
+
+def _executions(context: Context, arm: str) -> list[ArmEvidence]:
+    return [each for run in context.runs for each in run.arms.get(arm, [])]
+
+
+def other_operators(context: Context, arm: str, baseline: str) -> tuple[list[str], list[str]]:
+    """Return the operators that the arm alone ran, and those that the baseline alone did; none where either's are
+    unknown.
+    """
+    ran = [
+        {name for each in _executions(context, one) if each.end is not None for name in each.end.operators or ()}
+        for one in (arm, baseline)
+    ]
+    ours, theirs = ran
+    return (sorted(ours - theirs), sorted(theirs - ours)) if ours and theirs else ([], [])
+
+
+def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
+    """Return the judgement with the operators that one arm alone ran: other kernels round otherwise."""
+    ours, theirs = other_operators(context, candidate, baseline)
+    if not ours and not theirs:
+        return judgement
+    ran = f"arm {candidate} ran {some(ours) or 'no operator more'}, and arm {baseline} {some(theirs) or 'none more'}"
+    figures = {**judgement.figures, "other_operators": Figure(value=some(ours + theirs))}
+    message = f"{judgement.message}; they ran other operators: {ran}"
+    return judgement.model_copy(update={"message": message, "figures": figures})
 
 
 def _unlike(executions: Sequence[ArmEvidence]) -> str | None:

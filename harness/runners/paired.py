@@ -7,7 +7,7 @@ reduced on the device; a baseline's are kept there for its candidates.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -45,6 +45,7 @@ from harness.system.protocol import (
     TrainingRun,
 )
 from harness.system.replay.found_state import plain_name
+from harness.system.replay.operators import OperatorWatch
 from harness.system.shards import whole
 
 WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; a traced replay also after the series
@@ -145,6 +146,7 @@ class ArmExecution:
     input_names: list[str] | None = None
     input_shapes: int | None = None
     updates: list[int] | None = None
+    operators: OperatorWatch = field(default_factory=OperatorWatch)
 
     def execute(self, kept: KeptGradients, *, keep: bool) -> None:
         """Start record, series, end record, then what is watched beside the series."""
@@ -163,6 +165,7 @@ class ArmExecution:
             "input_names": self.input_names,
             "input_shapes": self.input_shapes,
             "updates": self.updates,
+            "operators": sorted(attempts.operators | self.operators.names) or None,
         }
         self.recorder.write(end.model_copy(update=changes))
         self._observe(watched, every_step)
@@ -195,7 +198,8 @@ class ArmExecution:
                         solitude.enter_context(self.recorder.alone())
                     window.enter_context(graph_launches(watched, steps, replays=replays, over=solitude.close))
                     last = index + steps - 1
-                with every_step.step(index) if every_step is not None else nullcontext(), in_step(profiled):
+                watched_step = every_step.step(index) if every_step is not None else nullcontext()
+                with watched_step, in_step(profiled), self._watch_of_operators(index):
                     loss = self._step(index, watches)
                 block.add(index, loss)
                 for watch in watches:
@@ -214,6 +218,12 @@ class ArmExecution:
                 self.updates = watch.updates()
         self.input_names, self.input_shapes = block.input_names, block.input_shapes
         return watched
+
+    def _watch_of_operators(self, index: int) -> AbstractContextManager[object]:
+        """Watch one step of an uncaptured arm with which a captured one is compared: the second, built to the end."""
+        captured = {arm for arm, planned in self.run.arms.items() if planned.arm.capture != "none"}
+        compared = self.arm not in captured and captured and self.replica == 0
+        return self.operators if compared and index == min(1, self.run.workload.steps - 1) else nullcontext()
 
     def _step(self, index: int, watches: Sequence[MicroBatchWatch | RankWatch]) -> Tensor:
         for watch in watches:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from harness.system.replay.inside_operator import executed, tensors_in
+from harness.system.replay.operators import operator_name
 
 _LIFT, _COPY = torch.ops.aten.lift_fresh.default, torch.ops.aten.clone.default
 _VIEW = torch.ops.aten.as_strided.default
@@ -60,6 +61,11 @@ class Operations:
 
     def __len__(self) -> int:
         return len(self._operations)
+
+    def names(self) -> set[str]:
+        """Return the operators that compute, each once."""
+        named = (operator_name(each.function, each.arguments, each.keywords) for each in self._operations)
+        return {name for name in named if name is not None}
 
     def __call__(self) -> list[Tensor]:
         values: list[Any] = [None] * self._places

@@ -90,7 +90,7 @@ class TracedStep:
         self.unseen_operators: list[str] = []
         self.outputs: Mapping[str, Tensor] = {}
         self.fake_pass_clean: bool | None = None
-        self.operations = 0
+        self.operations, self.operators = 0, set[str]()
         self.replays = 0
 
     def record(self) -> None:
@@ -111,7 +111,7 @@ class TracedStep:
                 got=f"{type(error).__name__}: {_first_line(error)}{called_at(error)}",
                 remedy="use the fused or functional form of the operation",
             ) from error
-        self.operations = len(recorded)
+        self.operations, self.operators = len(recorded), recorded.names()
         if self.operations == 0:
             raise NotTraceableError("the step must do some work", got="a recording without an operation")
         self._recorded = recorded

@@ -42,8 +42,8 @@ def test_a_code_is_listed_with_its_status_and_explanation(
 
 STATUSES = {
     Status.PASS: "held",
-    Status.INCONCLUSIVE: """baseline_idle baseline_not_repeatable candidate_not_captured candidate_stalls clock_contradicted counter_blind
-        detectors_disagree device_memory_unseen device_work_unobserved driver_version_unknown
+    Status.INCONCLUSIVE: """baseline_idle baseline_not_repeatable candidate_not_captured candidate_stalls
+        clock_contradicted counter_blind detectors_disagree device_memory_unseen device_work_unobserved driver_version_unknown
         end_state_unrecorded ends_uncompared ends_undecided gradients_undecided graphs_differ host_waited
         launches_unobserved limits_exceeded measurements_overlap missing_cases noise_above_tolerance one_detector
         operators_unseen peak_unknown peer_missing profiler_blind rank_share_unseen replays_unwatched steps_unwatched
