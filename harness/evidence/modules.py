@@ -1,4 +1,4 @@
-"""Where modules lie, found without importing any, and which of them are a library's or Python's own."""
+"""Where modules lie, found without importing any, and whose they are: the user's, the harness's, a library's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 INSTALLED = ("site-packages", "dist-packages")
 _STANDARD = Path(os.path.realpath(os.__file__)).parent
+_HARNESS = Path(os.path.realpath(__file__)).parents[1]
 
 
 def module_spec(name: str) -> ModuleSpec | None:
@@ -50,6 +51,17 @@ def place_in(folder: Path, package: str) -> Path | None:
     if os.path.isfile(below / "__init__.py") or (os.path.isdir(below) and not module):  # noqa: PTH112, PTH113
         return below
     return file if module else None
+
+
+def is_users(place: Path) -> bool:
+    """Return True for code of the user's own: not the harness's, wherever it is installed, and no library's."""
+    return not is_harness(place) and not is_library(place)
+
+
+@cache
+def is_harness(place: Path) -> bool:
+    """Return True for a file of the harness, from a checkout or from a wheel."""
+    return Path(os.path.realpath(place)).is_relative_to(_HARNESS)
 
 
 def is_library(place: Path) -> bool:

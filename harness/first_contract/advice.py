@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from harness.evidence.modules import is_harness, is_library
+
 _PLACE = re.compile(r"(?<![\w./-])([\w./-]+\.py):(\d+)")
 _FRAME = re.compile(r'File "([^"<]+)", line (\d+)')
 Place = tuple[str, int]  # file and line
@@ -138,10 +140,14 @@ def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
 
 
 def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
-    """The line of code, from the first of the folders that has the file; "" where none has it."""
+    """Return the line of code, from the first of the folders that has the file as the user's own; "" where none has."""
     for folder in folders if not Path(file).is_absolute() else ():
+        place = folder / file
+        # a virtual environment lies in a project, and a checkout of the harness is one; a step may be a library's
+        if is_harness(place) or (is_library(place) and not is_library(folder)):
+            continue
         try:
-            lines = (folder / file).read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = place.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             continue
         return lines[number - 1].strip()[:_SHOWN] if number <= len(lines) else ""

@@ -23,7 +23,7 @@ from typing import IO, Any, Self
 
 from harness.commits.import_path import ImportPath
 from harness.errors import SystemResolutionError
-from harness.evidence.modules import is_library
+from harness.evidence.modules import is_harness, is_users
 from harness.processes.kept import KeptProcess
 from harness.python_path import add_working_directory, child_command, child_path
 from harness.system.description_text import NotADescription, from_plain
@@ -183,8 +183,9 @@ class _Describer:
             if _readable([self._output], left) and not self._keep_printed():
                 break
             frames = FRAME.findall(self._printed.decode("utf-8", "replace"))
-        own = [frame for frame in frames if not is_library(Path(frame[0]))]
-        return f" ({':'.join((own or frames)[0])})" if frames else ""
+        theirs = [frame for frame in frames if not is_harness(Path(frame[0]))]
+        own = [frame for frame in theirs if is_users(Path(frame[0]))] or theirs
+        return f" ({':'.join(own[0])})" if own else ""
 
     def _ending(self) -> str:
         try:

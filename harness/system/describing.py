@@ -25,14 +25,13 @@ from typing import Any
 
 from harness.commits.import_path import ImportPath
 from harness.errors import HarnessError, SystemResolutionError
-from harness.evidence.modules import is_library
+from harness.evidence.modules import is_harness, is_users
 from harness.system.description_text import NotADescription, to_plain
 from harness.system.error_text import named, text_of
 from harness.system.resolve import resolve
 from harness.system.users_code import attribute_place
 
 MOST = 500  # characters of a message
-OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in ("describing", "resolve", "description_text")}
 _write, _exit = os.write, os._exit  # a system may put something else in their places
 
 
@@ -90,8 +89,8 @@ def _place(error: BaseException | None) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}:{error.lineno})"
     frames = _frames(error.__traceback__)
-    theirs = [frame for frame in frames if frame[0] not in OURS and not frame[0].startswith("<frozen ")]
-    own = [frame for frame in theirs if not frame[0].startswith("<") and not is_library(Path(frame[0]))] or theirs
+    theirs = [frame for frame in frames if not frame[0].startswith("<frozen ") and not is_harness(Path(frame[0]))]
+    own = [frame for frame in theirs if not frame[0].startswith("<") and is_users(Path(frame[0]))] or theirs
     return f" ({own[-1][0]}:{own[-1][1]})" if own else ""
 
 

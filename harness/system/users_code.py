@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.evidence.modules import is_installed, is_library
+from harness.evidence.modules import is_harness, is_installed, is_users
 
-_HARNESS = str(Path(__file__).parents[1]) + os.sep
 _SOURCE_LIMIT = 120  # characters of a line of code that is quoted
 
 
@@ -55,7 +54,7 @@ def innermost_frame(error: BaseException) -> Frame | None:
     called = [
         frame
         for before, frame in itertools.pairwise(frames)
-        if before.file.startswith(_HARNESS) and _is_installed(frame.file)
+        if is_harness(Path(before.file)) and _is_installed(frame.file)
     ]
     return called[-1] if called else None
 
@@ -76,11 +75,11 @@ def _frames(error: BaseException) -> Iterator[Frame]:
 
 
 def _is_installed(file: str) -> bool:
-    return is_installed(Path(file)) and f"{os.sep}torch{os.sep}" not in file
+    return is_installed(Path(file)) and not is_harness(Path(file)) and f"{os.sep}torch{os.sep}" not in file
 
 
 def _is_own(file: str) -> bool:
-    return not file.startswith((_HARNESS, "<")) and not is_library(Path(file))
+    return not file.startswith("<") and is_users(Path(file))
 
 
 def definition(thing: Any) -> str:

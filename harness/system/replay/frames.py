@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import torch
 
-import harness
+from harness.evidence.modules import is_harness
 from harness.system.users_code import innermost_frame, own_frame_of_stack, relative
 
 _TORCH = str(Path(torch.__file__).parent)
-_HARNESS = str(Path(harness.__file__).parent)
 _PLANTED = "harness/system/wrappers.py"
 _STANDARD_LIBRARY = str(Path(traceback.__file__).parent)
 
@@ -52,7 +51,7 @@ def of_current_stack() -> Place:
 
 def _is_machinery(file: str) -> bool:
     # the profiler names files relatively; torch.compile writes code of its own
-    if file.startswith((_TORCH, _HARNESS, "<", "torch/", "harness/")) or "/torchinductor_" in file:
+    if file.startswith((_TORCH, "<", "torch/", "harness/")) or "/torchinductor_" in file or is_harness(Path(file)):
         return True
     if not file.startswith("/"):
         return Path(file).parts[0].removesuffix(".py") in sys.stdlib_module_names

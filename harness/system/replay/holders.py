@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from harness.evidence.modules import is_library
+from harness.evidence.modules import is_users as is_users_code
 
 ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 # Of the standard library: what scripts keep settings and state in. Others (threads, loggers, files) keep their own.
@@ -295,8 +295,8 @@ def is_users_callable(value: Any) -> bool:
 
 @functools.cache
 def is_users_file(file: str) -> bool:
-    """Whether code is of no installed package: what a library binds in its own modules is left to it."""
-    return not is_library(Path(file))
+    """Whether code is the user's own: what a library or the harness binds in its own modules is left to it."""
+    return is_users_code(Path(file))
 
 
 def _leaves(value: Any) -> Iterator[Any]:

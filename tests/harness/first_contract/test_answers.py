@@ -10,6 +10,7 @@ import pytest
 from evidence_builders import arm, memory
 from report_views import verdict, view_with
 
+import harness
 from harness import session
 from harness.evidence.cuda_driver import Gpu
 from harness.evidence.environment import Machine
@@ -132,3 +133,15 @@ def test_places_are_those_of_the_project(project: Path) -> None:
     stack = f'File "/lib/threading.py", line 1 in x\nFile "{project}/train.py", line 2 in y\nFile "train.py", line 1'
     assert places_in_stack(stack, [project]) == [("train.py", 2), ("train.py", 1)]
     assert list(advice("held", [(f"{project}/train.py", 1)], [project])) == []
+
+
+def test_no_line_of_the_harness_or_of_a_library_in_the_project_is_the_users(project: Path) -> None:
+    checkout = Path(harness.__file__).parents[1]
+    frames = 'File "harness/session.py", line 1 in x\nFile "train.py", line 1 in y'
+    assert places_in_stack(frames, [checkout, project]) == [("train.py", 1)]
+    installed = ".venv/lib/python3/site-packages"
+    (project / installed).mkdir(parents=True)
+    (project / installed / "library.py").write_text("x = 1\n")
+    inside = f'File "{project}/{installed}/library.py", line 1 in x'
+    assert places_in_stack(inside, [project]) == []
+    assert places_in_stack(inside, [project / installed]) == [("library.py", 1)]  # the step lies there itself

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 import torch
 from installed_packages import record_installed
 
+from harness.system import users_code
 from harness.system.replay.traced import HostSyncError, fake_pass
 from harness.system.users_code import attribute_place, definition, innermost_frame, relative, return_place
 
@@ -136,3 +140,46 @@ def test_an_installed_trainer_is_told_by_what_the_harness_called_last(into: str,
         frame = innermost_frame(error)
     assert frame is not None
     assert (Path(frame.file).name, frame.line, frame.function) == (f"{name}.py", 2, "step")
+
+
+CALLS = """
+import sys
+from pathlib import Path
+
+from harness.system import describing, users_code
+
+source = compile(Path(sys.argv[1]).read_text(), users_code.__file__, "exec")
+ours = {}
+exec(source, ours)
+try:
+    ours["call"](ours["fail"])
+except ValueError as error:
+    error.__traceback__ = error.__traceback__.tb_next  # without this program's own frame
+    print(users_code.innermost_frame(error), repr(describing._place(error)))
+"""
+OURS = "def call(function):\n    function()\n\ndef fail():\n    raise ValueError\n"
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["site-packages", "checkout", *(pytest.param(each, marks=pytest.mark.slow) for each in ("target", "links"))],
+)
+def test_wherever_the_harness_is_installed_no_line_of_it_is_the_users(place: str, tmp_path: Path) -> None:
+    folder = tmp_path / place
+    copied = (tmp_path / "store" if place == "links" else folder) / "harness"
+    shutil.copytree(Path(users_code.__file__).parents[1], copied, ignore=shutil.ignore_patterns("__pycache__"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "harness").exists():
+        (folder / "harness").symlink_to(copied)
+    if place == "target":
+        record_installed(folder, {"harness/__init__.py": (copied / "__init__.py").read_text()})
+    for name, text in {"program.py": CALLS, "ours.py": OURS}.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-P", tmp_path / "program.py", tmp_path / "ours.py"],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["None ''"], done.stderr
