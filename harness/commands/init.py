@@ -21,12 +21,16 @@ Force = Annotated[bool, typer.Option("--force", help="Replace files that exist."
 
 def init(step: Step, steps: Steps = STEPS, compiled: Compile = True, force: Force = False) -> None:
     """Write a contract and an adapter for the function that makes a training step; nothing is run."""
-    draft = Draft(find_step_source(step), steps, arms_here(compiled=compiled))
-    print_kept(keep(draft, Path.cwd(), force=force))
+    source = find_step_source(step)
+    draft = Draft(source, steps, arms_here(compiled=compiled), source.no_gradients)
+    seen = f"; `harness try {source.asked} --write-contract` writes the claim where it sees gradients"
+    print_kept(draft, keep(draft, Path.cwd(), force=force), seen)
 
 
-def print_kept(paths: Sequence[Path]) -> None:
-    """The files that were written, and what comes next."""
+def print_kept(draft: Draft, paths: Sequence[Path], seen: str = "") -> None:
+    """Print which files were written, which claim was left out, and what comes next."""
     for path in paths:
         print_line(f"wrote {path.relative_to(Path.cwd())}")
+    if draft.no_gradients:
+        print_line(f"left out: {draft.claim_id('GRADIENTS')}, since {draft.no_gradients}{seen}")
     print_line("next: harness check contracts/ && harness verify contracts/")

@@ -16,7 +16,7 @@ from harness.first_contract.answers import answers, not_tried
 from harness.first_contract.draft import STEPS, Draft
 from harness.first_contract.project import arms_here, keep, kept_files, require_free
 from harness.first_contract.step_source import find_step_source
-from harness.first_contract.trying import Tried
+from harness.first_contract.trying import Tried, decided_draft
 from harness.first_contract.trying import try_step as run
 from harness.report.progress import Progress
 from harness.standard_streams import print_line, print_lines
@@ -64,4 +64,5 @@ def _say_what_is_kept(tried: Tried, *, write_contract: bool, force: bool) -> Non
     elif not write_contract:
         print_line(f"keep it as a contract: harness try {tried.draft.source.asked} --write-contract")
     else:
-        print_kept(keep(tried.draft, Path.cwd(), force=force))
+        draft = decided_draft(tried)
+        print_kept(draft, keep(draft, Path.cwd(), force=force))

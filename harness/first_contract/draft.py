@@ -60,6 +60,7 @@ class Draft:
     source: StepSource
     steps: int
     arms: Arms
+    no_gradients: str = ""  # why GRADIENTS is left out: a step that leaves none would keep the gate closed
 
     @property
     def adapter_name(self) -> str:
@@ -113,9 +114,9 @@ class Draft:
         """The text of the contract about single steps."""
         claims = [self._repeats()]
         if self.optimizes:
-            claims += [self._within(), self._gradients("within")]
+            claims += [self._within(), *self._gradients("within")]
         else:
-            claims += [self._captures(), self._same(), self._gradients("bitwise"), *self._of_plain_steps()]
+            claims += [self._captures(), self._same(), *self._gradients("bitwise"), *self._of_plain_steps()]
         if self.arms.memory and not self.optimizes:
             claims.append(self._memory())
         if self.arms.timed:
@@ -264,10 +265,12 @@ class Draft:
             "unsteady_loss, half_moved, statistics_updated_twice, one_batch, nan_tail, no_steps",
         )
 
-    def _gradients(self, equality: str) -> str:
+    def _gradients(self, equality: str) -> list[str]:
+        if self.no_gradients:
+            return []
         bound = f"    max_relative_difference: {TOLERANCE}\n" if equality == "within" else ""
         words = "within rounding" if equality == "within" else "in bits"
-        return self._claim(
+        claim = self._claim(
             "GRADIENTS",
             f"The {self._candidate} step leaves the plain one's gradients, {words}",
             "gradient_match",
@@ -278,6 +281,7 @@ class Draft:
             "Gradients are added to those of the step before, lie in memory that something else writes, or are none.",
             "stale_batch, " + ("doubled_gradients" if equality == "within" else "other_gradients"),
         )
+        return [claim]
 
     def _syncs(self) -> str:
         return self._claim(

@@ -86,9 +86,22 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
 def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
     """Settle NOT_RUN where an arm leaves none: its loop ends with `optimizer.zero_grad()`, it updates each parameter as
     soon as its gradient is there, or it differentiates a function, and no `.grad` ever is.
+
+    `zero_grad(set_to_none=False)` leaves zeros. They say nothing where every trainable tensor of both arms has changed.
     """
     arms = (candidate, baseline)
-    if baseline.gradients and not any(record.tensors for arm in arms for record in arm.gradients):
+    left = [tensor for arm in arms for record in arm.gradients for tensor in record.tensors]
+    zeros = not any(max(_values(tensor)) for tensor in left)
+    cleared = zeros and all(arm.start.trainable_names and _changed(arm) >= {*arm.start.trainable_names} for arm in arms)
+    if baseline.gradients and cleared:
+        settle(
+            reasons.CAPABILITY_MISSING,
+            f"no step of {candidate.start.arm} or {baseline.start.arm} leaves a gradient to read: both train, and "
+            "every gradient is zero after the step, as `zero_grad(set_to_none=False)` at its end leaves it; call "
+            "`zero_grad` at the beginning of a step, or take this claim out of the contract, since the claim of the "
+            "losses compares the ends, too",
+        )
+    if baseline.gradients and not left:
         settle(
             reasons.CAPABILITY_MISSING,
             f"no step of {candidate.start.arm} or {baseline.start.arm} leaves a gradient to read: {_WHY_NONE}",

@@ -69,6 +69,18 @@ def none_left(baseline: ArmEvidence, candidate: Sequence[Gradients] = NONE_LEFT)
     return verdict_of(GRADIENTS | {"clipped_norm": None, "clip_active_steps": None}, run)
 
 
+def cleared(a: str, b: str) -> Verdict:
+    """Both arms' steps leave gradients of zero, and their parameters end so."""
+    states: dict[str, Any] = {
+        "start_state": {"parameters": {"a": "0", "b": "0"}},
+        "end_state": {"parameters": {"a": a, "b": b}},
+    }
+    zeros = all_steps(*(reduction(name, max_abs=0.0, baseline_max_abs=0.0) for name in "ab"))
+    return verdict_of(
+        GRADIENTS, paired(arm("ungraphed", **zeros, **states), arm("synchronizing"), graphed(**zeros, **states))
+    )
+
+
 def routed(theirs: list[Any], end: str = "1", said: list[str] | None = None) -> Verdict:
     """`b`, which ends as it says, has no gradient in the candidate's step 5; the baseline has `theirs` there."""
     without = [name for name in "ab" if name not in {each.name for each in theirs}] if said is None else said
@@ -201,6 +213,8 @@ GRADIENT_CASES = [
         "vacuous_gradients_zero",
         lambda: matched(execution=all_steps(*(reduction(n, max_abs=0.0, baseline_max_abs=0.0) for n in "ab"))),
     ),
+    Case("all cleared to zero by steps that train", "capability_missing", lambda: cleared("1", "1")),
+    Case("all zero, and one tensor untrained", "vacuous_gradients_zero", lambda: cleared("1", "0")),
     Case(
         "nothing clipped",
         "vacuous_clip_inactive",

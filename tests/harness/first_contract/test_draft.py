@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.commands.check import findings_of
+from harness.commands.init import init
 from harness.contract.load import load_contract
 from harness.errors import UsageError
 from harness.first_contract.draft import Arms, Draft
@@ -69,6 +70,35 @@ def test_a_step_with_an_optimization_of_its_own_has_its_own_template(
     assert claims == [short, long]
     found = {name: {"capture": arm.capture, **arm.settings()} for name, arm in contracts[0].contract.arms.items()}
     assert found == arms
+
+
+CLEARING = {
+    "at the beginning": (["optimizer.zero_grad()", "loss.backward()", "optimizer.step()"], ""),
+    "at the end": (["loss.backward()", "optimizer.zero_grad()"], ":7 clears the gradients behind the backward pass"),
+    "by name": (["loss.backward()", "model.weight.grad = None"], ":7 clears the gradients behind the backward pass"),
+    "behind a helper": (["backward(loss)", "optimizer.zero_grad()"], ":7 clears the gradients behind"),
+    "in a loop": (["for part in batch:", "    loss.backward()", "optimizer.zero_grad()"], ":8 clears the gradients"),
+    "read only": (["loss.backward()", "return model.weight.grad"], ""),
+    "unseen": (["return train_elsewhere(batch)"], " has no `backward()` whose gradients a step would leave"),
+}
+
+
+@pytest.mark.parametrize(("lines", "why"), CLEARING.values(), ids=CLEARING)
+def test_a_source_that_shows_no_gradients_gets_no_claim_about_them(
+    lines: list[str], why: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    helper = "def backward(loss):\n    loss.backward()\n" if "backward" in str(lines) else "\n\n"
+    body = "\n".join(f"        {line}" for line in lines)
+    (project / "my_train.py").write_text(
+        f"{helper}def make_step():\n    optimizer.zero_grad()\n    def step(batch):\n{body}\n"
+        "    return step, batch, model\n"
+    )
+    init("my_train.py:make_step", compiled=False)
+    claims = load_contract(project / "contracts" / "my-train-v1.yaml").contract.claims
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out")]
+    assert ("MY-TRAIN-GRADIENTS" in [claim.id for claim in claims]) == (not why)
+    assert len(told) == bool(why)
+    assert all(line.startswith(f"left out: MY-TRAIN-GRADIENTS, since my_train.py{why}") for line in told)
 
 
 def test_the_adapter_calls_the_function_with_what_it_takes(project: Path) -> None:

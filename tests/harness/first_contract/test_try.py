@@ -153,6 +153,31 @@ def test_a_sound_step_is_kept_with_its_contract_and_its_run(project: Path) -> No
     )
 
 
+CLEARED = {
+    "to none": "optimizer.zero_grad()",
+    "to zeros": "optimizer.zero_grad(set_to_none=False)",
+    "elsewhere": "clearing.cleared(optimizer)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "form"), [("init", "to none"), ("init", "to zeros"), *(("try", form) for form in CLEARED)]
+)
+def test_the_first_gate_of_a_loop_that_clears_its_gradients_is_open(command: str, form: str, project: Path) -> None:
+    (project / "clearing.py").write_text("def cleared(optimizer):\n    optimizer.zero_grad()\n")
+    written(project, at_import="import clearing", after=CLEARED[form])
+    options = ["--no-compile", "--steps", "12", *["--write-contract"] * (command == "try")]
+    code, printed, _ = called(project, command, "train.py:make_step", *options)
+    [told] = [line for line in printed.splitlines() if line.startswith("left out")]
+    assert (code, told.partition(",")[0]) == (0, "left out: TRAIN-GRADIENTS")
+    code, printed, errors = called(project, "verify", "contracts", "--gate", "--reports", "runs")
+    assert (code, printed.splitlines()[0]) == (
+        0,
+        "4 planned · 4 held · 0 violated · 0 undecided · 0 not run · 0 errors",
+    ), errors
+
+
 KEEP = "-> keep the tensor (`losses.append(loss.detach())`) and read it after the step, outside of it"
 
 
