@@ -67,8 +67,8 @@ def execute(
 
     interpreters: those that wait already, which this ends. redacted: what is left out of the evidence, also of that of
     runs that are cut off. checkout: of the commit that baselines are of. journal: is told of each run's end; what had
-    ended before is not executed. early: looks at what has ended, behind each end that the
-    journal was told of.
+    ended before is not executed. early: looks at what has ended, at each
+    phase of a run and behind each end that the journal was told of.
     """
     from harness.runners.interpreters import Interpreters
     from harness.runners.lanes import as_one, lane_directories
@@ -82,9 +82,13 @@ def execute(
     if watch is not None:
         watch.begins(list(by_name.values()))
 
+    executed = {host.run.id: [run.id for run in host.runs] for host in hosts}
+
     def report_progress(progress: Progress) -> None:
         if watch is not None:
             watch.moves(by_name[progress.run_id], progress.phase, progress.seconds)
+        if early is not None and progress.phase and not noted:
+            early.moves(executed[progress.run_id], progress.phase)
 
     machine = environment.machine()
     threading.Thread(target=_import_for_pages).start()

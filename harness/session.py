@@ -13,7 +13,7 @@ from harness.commits.checkout import Checkout
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.tags import selected
 from harness.contract.waivers import Waiver, find_waivers
-from harness.early_verdicts import units_as_they_end
+from harness.early_verdicts import Judged, units_as_they_end
 from harness.errors import UsageError
 from harness.evidence import environment, layout
 from harness.evidence.files import write_text
@@ -21,6 +21,7 @@ from harness.execution import Watch as Watch  # noqa: PLC0414 - what follows wit
 from harness.execution import execute as execute  # noqa: PLC0414
 from harness.execution import work_of
 from harness.existing_paths import require_existing
+from harness.judge.verdict import Verdict
 from harness.judging import Judgement as Judgement  # noqa: PLC0414
 from harness.judging import judge_bundles as judge_bundles  # noqa: PLC0414
 from harness.judging import judge_runs as judge_runs  # noqa: PLC0414
@@ -89,11 +90,13 @@ def verify(
     watch: Watch | None = None,
     interpreters: Interpreters | None = None,
     refuse: Refuse | None = None,
+    judged: Judged | None = None,
 ) -> Judgement:
     """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
 
     interpreters: those that were started before, for the runs; they are ended with the last run.
     refuse: raises ContractError where contracts that load are not to be run (`harness.linted`).
+    judged: gets each unit's verdict as soon as its arms have ended, as the watch does, with what it was judged on.
     Whatever ends it early (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far, marked
     INCOMPLETE, and carries a note that says where; with `options.resume` such a directory is gone on with.
     """
@@ -104,7 +107,7 @@ def verify(
     if refuse is not None:
         refuse(contracts, waivers)
     with baselines(contracts, options) as checkout:
-        return _verified(contracts, waivers, options, checkout, watch, interpreters)
+        return _verified(contracts, waivers, options, checkout, watch, interpreters, judged)
 
 
 def refuse_fault_of_gate(options: VerifyOptions) -> None:
@@ -142,7 +145,14 @@ def _verified(
     checkout: Checkout | None,
     watch: Watch | None,
     interpreters: Interpreters | None,
+    judged: Judged | None,
 ) -> Judgement:
+    def tell(verdict: Verdict, view: ReportView) -> None:
+        if watch is not None:
+            watch.judged(verdict)
+        if judged is not None:
+            judged(verdict, view)
+
     planned = plan_something(contracts, options, checkout)
     started = datetime.now(tz=UTC)
     final = options.reports / (options.name or directory_name(started, options))
@@ -156,8 +166,8 @@ def _verified(
     with made_directory(described, final, named=options.name is not None, resume=options.resume) as (writer, journal):
         try:
             early = None
-            if watch is not None:
-                early = units_as_they_end(writer.bundle(), contracts, planned.runs, watch.judged)
+            if watch is not None or judged is not None:
+                early = units_as_they_end(writer.bundle(), contracts, planned.runs, tell)
             execute(planned.runs, writer, watch, interpreters, redacted, checkout, journal, early)
             writer.settle()
             judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)

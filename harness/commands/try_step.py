@@ -12,12 +12,13 @@ from harness import session
 from harness.commands.arguments import Name, Redact
 from harness.commands.init import Compile, Force, Step, Steps, print_kept
 from harness.commands.interruption import interruptible
-from harness.first_contract.answers import answers, not_tried
+from harness.first_contract.answers import Answers, not_tried
 from harness.first_contract.draft import STEPS, Draft
 from harness.first_contract.project import arms_here, keep, kept_files, require_free
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried, decided_draft
 from harness.first_contract.trying import try_step as run
+from harness.judge.verdict import Verdict
 from harness.report.progress import Progress
 from harness.standard_streams import print_line, print_lines
 
@@ -26,6 +27,7 @@ def try_step(
     step: Step,
     steps: Steps = STEPS,
     compiled: Compile = True,
+    speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Time it on a GPU, too, by itself.")] = True,
     write_contract: Annotated[
         bool, typer.Option("--write-contract", help="Keep the contract and its adapter in the project.")
     ] = False,
@@ -40,15 +42,22 @@ def try_step(
     redact: Redact = None,
 ) -> None:
     """Run the step that a function makes: does it capture, train the same, how fast, where does it wait."""
-    draft = Draft(find_step_source(step), steps, arms_here(compiled=compiled))
+    draft = Draft(find_step_source(step), steps, arms_here(compiled=compiled, speed=speed))
     if write_contract:
         require_free(kept_files(draft, Path.cwd()), force=force)
     options = session.VerifyOptions(
         name=name, wall_limit_s=wall_limit, redact=redact, command=("harness", *sys.argv[1:])
     )
+    answers = Answers()
     with interruptible(), Progress(verdicts=False) as watch:
-        tried = run(draft, reports=reports, options=options, watch=watch)
-    print_lines(answers(tried))
+
+        def answer(verdict: Verdict, so_far: Tried) -> None:
+            with watch.out_of_the_way():
+                print_lines(answers.early(verdict, so_far))
+                sys.stdout.flush()
+
+        tried = run(draft, reports=reports, options=options, watch=watch, judged=answer)
+    print_lines(answers.rest(tried))
     print_line("")
     _say_what_is_kept(tried, write_contract=write_contract, force=force)
     print_line(str(tried.judgement.headline))

@@ -71,6 +71,9 @@ _SINGLE: dict[type[LaterArmRecord], str] = {
 _EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
 
 
+OPENED = ": open"  # how the phase ends that begins an execution
+
+
 def read_records(directory: Path) -> tuple[list[AnyRecord], str | None]:
     """The records up to the first damage, and what is damaged (None: nothing).
 
@@ -109,6 +112,37 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
         return run, _of_lanes(run, directory, folders)
     first = _of_worker(run, directory)
     return run, replace(first, ranks=tuple(_of_rank(run, directory, first, rank) for rank in range(1, run.ranks)))
+
+
+def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
+    """Return what `read_run` does; of a run under way the executions that have ended, as if there were no others.
+
+    An execution has ended where another one's begins. Raises EvidenceError when not even the Run can be read.
+    """
+    try:
+        if has_ended(directory):
+            return read_run(directory)
+        run = read_model(directory / layout.RUN, Run)
+        if (host := host_of(directory)) is not None:
+            arms = read_model(directory / layout.SHARED, Shared).arms
+            return run, seen_by(run, read_so_far(host)[1], arms)
+        folders = lane_folders(directory)
+        if not folders:
+            return run, _ended_of_worker(run, directory)
+        parts = [(folder, read_model(folder / layout.RUN, Run)) for folder in folders]
+        lanes = [Lane(folder.name, part, _ended_of_worker(part, folder)) for folder, part in parts]
+        failed = {arm: end for lane in lanes for arm, end in lane.evidence.failed.items()}
+        return run, replace(joined(run, lanes, []), failed=failed)
+    except Damaged as damage:
+        raise EvidenceError("evidence is read while it is made", where=directory.name, got=str(damage)) from damage
+
+
+def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
+    """Return what one worker left before the execution that it is in."""
+    records, _ = read_records(directory)
+    phases = [(number, record.name) for number, record in enumerate(records) if isinstance(record, Phase)]
+    opened = [number for number, name in phases if name.endswith(OPENED)]
+    return assemble(run, records[: opened[-1]] if opened else [], directory)
 
 
 def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvidence:

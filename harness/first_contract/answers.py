@@ -38,23 +38,54 @@ WIDTH = 120
 _GIB = 2**30
 
 
+class Answers:
+    """The lines of a trial: each answer as its verdict falls, and at the end what was not printed before."""
+
+    def __init__(self) -> None:
+        self._answered: dict[str, Verdict] = {}  # by claim
+        self._headed = False
+
+    def early(self, verdict: Verdict, tried: Tried) -> list[str]:
+        """Return the lines of a verdict that has just fallen; none where the step itself did not run."""
+        if not_tried(tried):
+            return []
+        return [*self._heading(tried), *self._answer(verdict, tried)]
+
+    def rest(self, tried: Tried) -> list[str]:
+        """Return the lines that are left, in the order of `QUESTIONS`; what this machine cannot decide, and why."""
+        draft, lines = tried.draft, self._heading(tried)
+        by_id = {verdict.claim: verdict for verdict in tried.judgement.verdicts}
+        if failure := not_tried(tried):
+            return lines + failure
+        for name, question in QUESTIONS.items():
+            verdict = by_id.get(draft.claim_id(name))
+            if verdict is not None:
+                lines += self._answer(verdict, tried)
+            elif reason := _left_out(name, environment.machine().cuda_message):
+                lines += _line("not run", question, reason)
+        return [*lines, *_line("", "memory", _memory(tried))]
+
+    def _heading(self, tried: Tried) -> list[str]:
+        if self._headed:
+            return []
+        self._headed = True
+        draft, machine = tried.draft, environment.machine()
+        facts = [arm.start.facts for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
+        on_gpu = machine.gpus and any(str(known.get("device")).startswith("cuda") for known in facts)
+        device = machine.gpus[0].name if on_gpu else "the CPU"
+        return [f"{draft.source.asked} ({draft.source.place}): {draft.steps} steps an arm, on {device}", ""]
+
+    def _answer(self, verdict: Verdict, tried: Tried) -> list[str]:
+        if self._answered.get(verdict.claim) == verdict:
+            return []
+        self._answered[verdict.claim] = verdict
+        question = next((text for name, text in QUESTIONS.items() if verdict.claim == tried.draft.claim_id(name)), None)
+        return [] if question is None else [*_answer(question, verdict, tried)]
+
+
 def answers(tried: Tried) -> list[str]:
-    """The lines, in the order of `QUESTIONS`; what this machine cannot decide is said, and why."""
-    draft, machine = tried.draft, environment.machine()
-    facts = [arm.start.facts for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
-    on_gpu = machine.gpus and any(str(known.get("device")).startswith("cuda") for known in facts)
-    device = machine.gpus[0].name if on_gpu else "the CPU"
-    lines = [f"{draft.source.asked} ({draft.source.place}): {draft.steps} steps an arm, on {device}", ""]
-    by_id = {verdict.claim: verdict for verdict in tried.judgement.verdicts}
-    if failure := not_tried(tried):
-        return lines + failure
-    for name, question in QUESTIONS.items():
-        verdict = by_id.get(draft.claim_id(name))
-        if verdict is not None:
-            lines += _answer(question, verdict, tried)
-        elif reason := _left_out(name, machine.cuda_message):
-            lines += _line("not run", question, reason)
-    return [*lines, *_line("", "memory", _memory(tried))]
+    """Return all lines of a trial that has ended."""
+    return Answers().rest(tried)
 
 
 def _line(word: str, question: str, detail: str) -> list[str]:
@@ -162,7 +193,7 @@ def not_tried(tried: Tried) -> list[str]:
 def _left_out(name: str, no_cuda: str) -> str:
     """Why a draft has no such claim; "" where nobody asked for it."""
     if name == "FASTER":
-        return f"speed is decided on a GPU: {no_cuda}"
+        return f"speed is decided on a GPU: {no_cuda}" if no_cuda else "--no-speed"
     if name == "COMPILED":
         return compiler_missing() or "--no-compile"
     return ""

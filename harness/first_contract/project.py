@@ -27,12 +27,12 @@ def compiler_missing() -> str:
     return f"no C++ compiler ({named or ', '.join(COMPILERS)})"
 
 
-def arms_here(*, compiled: bool) -> Arms:
-    """What this machine allows."""
-    cuda = environment.machine().cuda
+def arms_here(*, compiled: bool, speed: bool = True) -> Arms:
+    """What this machine allows, of what is asked for."""
+    timed = speed and environment.machine().cuda
     # What a small step's libraries take for each stream may alone be four times the plain step's memory: MEMORY is
     # written once its ratio has been measured on GPUs. The museum of field bugs has it.
-    return Arms(compiled=compiled and not compiler_missing(), timed=cuda, memory=False)
+    return Arms(compiled=compiled and not compiler_missing(), timed=timed, memory=False)
 
 
 def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:

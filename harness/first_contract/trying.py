@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,8 @@ from harness.evidence import environment
 from harness.first_contract.draft import Draft
 from harness.first_contract.project import require_valid
 from harness.judge.reasons import CAPABILITY_MISSING
+from harness.judge.verdict import Verdict
+from harness.report.view import ReportView
 from harness.run_directory.writer import KEPT
 
 
@@ -33,12 +35,18 @@ def try_step(
     reports: Path | None,
     options: session.VerifyOptions,
     watch: session.Watch | None = None,
+    judged: Callable[[Verdict, Tried], None] | None = None,
 ) -> Tried:
     """Run the draft's contract about single steps in a folder of its own, and judge it.
 
-    reports: where a run directory is kept; None: nothing is. Raises UsageError where no run could be made.
+    reports: where a run directory is kept; None: nothing is. judged: gets each verdict as soon as its arms have ended,
+    and what came of the trial so far. Raises UsageError where no run could be made.
     """
     from harness.runners.interpreters import Interpreters
+
+    def tell(verdict: Verdict, view: ReportView) -> None:
+        if judged is not None:
+            judged(verdict, Tried(draft, session.Judgement(view), None))
 
     with tempfile.TemporaryDirectory(prefix="harness-try-") as name, _first_on_path(Path(name)) as folder:
         require_valid(draft, folder)
@@ -50,7 +58,7 @@ def try_step(
                 interpreters.begin()
             kept = replace(options, reports=folder / "runs" if reports is None else reports)
             with _nothing_kept() if reports is None else nullcontext():
-                judgement = session.verify([contract], kept, watch, interpreters)
+                judgement = session.verify([contract], kept, watch, interpreters, judged=tell)
     return Tried(draft, judgement, None if reports is None else judgement.run_directory)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -30,7 +30,7 @@ class Progress:
     """A session's watch, within a block; called from several threads.
 
     recorded: asked once, in the thread `lookup`, beside the first runs.
-    verdicts: whether they are told as they fall; not where the answer is a few lines that follow at once.
+    verdicts: whether they are told as they fall; not where somebody else prints them.
     """
 
     def __init__(
@@ -92,6 +92,14 @@ class Progress:
         told = "" if row.killed else f": {row.expected.status} {row.expected.reason} was expected, and {seen} was seen"
         with self._lock:
             self._print((f"{word:>9}  ", style), f"{where}{line(told, 300)}", hang=11)
+
+    @contextmanager
+    def out_of_the_way(self) -> Iterator[None]:
+        """Within the block somebody else prints: the terminal's last line is cleared, and comes back behind it."""
+        with self._lock:
+            self._status.clear()
+            yield
+            self._show()
 
     def _print(self, *spans: Span, hang: int | None = None) -> None:
         self._status.clear()

@@ -11,7 +11,7 @@ import shutil
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, Self
@@ -27,7 +27,7 @@ from harness.evidence.commit_records import TwoCommits
 from harness.evidence.environment_records import Environment
 from harness.evidence.files import Damaged, read_bytes, read_model
 from harness.evidence.plan_records import Run, Unit
-from harness.evidence.read_run import read_run
+from harness.evidence.read_run import read_run, read_so_far
 from harness.evidence.run_evidence import Death, RunEvidence
 from harness.run_directory.attempt_records import Attempts
 from harness.run_directory.drill_record import ClaimDrilled
@@ -170,6 +170,7 @@ class Bundle:
     place: Place
     header: Header
     seal: Seal
+    under_way: bool = False
     _read: dict[str, RunEvidence] = field(default_factory=dict, repr=False, compare=False)
     _made: dict[str, Run] = field(default_factory=dict, repr=False, compare=False)
 
@@ -211,6 +212,10 @@ class Bundle:
             self._read[run_id] = self._evidence(run_id)
         return self._read[run_id]
 
+    def so_far(self) -> Bundle:
+        """Return the same directory while it is made: of a run under way, its evidence is that of ended executions."""
+        return replace(self, under_way=True, _read={}, _made={})
+
     def made(self, run_id: str) -> Run | None:
         """What was executed, as the evidence itself has it; None where that cannot be read."""
         self.evidence(run_id)
@@ -223,7 +228,7 @@ class Bundle:
         try:
             if not directory.is_dir():
                 return self._dead(run_id, "incomplete", "the run left no evidence")
-            run, evidence = read_run(directory)
+            run, evidence = read_so_far(directory) if self.under_way else read_run(directory)
         except EvidenceError as error:  # it costs this run's units their verdict, and no other's
             return self._dead(run_id, "garbage", error.got)
         except OSError as error:  # so does what this user may not read

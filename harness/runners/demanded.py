@@ -63,6 +63,14 @@ def first_difference(
     return None if stray is None else Difference(f"run {stray.id}", NONE, f"a {stray.probe} run")
 
 
+def arms_demanded(contract: Contract, claim: AnyClaim, workload: str) -> set[str]:
+    """Return every arm that the claim's runs execute on this workload, controls among them."""
+    builder = RunBuilder(contract, workload, None, None, None, None)
+    for index, part in enumerate(parts_of(claim)):
+        builder.add(claim, index, part)
+    return {arm for run in builder.runs() for arm in run.arms}
+
+
 def _matched(demanded: Sequence[Run], made: Sequence[Run], fault: str | None) -> list[int | None]:
     """For each demanded run the position of one that serves it, None where none does; equal runs differ by process."""
     numbered = list(enumerate(made))

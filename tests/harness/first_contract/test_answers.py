@@ -16,8 +16,9 @@ from harness.evidence.cuda_driver import Gpu
 from harness.evidence.environment import Machine
 from harness.evidence.run_evidence import RunEvidence
 from harness.first_contract.advice import advice, places_in, places_in_stack
-from harness.first_contract.answers import answers
+from harness.first_contract.answers import Answers, answers
 from harness.first_contract.draft import Arms, Draft
+from harness.first_contract.project import arms_here
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried
 from harness.judge.verdict import Figure, Status
@@ -66,6 +67,23 @@ def test_a_gpus_answers_are_speed_and_memory(project: Path, gpu: None) -> None:
         "             -> the step is long enough that launches cost nothing, or something else used the GPU",
         "           memory                     plain 3.000 GiB, captured 1.500 GiB allocated after a step",
     ]
+
+
+def test_a_trial_that_was_to_take_no_time_says_so(project: Path, gpu: None) -> None:
+    asked = replace(tried().draft, arms=arms_here(compiled=False, speed=False))
+    assert not asked.arms.timed
+    assert arms_here(compiled=False).timed
+    lines = answers(replace(tried(verdict("TRAIN-SAME")), draft=asked))
+    assert "  not run  captured, is not slower    --no-speed" in lines
+
+
+def test_what_was_answered_early_is_not_answered_again_unless_it_changed(project: Path, gpu: None) -> None:
+    same, repeats = verdict("TRAIN-SAME", message="m"), verdict("TRAIN-REPEATS", message="r")
+    lines = Answers()
+    assert lines.early(same, tried(same))[2:] == ["      yes  captured, trains the same  m"]
+    assert lines.early(repeats, tried(repeats)) == ["      yes  repeats itself             r"]
+    other = verdict("TRAIN-SAME", status=Status.FAIL, reason="no_advice", message="n")
+    assert lines.rest(tried(other, repeats))[:1] == ["       NO  captured, trains the same  n"]
 
 
 WAITING = {

@@ -14,6 +14,11 @@ import pytest
 from warm_start import path_of_commands
 
 from harness.commands import application
+from harness.first_contract.draft import Arms, Draft
+from harness.first_contract.step_source import find_step_source
+from harness.first_contract.trying import Tried, try_step
+from harness.judge.verdict import Verdict
+from harness.run_header import VerifyOptions
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -278,6 +283,46 @@ def test_an_interruption_ends_it_and_leaves_what_was_asked_for(
     assert list((project / "temporary").glob("harness*")) == []
     left = {path.name for path in project.iterdir()} - {"__pycache__"}  # Python's, of train.py
     assert left == {"temporary", "train.py", "runs"}
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [
+        (signal.SIGTERM, 143, "terminated"),
+        pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow),
+    ],
+)
+def test_an_interruption_leaves_the_answers_that_were_found(number: int, code: int, word: str, project: Path) -> None:
+    """The third arm to open hangs: what the two before it decided is printed by then."""
+    written(project, at_import="import time; MADE = []", before="MADE.append(time.sleep(600 * (len(MADE) == 2)))")
+    process = command(project, *TRY)
+    assert process.stdout is not None
+    lines = [process.stdout.readline().rstrip("\n") for _ in range(3)]
+    assert process.poll() is None
+    process.send_signal(number)
+    printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.splitlines()[-1]) == (code, word)
+    assert lines == [
+        "train.py:make_step (train.py:6): 12 steps an arm, on the CPU",
+        "",
+        "      yes  repeats itself             2 runs of plain are equal in bits at all 12 steps",
+    ]
+    assert printed == ""
+
+
+def test_an_early_answer_is_the_one_that_stands_at_the_end(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    written(project, before="losses = []", after="losses.append(loss.item())")
+    draft = Draft(find_step_source("train.py:make_step"), 12, Arms(compiled=False, timed=False, memory=False))
+    early, arms = dict[str, Verdict](), list[set[str]]()
+
+    def judged(verdict: Verdict, so_far: Tried) -> None:
+        early[verdict.claim] = verdict
+        arms.append({arm for run in so_far.judgement.view.evidence.values() for arm in run.arms})
+
+    tried = try_step(draft, reports=None, options=VerifyOptions(), judged=judged)
+    assert early == {verdict.claim: verdict for verdict in tried.judgement.verdicts}
+    assert arms[0] == {"plain"}
 
 
 def test_init_runs_nothing_and_is_refused_for_a_loop(project: Path) -> None:
