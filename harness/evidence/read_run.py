@@ -138,7 +138,9 @@ def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
-    """Return what one worker left before the execution that it is in."""
+    """Return what one worker left before the execution that it is in; all of a worker that has ended."""
+    if has_ended(directory):
+        return _of_worker(run, directory)
     records, _ = read_records(directory)
     phases = [(number, record.name) for number, record in enumerate(records) if isinstance(record, Phase)]
     opened = [number for number, name in phases if name.endswith(OPENED)]

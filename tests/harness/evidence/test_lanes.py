@@ -13,7 +13,7 @@ from small_drill import execute_here, in_lanes
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.read_run import has_ended, read_run
+from harness.evidence.read_run import has_ended, read_run, read_so_far
 from harness.evidence.run_evidence import Death, RunEvidence
 from harness.evidence.worker_times import read_times
 from harness.runners.lanes import lane_directories
@@ -200,3 +200,39 @@ def test_more_executions_than_planned(run: Path) -> None:
     evidence = read(run)
     assert evidence.death is not None
     assert evidence.death.detail == "lane.0 holds more executions of arm plain than were planned"
+
+
+def cut_in(worker: Path, phase: str) -> None:
+    """As a worker leaves its records that has just come to this phase."""
+    lines = (worker / "records.jsonl").read_text().splitlines(keepends=True)
+    last = next(number for number, line in enumerate(lines) if json.loads(line).get("name") == phase)
+    (worker / "records.jsonl").write_text("".join(lines[: last + 1]))
+
+
+def test_of_lanes_under_way_the_executions_that_ended_are_evidence(run: Path) -> None:
+    assert counted(read_so_far(run)[1]) == counted(read(run))
+    lanes = {lane: (lane / "records.jsonl").read_text() for lane in sorted(run.glob("lane.*"))}
+    [together] = [lane for lane, records in lanes.items() if "again.0: open" in records]
+    [last] = [lane for lane, records in lanes.items() if "untrained.0: open" in records]
+    cut_in(together, "again.0: steps")
+    shutil.rmtree(last)  # it has not begun
+    evidence = read_so_far(run)[1]
+    assert (counted(evidence), evidence.failed, evidence.death) == ({"plain": 2}, {}, None)
+
+
+def test_of_one_process_under_way_an_execution_has_ended_where_the_next_begins(tmp_path: Path) -> None:
+    directory = tmp_path / "r"
+    execute_here(RUN, directory)
+    records = (directory / "records.jsonl").read_text()
+    ended = {
+        "plain.0: end": {},
+        "plain.1: open": {"plain": 1},
+        "plain.1: end": {"plain": 1},
+        "again.0: start": {"plain": 2},
+        "untrained.0: end": {"again": 1, "plain": 2},
+    }
+    for phase, counts in ended.items():
+        (directory / "records.jsonl").write_text(records)
+        cut_in(directory, phase)
+        evidence = read_so_far(directory)[1]
+        assert (counted(evidence), evidence.failed, evidence.death) == (counts, {}, None)
