@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 GATE_PARTS := reports/gates/2026-11-23-h200-gate-one reports/gates/2026-11-23-h200-gate-two
 GATE_PAGE ?= harness-reports/gate
 
-.PHONY: install tools verify test test-slow test-contract lint types site judge-published gate-page clean
+.PHONY: install wheel tools verify test test-slow test-contract lint types site judge-published gate-page clean
 
 install: .venv/installed
 
@@ -22,6 +22,10 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[run,reference,examples,fleet,attest,test,lint,docs]'
 	touch $@
+
+# dist/contract_harness-VERSION-py3-none-any.whl: the harness as one file, for machines without a checkout.
+wheel:
+	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 tools: .venv/tools/installed
 

@@ -61,7 +61,7 @@ def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
         tokenizers = import_module("tokenizers")
     except ImportError as error:
         raise ReferenceImplError(
-            "model", f"{tokenizer} needs the tokenizers library", "install contract-harness[reference]"
+            "model", f"{tokenizer} needs the tokenizers library", "`pip install '.[reference]'` in the checkout"
         ) from error
     encoding = tokenizers.Tokenizer.from_file(str(tokenizer)).encode(text.decode(errors="replace"))
     return torch.tensor(encoding.ids, dtype=torch.int32)

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence.files import Damaged, read_bytes
+from harness.extras import command_for
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _MOST_BYTES = 16 * 2**20
@@ -69,7 +70,7 @@ def opened(file: Path, key: Path) -> tuple[str, str]:
 def _need_library() -> None:
     missing = [name for name in ("securesystemslib", "cryptography") if find_spec(name) is None]
     if missing:
-        remedy = "`pip install 'contract-harness[attest]'` adds it"
+        remedy = f"`{command_for('attest')}` adds it"
         raise UsageError(f"a signature needs {' and '.join(missing)}", got="it is not installed", remedy=remedy)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.errors import HarnessError, UsageError
 from harness.evidence.cuda_driver import devices
+from harness.extras import command_for
 from harness.fleet.job import Outcome, ShardJob
 from harness.python_path import child_path
 
@@ -62,9 +63,7 @@ def engine(on: str | None, gpus: str | None = None) -> Engine:
     if name == SLURM and gpus is not None:
         raise UsageError("--gpus names GPUs of this machine", got="--on slurm", remedy="leave out one of them")
     if find_spec("submitit") is None:
-        raise UsageError(
-            "--on and --gpus need submitit", got="no such package", remedy="pip install 'contract-harness[run,fleet]'"
-        )
+        raise UsageError("--on and --gpus need submitit", got="no such package", remedy=command_for("fleet"))
     if name == SLURM:
         return Slurm(_options(options))
     return Local(gpu_names(gpus) if gpus is not None else [gpu.uuid for gpu in devices().gpus] or [""])

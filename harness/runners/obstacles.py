@@ -12,6 +12,7 @@ from harness.contract.schema import Contract, Workload
 from harness.errors import SystemResolutionError
 from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
+from harness.extras import command_for
 from harness.kinds import kind_of
 from harness.runners.folders import without_folders
 from harness.system.protocol import SystemDescription
@@ -65,9 +66,7 @@ def _cannot_run(machine: Machine) -> Obstacle | None:
     missing = [name for name in RUN_MODULES if not machine.has_module(name)]
     if not missing:
         return None
-    message = (
-        f"needs {', '.join(missing)}: not installed here; `pip install 'contract-harness[run]'` adds what runs need"
-    )
+    message = f"needs {', '.join(missing)}: not installed here; `{command_for('run')}` adds what runs need"
     return Obstacle(reason="module_missing", message=message)
 
 

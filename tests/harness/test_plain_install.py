@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from harness.contract.folders import RULE
+from harness.extras import command_for
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "plain_install.py"
 PUBLISHED = ROOT / "reports" / "2026-11-22-h200-throughput-tiny"
-REMEDY = "`pip install 'contract-harness[run]'` adds what runs need"
+REMEDY = f"`{command_for('run')}` adds what runs need"
 SHARED = ("arms", "hundred-steps", "ten-steps", "transformers")
 
 

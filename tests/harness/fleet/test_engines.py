@@ -48,7 +48,7 @@ def test_gpus_of_this_machine_are_none_of_a_cluster() -> None:
 
 def test_without_submitit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"found no such package; pip install 'contract-harness\[run,fleet\]'"):
+    with pytest.raises(UsageError, match=r"found no such package; pip install 'submitit>="):
         engine("local")
 
 

@@ -25,6 +25,7 @@ from planning import (
 
 from harness.errors import SystemResolutionError
 from harness.evidence.environment import Machine
+from harness.extras import command_for
 from harness.system.protocol import CAPABILITIES, SystemDescription
 
 
@@ -110,7 +111,7 @@ def test_without_the_extra_nothing_runs_whatever_else_is_there() -> None:
     assert result.units[0].obstacle is not None
     assert (result.units[0].obstacle.reason, result.units[0].obstacle.message, result.runs) == (
         "module_missing",
-        "needs torch, pynvml: not installed here; `pip install 'contract-harness[run]'` adds what runs need",
+        f"needs torch, pynvml: not installed here; `{command_for('run')}` adds what runs need",
         [],
     )
 
