@@ -27,7 +27,7 @@ def try_step(
     step: Step,
     steps: Steps = STEPS,
     compiled: Compile = True,
-    speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Time it on a GPU, too, by itself.")] = True,
+    speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Time the step where there is a GPU.")] = True,
     write_contract: Annotated[
         bool, typer.Option("--write-contract", help="Keep the contract and its adapter in the project.")
     ] = False,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,16 +22,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this tree, built from a copy: a build leaves its traces where it is made."""
-    folder = tmp_path_factory.mktemp("build")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a build reads of this tree: a build leaves its traces where it is made."""
+    folder = tmp_path_factory.mktemp("copy") / "contract-harness"
     shutil.copytree(ROOT / "harness", folder / "harness", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "Makefile"):
         shutil.copy(ROOT / name, folder)
-    build = "import setuptools.build_meta as backend; backend.build_wheel('wheels')"
-    (folder / "wheels").mkdir()
-    subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True, timeout=120)
-    return folder / "wheels"
+    return folder
 
 
 def installed(package: str) -> Path:
@@ -49,24 +50,69 @@ def others(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> dict[str, str]:
-    """Variables of a shell with an environment of its own, in which pip has the wheel and nothing from an index."""
-    place = tmp_path_factory.mktemp("environment") / ".venv"
+def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """All packages that are installed here, as links; and a wheel without files for each that the harness requires."""
+    folder = tmp_path_factory.mktemp("known")
+    (folder / "wheels").mkdir()
+    for requirement in importlib.metadata.requires("contract-harness") or []:
+        named = re.match(r"[\w-]+", requirement)
+        with suppress(importlib.metadata.PackageNotFoundError):
+            write_stub(named[0] if named else "", folder / "wheels")
+    return others(folder / "others"), folder / "wheels"
+
+
+def write_stub(name: str, folder: Path) -> None:
+    """A wheel with the installed version of a package and none of its files."""
+    stem = f"{name.replace('-', '_')}-{importlib.metadata.version(name)}"
+    contents = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {importlib.metadata.version(name)}\n",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+        for file, text in contents.items():
+            wheel.writestr(f"{stem}.dist-info/{file}", text)
+        wheel.writestr(f"{stem}.dist-info/RECORD", "".join(f"{stem}.dist-info/{file},,\n" for file in contents))
+
+
+def made_environment(place: Path, known: tuple[Path, Path]) -> dict[str, str]:
+    """Variables of a shell with an environment of its own, whose pip and uv ask no index."""
+    packages_here, wheels = known
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True, timeout=60)
     [packages] = place.glob("lib/*/site-packages")
-    (packages / "others.pth").write_text(f"{others(place.parent / 'others')}\n")
+    (packages / "others.pth").write_text(f"{packages_here}\n")
     pip = place / "bin" / "pip"
     pip.write_text(f'#!/bin/sh\nexec "{place}/bin/python" -m pip "$@"\n')  # pip is one of the others
     pip.chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_", "GITHUB_"))}
+    configuration = place / "uv.toml"  # uv looks at no .pth file: to it nothing is installed
+    configuration.write_text(f'[pip]\nno-index = true\nno-build-isolation = true\nfind-links = ["{wheels}"]\n')
+    (place / "bin" / "uv").symlink_to(Path(sys.executable).with_name("uv"))
+    left_out = ("PYTHON", "PIP_", "UV_", "GITHUB_", "VIRTUAL_ENV")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return {
         **kept,
         "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(place),
         "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(wheels),
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip reads it so: none, since setuptools would come from an index
         "PIP_CONFIG_FILE": os.devnull,
+        "UV_CONFIG_FILE": str(configuration),
+        "UV_CACHE_DIR": str(place / "cache"),
         "CUDA_VISIBLE_DEVICES": "",
     }
+
+
+@pytest.fixture(scope="session")
+def new_environment(known: tuple[Path, Path]) -> Callable[[Path], dict[str, str]]:
+    """Makes an environment at a place, and gives the variables of a shell with it."""
+    return lambda place: made_environment(place, known)
+
+
+@pytest.fixture(scope="session")
+def environment(
+    tmp_path_factory: pytest.TempPathFactory, new_environment: Callable[[Path], dict[str, str]]
+) -> dict[str, str]:
+    """An environment in which the pages that are followed install the harness."""
+    return new_environment(tmp_path_factory.mktemp("environment") / ".venv")
 
 
 @pytest.fixture(scope="session")

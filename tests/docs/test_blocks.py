@@ -121,7 +121,7 @@ def parse(started: list[str]) -> None:
             assert arguments[1] == "pytest" or (ROOT / f"{module}.py").is_file(), arguments
         case "python" | "python3":
             assert (ROOT / arguments[0]).is_file(), arguments
-        case "pip":
+        case "pip" | "uv":
             extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
             named = [
                 extra for words in arguments for found in re.findall(r"\[(.+)\]", words) for extra in found.split(",")

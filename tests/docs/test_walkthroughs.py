@@ -1,6 +1,7 @@
 """Pages that a reader follows from an empty repository, word for word: their files written, their commands run.
 
-The harness is installed there from its wheel, in an environment that finds torch and the like where this one has them.
+The harness is installed there as the page says, in an environment that finds torch and the like where this
+one has them.
 A gate's workers are started as a reader's are, those of other commands are forks of one process of that environment.
 """
 
@@ -26,8 +27,9 @@ STARTS = ("harness try", "harness verify", "harness drill")  # what starts worke
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path: Path, checkout: Path) -> Path:
     folder = tmp_path / "repository"
+    (tmp_path / checkout.name).symlink_to(checkout)
     subprocess.run(["git", "init", "-q", folder], check=True, timeout=60)
     return folder
 

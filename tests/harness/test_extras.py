@@ -17,7 +17,6 @@ LISTED = [
     "numpy>=1.26",
     "cuda-bindings>=12.9; sys_platform == 'linux' and extra == 'run'",
     'torch>=2.11; extra == "run"',
-    'contract-harness[run]; extra == "reference"',
     'submitit>=1.5; extra == "fleet"',
 ]
 
