@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from types import CellType
 from typing import Any
 
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from harness.system.replay.holders import Bindings, Memo, Values
+from harness.system.replay.holders import Bindings, Memo, Values, asked
 from harness.system.replay.reachable import Container, reach, tensors_of
 
 EMPTY = object()  # in a closure's cell
+_UNREADABLE = object()
 
 
 class Attributes:
@@ -38,7 +40,9 @@ class Attributes:
     def add(self, containers: Iterable[Container]) -> None:
         """Remember more containers as they are now."""
         for container in containers:
-            self._before.setdefault(id(container), (container, copied(container)))
+            before = asked(partial(copied, container), _UNREADABLE)
+            if before is not _UNREADABLE:
+                self._before.setdefault(id(container), (container, before))
 
     def changed(self) -> bool:
         """Whether any container holds something else than it did."""
@@ -125,6 +129,10 @@ def contents(cell: CellType) -> Any:
 
 
 def _holds_the_same(container: Container, before: Any) -> bool:
+    return asked(partial(_is_as, container, before), True)
+
+
+def _is_as(container: Container, before: Any) -> bool:
     if isinstance(container, CellType):
         return contents(container) is before
     if isinstance(container, Memo):

@@ -20,13 +20,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from harness.system.replay import generators
+from harness.system.replay.holders import asked
 from harness.system.replay.reachable import Reachable, reach
 from harness.system.shards import local
 
@@ -67,18 +70,18 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
     optimizer = [
         _Entry(name, f"{path}.{name}", value)
         for path, each in found.optimizers.items()
-        for name, value in _optimizer_state(each, by_identity)
+        for name, value in asked(lambda: [*_optimizer_state(each, by_identity)], [])  # noqa: B023 - called here
     ]
     optimizer += [
         _Entry(f"scheduler.{name}", f"{path}.{name}", _setting(value))
         for path, each in found.schedulers.items()
-        for name, value in _leaves("", each.state_dict())
+        for name, value in _leaves("", asked(partial(_state_dict, each), vars(each)))
     ]
     optimizer += [
-        _Entry(f"{path}.{name}", f"{path}.{name}", getattr(each, name))
+        _Entry(f"{path}.{name}", f"{path}.{name}", vars(each)[name])
         for path, each in found.scalers.items()
         for name in ("_scale", "_growth_tracker")
-        if getattr(each, name) is not None
+        if vars(each).get(name) is not None  # a disabled one has neither
     ]
     drawn = generators.states(found.generators)
     hanging = found.arrays | found.tensors
@@ -131,6 +134,10 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator
     yield from _leaves("", {key: value for key, value in optimizer.state.items() if not isinstance(key, Tensor)})
 
 
+def _state_dict(scheduler: LRScheduler) -> dict[str, Any]:
+    return scheduler.state_dict()
+
+
 def _setting(value: Any) -> Any:
     """A number by its value in float32, in a tensor or not; anything else as it is."""
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
@@ -140,12 +147,13 @@ def _setting(value: Any) -> Any:
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Tensors and plain values below dictionaries, lists and tuples; functions and other objects are no state."""
-    if isinstance(value, dict):
-        inside = [(str(key), each) for key, each in value.items()]
-    elif isinstance(value, list | tuple):
-        inside = [(str(index), each) for index, each in enumerate(value)]
+    inside: list[tuple[str, Any]]
+    if issubclass(type(value), dict):
+        inside = asked(lambda: [(str(key), each) for key, each in value.items()], [])
+    elif issubclass(type(value), list | tuple):
+        inside = asked(lambda: [(str(index), each) for index, each in enumerate(value)], [])
     else:
-        if isinstance(value, Tensor | bool | int | float | str):
+        if issubclass(type(value), Tensor | bool | int | float | str):
             yield path, value
         return
     for key, each in inside:
@@ -165,8 +173,10 @@ def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tens
     seen = Counter(taken)
     found = {}
     for name, entry in zip(names, entries, strict=True):
-        seen[name] += 1
-        found[name if seen[name] == 1 else f"{name} ({seen[name]})"] = as_tensor(entry.value)
+        tensor = asked(partial(as_tensor, entry.value), None)
+        if tensor is not None:
+            seen[name] += 1
+            found[name if seen[name] == 1 else f"{name} ({seen[name]})"] = tensor
     return found
 
 

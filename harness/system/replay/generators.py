@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.system.replay.holders import module_of
+from harness.system.replay.holders import asked, module_of
 
 # What `get` gave, `set` takes back.
 Accessors = tuple[Callable[[], Any], Callable[[Any], None]]
@@ -58,8 +58,9 @@ def states(generators: Mapping[str, Accessors]) -> dict[str, Any]:
     """What each generator's `get` gives now; torch's as copies."""
     found = {}
     for name, (get, _) in generators.items():
-        state = get()
-        found[name] = state.clone() if isinstance(state, Tensor) else state
+        state = asked(get, None)  # the system's entropy has no state to give: `random.SystemRandom`
+        if state is not None:
+            found[name] = state.clone() if isinstance(state, Tensor) else state
     return found
 
 

@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from types import (
     BuiltinMethodType,
@@ -29,7 +30,7 @@ from types import (
     MethodType,
     SimpleNamespace,
 )
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -50,6 +51,7 @@ _VIEWS: tuple[type, ...] = (
 )
 _FAMILIAR = {"torch", "numpy", "builtins"} | set(sys.stdlib_module_names)
 _ITERATORS = ("builtins", "itertools")
+_T, _U = TypeVar("_T"), TypeVar("_U")
 LARGEST = 2**28  # bytes: a data set in one array is no training's state, and each trial execution would copy it
 LOCALS = "<locals>"  # in the path to what a generator's variables hold
 _SET, _DELETE = object.__setattr__, object.__delattr__
@@ -173,16 +175,18 @@ class Values:
 def data_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Name and value of what a class itself holds, without functions and what else is read through `__get__`."""
     for name, value in list(vars(kind).items()):
-        if not name.startswith("__") and not hasattr(type(value), "__get__") and not isinstance(value, type):
+        kind_of_value: type = type(value)
+        read_through = asked(partial(hasattr, kind_of_value, "__get__"), True)
+        if not name.startswith("__") and not read_through and not issubclass(kind_of_value, type):
             yield name, value
 
 
 def functions_of(kind: type) -> Iterator[FunctionType | LruCache[Any]]:
     """The functions of a class: methods, and those of properties."""
     for value in list(vars(kind).values()):
-        inner = getattr(value, "__func__", value)
-        for each in (inner, getattr(value, "fget", None), getattr(value, "fset", None), getattr(value, "func", None)):
-            if isinstance(each, FunctionType | LruCache):
+        parts = [asked(partial(getattr, value, name, None), None) for name in ("__func__", "fget", "fset", "func")]
+        for each in (value, *parts):
+            if issubclass(type(each), FunctionType | LruCache):
                 yield each
 
 
@@ -210,8 +214,8 @@ def globals_of(generator: GeneratorType[Any, Any, Any]) -> dict[str, Any]:
 
 def key_name(key: Any, index: int) -> str:
     """How an entry of a dictionary is called: by its key, or by its place where the key is an object."""
-    parts = key if isinstance(key, tuple) else (key,)
-    return str(key) if all(isinstance(part, ATOMS) for part in parts) else str(index)
+    parts = key if issubclass(type(key), tuple) else (key,)
+    return asked(partial(str, key), str(index)) if all(issubclass(type(part), ATOMS) for part in parts) else str(index)
 
 
 def slots_of(value: object) -> Iterator[tuple[str, Any]]:
@@ -232,19 +236,22 @@ def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
     ]
 
 
-def answers(value: object) -> bool:
-    """Whether it says what it is: a proxy of nothing that is there, such as that of a request, raises."""
+def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
+    """Return what user code answers, or `otherwise` where it raises, as proxies and lazy properties may.
+
+    This is the search's one way to ask an object that may answer by code of its own.
+    """
     try:
-        _ = value.__class__
+        return question()
     except Exception:
-        return False
-    return True
+        return otherwise
 
 
 def module_of(thing: object) -> str:
     """The name of its module; of a class past what its metaclass says, which may raise."""
-    found = type.__getattribute__(thing, "__module__") if isinstance(thing, type) else getattr(thing, "__module__", "")
-    return str(found or "")
+    if issubclass(type(thing), type):
+        return str(type.__getattribute__(thing, "__module__") or "")
+    return str(asked(lambda: getattr(thing, "__module__", ""), "") or "")
 
 
 def names_of(code: CodeType) -> frozenset[str]:
@@ -274,21 +281,21 @@ def is_users(kind: type) -> bool:
 
 def is_foreign(value: Any) -> bool:
     """Whether it is a function, or an object of a class, of an installed package, and nothing that trains."""
-    if isinstance(value, torch.Tensor | torch.nn.Module | torch.optim.Optimizer):
+    if issubclass(type(value), torch.Tensor | torch.nn.Module | torch.optim.Optimizer):
         return False
-    if isinstance(value, FunctionType):
+    if issubclass(type(value), FunctionType):
         return not is_users_file(value.__code__.co_filename)
-    kind = value if isinstance(value, type) else type(value)
+    kind = value if issubclass(type(value), type) else type(value)
     return module_of(kind).partition(".")[0] not in _FAMILIAR and not is_users(kind)
 
 
 def is_users_callable(value: Any) -> bool:
     """Whether what is called is of no installed package: a function, a method, an object of a class of the user's."""
-    if isinstance(value, functools.partial):
+    if issubclass(type(value), functools.partial):
         return is_users_callable(value.func)
-    if isinstance(value, MethodType):
+    if issubclass(type(value), MethodType):
         return is_users_callable(value.__func__)
-    if isinstance(value, FunctionType):
+    if issubclass(type(value), FunctionType):
         return is_users_file(value.__code__.co_filename)
     return is_users(type(value))
 

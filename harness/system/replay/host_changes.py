@@ -7,6 +7,7 @@ A replay executes no Python, so it does none of that again: training that needs 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import CellType
 from typing import Any
 
@@ -18,13 +19,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from harness.system.replay import generators
 from harness.system.replay.attributes import EMPTY, contents, copied
 from harness.system.replay.found_state import same
-from harness.system.replay.holders import Bindings, Memo, Values, key_name
+from harness.system.replay.holders import Bindings, Memo, Values, asked, key_name
 from harness.system.replay.kept_tensors import KeptTensors, owner_of
 from harness.system.replay.reachable import Container, Reachable, reach
 
 _PLAIN = (bool, int, float, str, type(None))
 _SHOWN = 40  # characters of a value
 _GONE = object()
+_UNREADABLE = object()
 
 
 class HostChanges:
@@ -35,9 +37,10 @@ class HostChanges:
         found = reach(*roots)
         memories = [] if of_device else _memories(found)
         self._before = [
-            (each, copied(each), found.paths[id(each)])
+            (each, before, found.paths[id(each)])
             for each in found.containers
             if not _is_of_a_tensor(each, memories)
+            and (before := asked(partial(copied, each), _UNREADABLE)) is not _UNREADABLE
         ]
         self._generators = generators.global_generators() | found.generators
         self._of_device = of_device
@@ -49,7 +52,8 @@ class HostChanges:
         """What changed, each by its path and how; without what `kept` keeps up with replays."""
         told: dict[tuple[int, Any], str] = {}  # functions of one module may name the same of it
         for container, before, held_at in self._before:
-            for key, path, how in _differences(container, before, held_at):
+            differences = asked(lambda: [*_differences(container, before, held_at)], [])  # noqa: B023 - called here
+            for key, path, how in differences:
                 if not kept.binds(container, key):
                     told.setdefault((id(owner_of(container)), key), f"{path} ({how})")
         changes = list(told.values())
@@ -91,7 +95,7 @@ def _on_host(found: Reachable) -> Iterator[tuple[str, Tensor]]:
     for container in found.containers:
         if isinstance(container, dict):
             held_at = found.paths[id(container)]
-            named = ((key_name(key, index), each) for index, (key, each) in enumerate(container.items()))
+            named = ((key_name(key, index), each) for index, (key, each) in enumerate(dict.items(container)))
             yield from ((f"{held_at}.{name}", each) for name, each in named if _is_of_host(each))
     for path, optimizer in found.optimizers.items():
         for number, state in enumerate(optimizer.state.values()):
@@ -112,8 +116,9 @@ def _is_of_a_tensor(container: Container, memories: Sequence[np.ndarray[Any, Any
     return isinstance(array, np.ndarray) and any(np.may_share_memory(array, memory) for memory in memories)
 
 
-def _is_of_host(value: object) -> bool:
-    return isinstance(value, Tensor) and value.device.type == "cpu" and not (value.is_inference() or value.is_pinned())
+def _is_of_host(value: Any) -> bool:
+    is_there = issubclass(type(value), Tensor) and value.device.type == "cpu"
+    return is_there and not (value.is_inference() or value.is_pinned())
 
 
 def _differences(container: Container, before: Any, path: str) -> Iterator[tuple[Any, str, str]]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import CellType
 from typing import Any
 
 from torch import Tensor
 
 from harness.system.replay.found_state import same
-from harness.system.replay.holders import Bindings, Memo, Values
+from harness.system.replay.holders import Bindings, Memo, Values, asked
 from harness.system.replay.reachable import Container, reach
 
 
@@ -71,7 +72,7 @@ def _held(containers: Iterable[Container]) -> Iterator[tuple[Container, Any, Ten
         elif isinstance(container, Bindings):
             entries = container.current().items()
         elif isinstance(container, list | deque):
-            entries = enumerate(container)
+            entries = enumerate(asked(partial(list, container), []))
         else:
-            entries = list(container.items())
-        yield from ((container, key, value) for key, value in entries if isinstance(value, Tensor))
+            entries = list(dict.items(container))
+        yield from ((container, key, value) for key, value in entries if issubclass(type(value), Tensor))

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
@@ -62,7 +63,7 @@ class Reachable:
 
 
 def reach(*roots: object) -> Reachable:
-    """Walk from `roots`; nothing is called and no property is read."""
+    """Walk from `roots`. An object that raises when it is asked for something has no state that can be seen."""
     walk = _Walk()
     walk.follow([("", root) for root in roots])
     registered = {id(tensor) for module in walk.found.modules.values() for tensor in tensors_of(module)}
@@ -89,11 +90,15 @@ class _Walk:
         waiting = entries[::-1]
         while waiting:
             path, value = waiting.pop()
-            if id(value) in self._seen or not holders.answers(value) or isinstance(value, ATOMS):
+            # by its type: a proxy of nothing that is there raises even when it is asked for its class
+            if id(value) in self._seen or issubclass(type(value), ATOMS):
                 continue
             self._seen[id(value)] = value
             self._is_shared = id(value) in self._shared
-            inside = [(_joined(path, name), each) for name, each in self._inside(path, value)]
+            entries = holders.asked(partial(self._inside, path, value), None)
+            if entries is None:  # as what it is it cannot be read: as an object it may have attributes
+                entries = holders.asked(partial(self._attributes, path, value), [])
+            inside = [(_joined(path, name), each) for name, each in entries]
             if id(value) in self._shared:
                 self._share(inside)
             waiting += inside[::-1]
@@ -121,23 +126,24 @@ class _Walk:
     def _of_training(self, path: str, value: Any) -> list[tuple[str, Any]]:
         found = self.found
         if isinstance(value, Optimizer):
-            inner = _wrapped(value)
+            inner = holders.asked(partial(_wrapped, value), None)
             if inner is not None:
                 return [("", inner)]
+            groups, _ = value.param_groups, value.state  # asked before it is kept: what raises here has neither
             found.optimizers[_free(path, found.optimizers)] = value
-            for number, group in enumerate(value.param_groups):
+            for number, group in enumerate(groups):
                 self._hold(group, _joined(path, f"group{number}"))
             own = [each for each in self._attributes(path, value) if not _OF_OPTIMIZERS.fullmatch(each[0])]
             return [*own, *_hooks(value, _HOOKS_OF_OPTIMIZERS)]
         if isinstance(value, LRScheduler):
             found.schedulers[_free(path, found.schedulers)] = value
             self._hold(vars(value), path or type(value).__name__)
-            return [("optimizer", value.optimizer)]
+            return [("optimizer", vars(value).get("optimizer"))]
         if isinstance(value, torch.amp.GradScaler):
             found.scalers[_free(path, found.scalers)] = value
             self._hold(vars(value), path or type(value).__name__)
             # a step that a trial left half made would be refused the next time
-            stages: dict[int, dict[str, Any]] = value._per_optimizer_states
+            stages: dict[int, dict[str, Any]] = vars(value).get("_per_optimizer_states", {})  # none of a disabled one
             self._hold(stages, path or type(value).__name__)
             for stage in stages.values():
                 self._hold(stage, path or type(value).__name__)
@@ -149,9 +155,10 @@ class _Walk:
         return self._of_python(path, value)
 
     def _module(self, path: str, module: nn.Module) -> list[tuple[str, Any]]:
+        named, _ = list(module.named_modules()), list(tensors_of(module))  # asked first, as optimizers are
         self.found.modules[_free(path, self.found.modules)] = module
         inside: list[tuple[str, Any]] = []
-        for name, each in module.named_modules():
+        for name, each in named:
             self._seen[id(each)] = each
             held = _joined(path, name) or type(each).__name__
             for own in (each._parameters, each._buffers, each._modules):
@@ -210,17 +217,21 @@ class _Walk:
         entries: list[tuple[str, Any]] = []
         if isinstance(value, dict):
             self._hold(value, path)
-            entries = [(holders.key_name(key, index), each) for index, (key, each) in enumerate(list(value.items()))]
+            items = holders.asked(lambda: list(value.items()), None)
+            if items is None:
+                items = list(dict.items(value))
+            entries = [(holders.key_name(key, index), each) for index, (key, each) in enumerate(items)]
         elif isinstance(value, list | tuple | deque | set | frozenset):
             if isinstance(value, list | deque):
                 self._hold(value, path)
-            entries = [(str(index), each) for index, each in enumerate(value)]
+            elements = holders.asked(partial(list, value), [])
+            entries = [(str(index), each) for index, each in enumerate(elements)]
         elif isinstance(value, np.ndarray) and value.dtype.hasobject:
             entries = [(str(index), each) for index, each in enumerate(value.flat)]
         return entries + self._attributes(path, value)
 
     def _attributes(self, path: str, value: Any) -> list[tuple[str, Any]]:
-        if not (_is_own(type(value)) or isinstance(value, NAMESPACES)) or isinstance(value, ModuleType):
+        if not (_is_own(type(value)) or issubclass(type(value), NAMESPACES)) or issubclass(type(value), ModuleType):
             return []
         entries: list[tuple[str, Any]] = []
         if holders.slots_of_class(type(value)):
@@ -273,7 +284,7 @@ class _Walk:
             self._hold(Bindings(module, names), path)
         for name in sorted(names & set(module)):
             value = module[name]
-            if not isinstance(value, ModuleType):
+            if not issubclass(type(value), ModuleType):
                 entries.append((name, value))
             elif _is_own_module(value):
                 if is_users:
@@ -301,7 +312,7 @@ def _is_own(thing: Any) -> bool:
 
 
 def _is_own_module(module: ModuleType) -> bool:
-    return module.__name__.partition(".")[0] not in _LIBRARIES
+    return holders.asked(lambda: module.__name__, "").partition(".")[0] not in _LIBRARIES
 
 
 def _free(path: str, taken: Mapping[str, object]) -> str:
