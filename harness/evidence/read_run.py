@@ -38,6 +38,7 @@ from harness.evidence.run_records import (
     Complete,
     KernelMatchEvidence,
     KernelsEvidence,
+    PartFailed,
     Phase,
     PrewarmEvidence,
     Raised,
@@ -283,7 +284,7 @@ def assemble(run: Run, records: list[AnyRecord], directory: Path) -> RunEvidence
                 raise Damaged(f"{layout.RECORDS}: arm {record.arm}, replica {record.replica} was not planned")
             path = directory / layout.series_name(*key)
             replicas[key] = ArmEvidence(record, None, _series(path, known) if path.exists() else _EMPTY)
-        elif isinstance(record, LaterArmRecord):
+        elif isinstance(record, LaterArmRecord | PartFailed):
             key = (record.arm, record.replica)
             if key not in replicas:
                 raise Damaged(f"{layout.RECORDS}: `{record.record}` of arm {record.arm} before its start")
@@ -313,7 +314,9 @@ def _series(path: Path, known: dict[Path, Series]) -> Series:
     return known[path]
 
 
-def _with_arm_record(arm: ArmEvidence, record: LaterArmRecord) -> ArmEvidence:
+def _with_arm_record(arm: ArmEvidence, record: LaterArmRecord | PartFailed) -> ArmEvidence:
+    if isinstance(record, PartFailed):
+        return replace(arm, failed_parts={**arm.failed_parts, record.part: record})
     name = _LISTED.get(type(record))
     if name is None:
         return replace(arm, **{_SINGLE[type(record)]: record})  # type: ignore[arg-type]

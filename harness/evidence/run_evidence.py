@@ -31,6 +31,7 @@ from harness.evidence.run_records import (
     ArmFailed,
     KernelMatchEvidence,
     KernelsEvidence,
+    PartFailed,
     PrewarmEvidence,
     StepErrors,
     Telemetry,
@@ -82,6 +83,8 @@ class ArmEvidence:
     saved: Saved | None = None
     loaded: Loaded | None = None
     evaluations: list[Evaluated] = field(default_factory=list)
+    # by the name of the field that it would have filled: a detector or recorder that raised
+    failed_parts: Mapping[str, PartFailed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -227,6 +227,24 @@ class ArmFailed(Record):
     obstacle: Obstacle | None = None  # the arm's system said what this machine lacks: NOT_RUN
 
 
+# What an execution's parts are called: the fields of `ArmEvidence` that detectors and recorders fill.
+Part = Literal["gradients", "capture", "syncs", "memory", "micro_batches", "rank_steps"]
+
+
+class PartFailed(Record):
+    """A detector or recorder of one execution raised. It costs the claims that read this part of the evidence."""
+
+    record: Literal["part_failed"] = "part_failed"
+    arm: str
+    replica: Count
+    part: Part
+    cause: Cause = "exception"
+    detail: str  # exception type and message
+    phase: str | None
+    stack: str
+    obstacle: Obstacle | None = None  # the system said what this machine lacks: NOT_RUN
+
+
 class Raised(Record):
     """An exception that ended the worker, as the worker itself saw it."""
 
@@ -268,6 +286,7 @@ AnyRecord = Annotated[
     | StepErrors
     | Unavailable
     | ArmFailed
+    | PartFailed
     | Raised
     | Complete,
     Field(discriminator="record"),

@@ -134,6 +134,7 @@ def _renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) 
         memory=[one.model_copy(update=own) for one in seen.memory],
         micro_batches=[one.model_copy(update=own) for one in seen.micro_batches],
         rank_steps=None if seen.rank_steps is None else seen.rank_steps.model_copy(update=own),
+        failed_parts={part: failure.model_copy(update=own) for part, failure in seen.failed_parts.items()},
     )
 
 

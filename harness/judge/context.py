@@ -6,7 +6,8 @@ The accessors settle the judgement when evidence is missing, so a judge that get
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any, NoReturn
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.conditions import Situation, capability_of
@@ -16,6 +17,7 @@ from harness.evidence.arm_records import ArmEnd, CaptureEvidence
 from harness.evidence.base import Obstacle, Probe
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.evidence.run_records import ArmFailed, PartFailed
 from harness.judge import reasons
 from harness.judge.launched import DEFAULT, Bounds, uncounted, untraced
 from harness.judge.sheet import Sheet, settle
@@ -139,18 +141,41 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
         )
     for execution in executions:
         _require_sound(run, arm, execution)
-    return executions[:number]
+    return [_Partial.of(run, execution) if execution.failed_parts else execution for execution in executions[:number]]
+
+
+class _Partial(ArmEvidence):
+    """An execution of which some parts raised: whoever reads one of them settles, and no judge needs to ask before."""
+
+    _run_id: str
+
+    @classmethod
+    def of(cls, run: RunEvidence, execution: ArmEvidence) -> _Partial:
+        partial = cls(**{each.name: getattr(execution, each.name) for each in fields(execution)})
+        object.__setattr__(partial, "_run_id", run.run_id)
+        return partial
+
+    def __getattribute__(self, name: str) -> Any:
+        read = super().__getattribute__
+        failure = read("failed_parts").get(name)
+        if failure is not None:
+            _settle_failed(f"{name} of arm {failure.arm}", read("_run_id"), failure)
+        return read(name)
 
 
 def _require_alive(run: RunEvidence, arm: str) -> None:
-    """Settle when the arm came to no end: NOT_RUN where its system says what is missing here, else ERROR."""
+    """Settle when the arm came to no end."""
     failure = run.failed.get(arm)
-    if failure is None:
-        return
+    if failure is not None:
+        _settle_failed(f"arm {arm}", run.run_id, failure)
+
+
+def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> NoReturn:
+    """Settle with NOT_RUN where the system says what is missing here, else with ERROR."""
     if failure.obstacle is not None:
-        settle(obstacle_reason(failure.obstacle), f"arm {arm}: {failure.obstacle.message}")
+        settle(obstacle_reason(failure.obstacle), f"{what}: {failure.obstacle.message}")
     where = f" in phase {failure.phase}" if failure.phase else ""
-    settle(f"worker_{failure.cause}", f"arm {arm} of run {run.run_id} failed{where}: {failure.detail}")
+    settle(f"worker_{failure.cause}", f"{what} of run {run_id} failed{where}: {failure.detail}")
 
 
 def executed(run: RunEvidence, arm: str) -> ArmEvidence:

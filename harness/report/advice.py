@@ -187,6 +187,8 @@ def _places(
     stacks = [end.stack for end in ends] + [
         end.stack for run in runs for arm, end in run.failed.items() if arm in named
     ]
+    executions = [one for run in runs for arm in sorted(named & run.arms.keys()) for one in run.arms[arm]]
+    stacks += [failure.stack for one in executions for failure in one.failed_parts.values()]
     for stack in stacks:
         place = own_line(stack, systems)
         if place is not None and place.partition(" in ")[0] not in verdict.message:

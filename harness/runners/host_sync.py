@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from itertools import count, islice
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self, cast
 
 from harness.evidence.arm_records import DetectorReading, HostSyncEvidence
 from harness.runners.profiling import planted_sync
@@ -25,6 +25,7 @@ from harness.system.protocol import HasCapture, HasStepBody, TrainingRun
 from harness.system.replay.state import StateGuard
 
 OBSERVED_STEPS = 2
+Opens = Callable[[], AbstractContextManager[TrainingRun]]
 
 
 class _Detector(NamedTuple):
@@ -32,42 +33,86 @@ class _Detector(NamedTuple):
     detect: Callable[[Execute], Syncs]
 
 
+class Looks:
+    """An arm that is opened anew for detectors, and once more where a look would go beyond its announced steps.
+
+    Nothing of the judged execution is at stake, and a look sees steps as they were judged: from the first ones on.
+    """
+
+    def __init__(self, opens: Opens, announced: int, unwatched: int) -> None:
+        """unwatched: steps at its beginning that no detector is to see, since they record, or build tables."""
+        self._opens, self._announced = opens, announced
+        self.first = min(unwatched, announced - 1)
+        self._stack, self._training, self._next = ExitStack(), cast("TrainingRun | None", None), 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._training = None  # or its memory would not be given back
+        self._stack.close()
+
+    def training(self, steps: int) -> TrainingRun:
+        """The opened arm, with room for so many steps more."""
+        if self._training is None or self._next + steps > self._announced:
+            self._training = None
+            self._stack.close()
+            self._training = self._stack.enter_context(self._opens())
+            for index in range(self.first):
+                self._training.step(index)
+            self._next = self.first
+        return self._training
+
+    def next_steps(self, steps: int) -> Execute:
+        """What executes the next so many steps."""
+        training, first = self.training(steps), self._next
+        self._next += steps
+
+        def execute() -> None:
+            for index in range(first, first + steps):
+                training.step(index)
+
+        return execute
+
+
 def observe_syncs(
-    training: TrainingRun,
+    opens: Opens,
     arm: str,
     replica: int,
     *,
-    first_index: int,
+    announced: int,
+    unwatched: int = 1,
     steps: int = OBSERVED_STEPS,
     every_step: Sequence[DetectorReading] = (),
 ) -> HostSyncEvidence:
-    """Execute `steps` steps from `first_index` on under each detector that this machine has, each its own steps.
+    """Execute `steps` steps of the arm, opened anew, under each detector that this machine has, each its own steps.
 
-    `every_step`: what was seen of the judged steps themselves.
+    announced: how many steps the arm expects; unwatched: so many first steps are left out, and fewer are looked at
+    where no more are there. every_step: what was seen of the judged steps themselves.
 
     With CUDA: dispatch mode and profiler; for a replay, which the dispatch mode cannot see into, profiler and
     sync-debug mode. Without: dispatch mode, and a fake pass of the step's body if the system offers it.
     """
-    device = device_of(training)
-    replayed = isinstance(training, HasCapture) and training.capture_record().captured
-    indices = count(first_index)
-
-    def execute() -> None:
-        for index in islice(indices, steps):
-            training.step(index)
-
-    readings = [_read_profile(steps, execute)] if device == "cuda" else []
-    readings.append(_read(_beside_the_profiler(device, replayed=replayed), device, steps, execute))
-    failed = None
-    if device == "cpu" and isinstance(training, HasStepBody):
-        try:
-            readings.append(_read_fake_pass(training, device))
-        except FakePassError as error:
-            failed = str(error)
+    with Looks(opens, announced, unwatched) as looks:
+        steps = min(steps, announced - looks.first)
+        training = looks.training(steps)
+        device = device_of(training)
+        replayed = isinstance(training, HasCapture) and training.capture_record().captured
+        layers = int(training.facts().get("layers", 0))
+        del training
+        readings = [_read_profile(steps, looks)] if device == "cuda" else []
+        detector = _beside_the_profiler(device, replayed=replayed)
+        readings.append(_read(detector, device, steps, lambda: looks.next_steps(steps)))
+        failed = None
+        if device == "cpu" and isinstance(with_body := looks.training(1), HasStepBody):
+            try:
+                readings.append(_read_fake_pass(with_body, device))
+            except FakePassError as error:
+                failed = str(error)
     return HostSyncEvidence(
         arm=arm,
         replica=replica,
-        layers=int(training.facts().get("layers", 0)),
+        layers=layers,
         replayed=replayed,
         readings=readings,
         every_step=list(every_step),
@@ -87,18 +132,20 @@ def _beside_the_profiler(device: str, *, replayed: bool) -> _Detector:
     return _Detector("dispatch_mode", partial(by_dispatch_mode, device=device))
 
 
-def _read_profile(steps: int, execute: Execute) -> DetectorReading:
+def _read_profile(steps: int, looks: Looks) -> DetectorReading:
     """The count from a look without stacks; only where there is one, its places from a second look, with stacks."""
-    seen, sees_planted = counted_by_profiler(execute)
-    places: Syncs = by_profiler(execute) if seen else Counter()
+    with _named("profiler"):
+        seen, sees_planted = counted_by_profiler(looks.next_steps(steps))
+        places: Syncs = by_profiler(looks.next_steps(steps)) if seen else Counter()
     return DetectorReading(
         detector="profiler", steps=steps, count=seen, places=places_of(places), sees_planted=sees_planted
     )
 
 
-def _read(detector: _Detector, device: str, steps: int, execute: Execute) -> DetectorReading:
-    sees_planted = sum(detector.detect(partial(planted_sync, device)).values()) >= 1
-    syncs = detector.detect(execute)
+def _read(detector: _Detector, device: str, steps: int, execution: Callable[[], Execute]) -> DetectorReading:
+    with _named(detector.name):
+        sees_planted = sum(detector.detect(partial(planted_sync, device)).values()) >= 1
+        syncs = detector.detect(execution())
     return DetectorReading(
         detector=detector.name,
         steps=steps,
@@ -108,10 +155,20 @@ def _read(detector: _Detector, device: str, steps: int, execute: Execute) -> Det
     )
 
 
+@contextmanager
+def _named(detector: str) -> Iterator[None]:
+    """What is raised in the block names the detector that looked."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"under the detector {detector}")
+        raise
+
+
 def _read_fake_pass(training: HasStepBody, device: str) -> DetectorReading:
     with StateGuard(training.state_tensors) as guard:
         try:
             detector = _Detector("fake_pass", partial(by_fake_pass, device=device))
-            return _read(detector, device, 1, training.step_body())
+            return _read(detector, device, 1, training.step_body)
         finally:
             guard.restore()

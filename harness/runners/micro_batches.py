@@ -31,6 +31,9 @@ class MicroBatchWatch:
         self._rows: Tensor | None = None  # int64 [steps, parts]
         self._first = self._filled = 0
 
+    def before_step(self) -> None:
+        """Nothing: a step's inputs are there when it is over."""
+
     def add(self, index: int, recorder: Recorder) -> None:
         """Enqueue the digests of step `index`, which was the last one."""
         inputs = self._training.inputs() if isinstance(self._training, HasInputs) else {}

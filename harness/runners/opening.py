@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 from harness.commits.import_path import in_use
 from harness.errors import UsageError
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners import rank_seat
+from harness.runners.announced import AnnouncedSteps, announced_steps
 from harness.runners.nudge import nudge
 from harness.runners.torch_settings import deterministic_algorithms
 from harness.system.adapter_checks import AdapterError, describe_value, names
-from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import TrainingRun, TrainingSystem
 from harness.system.resolve import resolve
 from harness.system.users_code import return_place
 from harness.system.wrappers import DECOY_GRAPH, HARNESS_FAULTS, SWAPPED_ARMS, wrap
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @contextmanager
@@ -49,8 +45,9 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
 def _opened_here(run: Run, planned: PlannedArm, system: TrainingSystem, fault: str | None) -> Iterator[TrainingRun]:
     _seed_generators(run.workload.seed)
     own = fault is not None and _planted_by_harness(system, fault, planned.system)
+    announced = announced_steps(run)
     training = system.open(
-        run.workload,
+        run.workload if announced is None else run.workload.model_copy(update={"steps": announced}),
         planned.arm,
         fault=None if own else fault,
         data=run.data,
@@ -59,9 +56,7 @@ def _opened_here(run: Run, planned: PlannedArm, system: TrainingSystem, fault: s
     _require_run(training, system)
     if own and fault is not None and fault != SWAPPED_ARMS:
         training = wrap(training, fault, steps=run.workload.steps)
-    if planned.arm.ranks > 1:
-        training = CountedSteps(training, run.workload.steps)
-    with training as entered:
+    with AnnouncedSteps(training, announced) as entered:
         if planned.nudged:
             nudge(entered)
         yield entered
@@ -69,14 +64,6 @@ def _opened_here(run: Run, planned: PlannedArm, system: TrainingSystem, fault: s
             at_commit.require(planned.system)  # what was imported meanwhile, too
     del training, entered
     release_memory()
-
-
-class CountedSteps(FaultyRun):
-    """No fault: a run whose rank shows whoever watches it how many steps it has begun."""
-
-    def step(self, index: int) -> Tensor:
-        rank_seat.note_step()
-        return self._inner.step(index)
 
 
 def _require_run(opened: object, system: TrainingSystem) -> None:

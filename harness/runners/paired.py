@@ -6,8 +6,9 @@ reduced on the device; a baseline's are kept there for its candidates.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -16,16 +17,26 @@ import torch
 from torch import Tensor
 
 from harness.errors import UsageError
-from harness.evidence.arm_records import ArmEnd, ArmStart, Gradients, GroupNorm, MemoryEvidence, MemorySample
+from harness.evidence.arm_records import (
+    ArmEnd,
+    ArmStart,
+    DetectorReading,
+    Gradients,
+    GroupNorm,
+    MemoryEvidence,
+    MemorySample,
+)
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.run_records import ArmFailed
+from harness.evidence.run_records import ArmFailed, Part
 from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.capture_attempts import CaptureAttempts
 from harness.runners.exchange import Exchange
 from harness.runners.host_sync import OBSERVED_STEPS, device_of, observe_syncs
+from harness.runners.kernels import shapes_of
 from harness.runners.micro_batches import MicroBatchWatch
 from harness.runners.moves import MOVES, Moves
 from harness.runners.opening import opened, release_memory
+from harness.runners.parts import Parts
 from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.rank_seat import is_here
@@ -34,7 +45,7 @@ from harness.runners.recorder import Recorder
 from harness.runners.reductions import digest_of_all, digest_of_rounded, reduce_gradients, reduce_groups
 from harness.runners.series_block import SeriesBlock
 from harness.runners.state_watch import Ends, StateWatch, named_parameters
-from harness.runners.step_watch import SeriesWatch, watch_operations
+from harness.runners.step_watch import SeriesWatch
 from harness.system.protocol import (
     CountsSkippedSteps,
     HasGradientNorms,
@@ -48,9 +59,10 @@ from harness.system.replay.found_state import plain_name
 from harness.system.replay.operators import OperatorWatch
 from harness.system.shards import whole
 
-WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; a traced replay also after the series
+WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; of traced replays the last
 END = "end"  # the name of parameters at the end among what an arm leaves for another commit's
 
+Watches = Mapping[Part, MicroBatchWatch | RankWatch]
 KeptGradients = dict[tuple[str, int], dict[str, Tensor]]
 
 
@@ -109,10 +121,30 @@ def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, en
     for replica in planned.indices:
         with opened_execution(run, arm, replica, recorder, ends) as execution:
             execution.execute(kept, keep=arm in run.baseline_of.values() and replica == 0)
+            parts, every_step = execution.parts, execution.sync_readings
         del execution
+        if planned.observe_syncs and replica == 0:
+            recorder.phase(f"{arm}.{replica}: host syncs")
+            parts.ask(partial(_observe_syncs, run, arm, replica, recorder, every_step), "syncs")
         if planned.commit is not None and replica == 0:
             Exchange(recorder.exchange).leave(arm, END, ends.kept(arm))
             Exchange(recorder.exchange).leave(arm, MOVES, ends.moves.kept(arm))
+
+
+def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_step: list[DetectorReading]) -> None:
+    planned, steps = run.arms[arm], run.workload.steps
+    # what could not be watched as it was judged is executed once more, under a detector, for as many steps
+    recorder.write(
+        observe_syncs(
+            partial(opened, run, arm),
+            arm,
+            replica,
+            announced=steps,
+            unwatched=shapes_of(run),
+            steps=steps if planned.watch_every_step and not every_step else OBSERVED_STEPS,
+            every_step=every_step,
+        )
+    )
 
 
 @contextmanager
@@ -147,14 +179,19 @@ class ArmExecution:
     input_shapes: int | None = None
     updates: list[int] | None = None
     operators: OperatorWatch = field(default_factory=OperatorWatch)
+    sync_readings: list[DetectorReading] = field(default_factory=list)  # of the judged steps, where they were watched
+    parts: Parts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parts = Parts(self.arm, self.replica, self.recorder)
 
     def execute(self, kept: KeptGradients, *, keep: bool) -> None:
-        """Start record, series, end record, then what is watched beside the series."""
+        """Start record, series, end record, then what was watched beside the series."""
         self._phase("start")
         start = arm_start(self.training, self.arm, self.replica, self.watch, self.planned.rounded_to)
         self.recorder.write(start.model_copy(update={"facts": {**start.facts, **self.facts}}))
         attempts = CaptureAttempts()
-        every_step = self._watch_of_every_step(attempts)
+        every_step = self.parts.ask(partial(self._watch_of_every_step, attempts), *self._watched_parts())
         with attempts:
             watched = self._series(kept, every_step, keep=keep)
         self._phase("end")
@@ -175,14 +212,34 @@ class ArmExecution:
         device, captured = device_of(self.training), self.planned.arm.capture != "none"
         if not captured and not (self.planned.watch_every_step and device == "cuda"):
             return None
-        lengths = self.run.workload.seq_len
         return SeriesWatch(
             device,
             captured=captured,
-            unwatched=len(lengths) if isinstance(lengths, list) else 1,
+            unwatched=shapes_of(self.run),
             captures=lambda: capture_record(self.training, self.planned).captures,
             attempts=lambda: attempts.count,
         )
+
+    def _watched_parts(self) -> tuple[Part, ...]:
+        """The parts that the watch of every step is evidence for."""
+        captured: tuple[Part, ...] = ("capture",) if self.planned.arm.capture != "none" else ()
+        return (*captured, "syncs") if self.planned.observe_syncs else captured
+
+    @contextmanager
+    def _watching(self, every_step: SeriesWatch | None, index: int) -> Iterator[None]:
+        """Watch what runs in the block as a step. An error of the watch is its parts'; one of the step is raised on."""
+        if every_step is None or not self.parts.failed.isdisjoint(self._watched_parts()):
+            yield
+            return
+        watch = every_step.step(index)
+        self.parts.ask(watch.__enter__, *self._watched_parts())
+        try:
+            yield
+        except BaseException:
+            with suppress(BaseException):  # it comes out again, whatever the watch makes of it
+                watch.__exit__(*sys.exc_info())
+            raise
+        self.parts.ask(partial(watch.__exit__, None, None, None), *self._watched_parts())
 
     def _series(self, kept: KeptGradients, every_step: SeriesWatch | None, *, keep: bool) -> Watched:
         block = SeriesBlock(self.run, self.recorder, self.recorder.series(self.arm, self.replica), self.training)
@@ -196,26 +253,24 @@ class ArmExecution:
                     steps, replays = profiled[index]
                     if replays:  # a neighbour on the GPU would lengthen what is judged as a share of time
                         solitude.enter_context(self.recorder.alone())
-                    window.enter_context(graph_launches(watched, steps, replays=replays, over=solitude.close))
+                    profile = graph_launches(watched, steps, replays=replays, over=solitude.close)
+                    self.parts.ask(partial(window.enter_context, profile), "capture")
                     last = index + steps - 1
-                watched_step = every_step.step(index) if every_step is not None else nullcontext()
-                with watched_step, in_step(profiled), self._watch_of_operators(index):
-                    loss = self._step(index, watches)
+                self._ask(watches, lambda watch: watch.before_step())
+                with self._watching(every_step, index), in_step(profiled), self._watch_of_operators(index):
+                    loss = self.training.step(index)
+                self.steps_called += 1
                 block.add(index, loss)
-                for watch in watches:
-                    watch.add(index, self.recorder)
+                self._ask(watches, lambda watch: watch.add(index, self.recorder))  # noqa: B023 - called here
                 if index in self.run.gradient_steps and self._gradients_are_read():
-                    self._gradients(index, kept, keep=keep)
-                self._sample_memory(index)
+                    self.parts.ask(partial(self._gradients, index, kept, keep=keep), "gradients")
+                self.parts.ask(partial(self._sample_memory, index), "memory")
                 if index == 0 < self.run.workload.steps - 1:
                     self.watch.after_first_step()
                 if profiled and index == last:
-                    window.close()
+                    self.parts.ask(window.close, "capture")
         block.write()
-        for watch in watches:
-            watch.write(self.recorder)
-            if isinstance(watch, MicroBatchWatch):
-                self.updates = watch.updates()
+        self._ask(watches, self._write)
         self.input_names, self.input_shapes = block.input_names, block.input_shapes
         return watched
 
@@ -225,22 +280,26 @@ class ArmExecution:
         compared = self.arm not in captured and captured and self.replica == 0
         return self.operators if compared and index == min(1, self.run.workload.steps - 1) else nullcontext()
 
-    def _step(self, index: int, watches: Sequence[MicroBatchWatch | RankWatch]) -> Tensor:
-        for watch in watches:
-            if isinstance(watch, RankWatch):
-                watch.before_step()
-        loss = self.training.step(index)
-        self.steps_called += 1
-        return loss
-
-    def _watches(self) -> list[MicroBatchWatch | RankWatch]:
-        """What a claim asks to see of every step."""
-        parts, steps, watches = self.planned.micro_batches, self.run.workload.steps, list[MicroBatchWatch | RankWatch]()
+    def _watches(self) -> Watches:
+        """What a claim asks to see of every step, by the part that it is evidence for."""
+        parts, steps = self.planned.micro_batches, self.run.workload.steps
+        makers: dict[Part, Callable[[], MicroBatchWatch | RankWatch]] = {}
         if parts is not None:
-            watches.append(MicroBatchWatch(self.training, self.arm, self.replica, parts=parts, steps=steps))
+            of_execution = (self.training, self.arm, self.replica)
+            makers["micro_batches"] = partial(MicroBatchWatch, *of_execution, parts=parts, steps=steps)
         if self.planned.watch_ranks:
-            watches.append(RankWatch(self.training, self.run, self.arm, self.replica))
-        return watches
+            makers["rank_steps"] = partial(RankWatch, self.training, self.run, self.arm, self.replica)
+        made = {part: self.parts.ask(make, part) for part, make in makers.items()}
+        return {part: watch for part, watch in made.items() if watch is not None}
+
+    def _ask(self, watches: Watches, question: Callable[[MicroBatchWatch | RankWatch], object]) -> None:
+        for part, watch in watches.items():
+            self.parts.ask(partial(question, watch), part)
+
+    def _write(self, watch: MicroBatchWatch | RankWatch) -> None:
+        watch.write(self.recorder)
+        if isinstance(watch, MicroBatchWatch):
+            self.updates = watch.updates()
 
     def _profiled_steps(self) -> dict[int, tuple[int, bool]]:
         """First step of each profiled window -> its length, and whether its steps are to be replays.
@@ -307,28 +366,20 @@ class ArmExecution:
             self.memory.append(memory_sample(index))
 
     def _observe(self, watched: Watched, every_step: SeriesWatch | None) -> None:
-        next_index = self.run.workload.steps
         if self.planned.arm.capture != "none":
-            record = capture_record(self.training, self.planned)  # before more steps are counted in it
-            if record.mechanism == "traced":
-                self._phase("watch replays")
-                watched = watch_operations(self.training.step, range(next_index, next_index + WATCHED_STEPS))
-                next_index += WATCHED_STEPS
             self._phase("census")
-            operations = every_step.operations() if every_step is not None else None
-            self.recorder.write(capture_evidence(self.training, self.arm, self.replica, record, watched, operations))
-        if self.memory:
+            self.parts.ask(partial(self._capture, watched, every_step), "capture")
+        if self.memory and "memory" not in self.parts.failed:
             self.recorder.write(MemoryEvidence(arm=self.arm, replica=self.replica, per="replay", samples=self.memory))
-        if self.planned.observe_syncs and self.replica == 0:
-            self._phase("host syncs")
-            readings = every_step.readings() if every_step is not None else []
-            # what could not be watched as it was judged is executed once more, under a detector, for as many steps
-            steps = self.run.workload.steps if self.planned.watch_every_step and not readings else OBSERVED_STEPS
-            self.recorder.write(
-                observe_syncs(
-                    self.training, self.arm, self.replica, first_index=next_index, steps=steps, every_step=readings
-                )
-            )
+        if self.planned.observe_syncs and self.replica == 0 and every_step is not None:
+            self.sync_readings = self.parts.ask(every_step.readings, "syncs") or []
+
+    def _capture(self, watched: Watched, every_step: SeriesWatch | None) -> None:
+        record = capture_record(self.training, self.planned)
+        if record.mechanism == "traced" and every_step is not None:
+            watched = every_step.last(WATCHED_STEPS)
+        operations = every_step.operations() if every_step is not None else None
+        self.recorder.write(capture_evidence(self.training, self.arm, self.replica, record, watched, operations))
 
     def _phase(self, name: str) -> None:
         self.recorder.phase(f"{self.arm}.{self.replica}: {name}")

@@ -7,7 +7,7 @@ runs under detectors that are cheap around a replay and see the host's part of i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
@@ -102,6 +102,11 @@ class SeriesWatch:
             busiest_step=busiest,
         )
 
+    def last(self, steps: int) -> Watched:
+        """Return what the last so many watched steps did; the host's own copies of the batch are counted, too."""
+        counts = [seen.operations for _, seen in sorted(self._steps.items()) if seen.operations is not None][-steps:]
+        return Watched(steps=len(counts), operations=sum(counts)) if counts else Watched()
+
     def readings(self) -> list[DetectorReading]:
         """Host syncs of all watched steps, by each detector that watched them and was shown to see one."""
         detectors = dict.fromkeys(name for seen in self._steps.values() for name in seen.syncs)
@@ -144,11 +149,3 @@ def _sees_planted(detector: Detector, device: str) -> bool:
     with mode:
         planted_sync(device)
     return mode.seen.total() >= 1
-
-
-def watch_operations(step: Callable[[int], object], indices: Sequence[int]) -> Watched:
-    """Execute `step` on `indices` under a dispatch mode; the host's own copies of the batch are counted too."""
-    with DispatchWatch("cpu") as counter:
-        for index in indices:
-            step(index)
-    return Watched(steps=len(indices), operations=counter.operations)

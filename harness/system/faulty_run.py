@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -28,7 +29,8 @@ class FaultyRun:
     def _adopt(self) -> None:
         for name in dir(self._inner):
             if not name.startswith("_") and not hasattr(type(self), name):
-                setattr(self, name, getattr(self._inner, name))
+                with suppress(Exception):  # a property that raises is no capability
+                    setattr(self, name, getattr(self._inner, name))
         self._replace_capabilities()
 
     def _replace_capabilities(self) -> None:

@@ -182,10 +182,7 @@ def test_arguments_of_captured_kernels_are_read() -> None:
 
 @pytest.mark.parametrize(("system", "per_step"), [(Regression(), 0), (Waits(), 5), (Chooses(), 1)])
 def test_both_detectors_agree_on_a_plain_arm(system: Regression, per_step: int) -> None:
-    with system.open(WORKLOAD, Arm()) as training:
-        for index in range(3):
-            training.step(index)
-        evidence = observe_syncs(training, "arm", 0, first_index=3)
+    evidence = observe_syncs(lambda: system.open(WORKLOAD, Arm()), "arm", 0, announced=WORKLOAD.steps, unwatched=3)
     assert [(reading.detector, reading.count) for reading in evidence.readings] == [
         ("profiler", 2 * per_step),
         ("dispatch_mode", 2 * per_step),
@@ -196,9 +193,8 @@ def test_both_detectors_agree_on_a_plain_arm(system: Regression, per_step: int) 
 
 
 def test_a_replay_shows_no_sync_to_profiler_and_debug_mode() -> None:
-    with Regression().open(WORKLOAD, Arm(capture="step")) as training:
-        training.step(0)
-        evidence = observe_syncs(training, "arm", 0, first_index=1)
+    opens = lambda: Regression().open(WORKLOAD, Arm(capture="step"))
+    evidence = observe_syncs(opens, "arm", 0, announced=WORKLOAD.steps)
     assert evidence.replayed
     assert [(reading.detector, reading.count, reading.sees_planted) for reading in evidence.readings] == [
         ("profiler", 0, True),

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from harness.evidence.base import Scalar
 from harness.evidence.run_evidence import Death
-from harness.evidence.run_records import ArmFailed
+from harness.evidence.run_records import ArmFailed, PartFailed
 from harness.report.blocks import CELL, Part, Section, Table, table
 from harness.report.text import clean, line, listing, number
 from harness.report.view import ReportView
@@ -32,10 +32,13 @@ def unchecked(view: ReportView) -> Section | None:
 
 
 def deaths(view: ReportView) -> Section | None:
-    """Every worker and arm that did not complete, with the last Python stack that was seen of it."""
+    """Every worker, arm and part of an arm's evidence that did not complete, with its last Python stack."""
     parts = []
     for run in view.evidence.values():
-        broken: list[tuple[str, Death | ArmFailed]] = [(f"arm {arm}", end) for arm, end in run.failed.items()]
+        broken: list[tuple[str, Death | ArmFailed | PartFailed]] = []
+        broken += [(f"arm {arm}", end) for arm, end in run.failed.items()]
+        parts_failed = [each for arm in run.arms.values() for one in arm for each in one.failed_parts.values()]
+        broken += [(f"{each.part} of arm {each.arm}", each) for each in parts_failed]
         if run.death is not None:
             broken.append(("", run.death))
         for arm, end in broken:
@@ -44,7 +47,7 @@ def deaths(view: ReportView) -> Section | None:
             cause = f"{whose}{end.cause.replace('_', ' ')}{where}: {line(end.detail, 600)}"
             stack = listing(end.stack).strip()
             parts.append(Part(line(run.run_id, 120), [cause], runs=[run.run_id], listing=stack))
-    introduction = "Workers, and arms of a run, that ended before their work was done."
+    introduction = "Workers, arms of a run, and detectors that ended before their work was done."
     return Section("broke", "What broke", introduction, parts) if parts else None
 
 

@@ -51,7 +51,8 @@ _VIEWS: tuple[type, ...] = (
 )
 _FAMILIAR = {"torch", "numpy", "builtins"} | set(sys.stdlib_module_names)
 _ITERATORS = ("builtins", "itertools")
-_T, _U = TypeVar("_T"), TypeVar("_U")
+_T = TypeVar("_T")
+_U = TypeVar("_U")
 LARGEST = 2**28  # bytes: a data set in one array is no training's state, and each trial execution would copy it
 LOCALS = "<locals>"  # in the path to what a generator's variables hold
 _SET, _DELETE = object.__setattr__, object.__delattr__
@@ -175,7 +176,7 @@ class Values:
 def data_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Name and value of what a class itself holds, without functions and what else is read through `__get__`."""
     for name, value in list(vars(kind).items()):
-        kind_of_value: type = type(value)
+        kind_of_value: Any = type(value)
         read_through = asked(partial(hasattr, kind_of_value, "__get__"), True)
         if not name.startswith("__") and not read_through and not issubclass(kind_of_value, type):
             yield name, value

@@ -95,10 +95,10 @@ class _Walk:
                 continue
             self._seen[id(value)] = value
             self._is_shared = id(value) in self._shared
-            entries = holders.asked(partial(self._inside, path, value), None)
-            if entries is None:  # as what it is it cannot be read: as an object it may have attributes
-                entries = holders.asked(partial(self._attributes, path, value), [])
-            inside = [(_joined(path, name), each) for name, each in entries]
+            held: list[tuple[str, Any]] | None = holders.asked(partial(self._inside, path, value), None)
+            if held is None:  # as what it is it cannot be read: as an object it may have attributes
+                held = holders.asked(partial(self._attributes, path, value), [])
+            inside = [(_joined(path, name), each) for name, each in held]
             if id(value) in self._shared:
                 self._share(inside)
             waiting += inside[::-1]
@@ -224,7 +224,7 @@ class _Walk:
         elif isinstance(value, list | tuple | deque | set | frozenset):
             if isinstance(value, list | deque):
                 self._hold(value, path)
-            elements = holders.asked(partial(list, value), [])
+            elements: list[Any] = holders.asked(partial(list, value), [])
             entries = [(str(index), each) for index, each in enumerate(elements)]
         elif isinstance(value, np.ndarray) and value.dtype.hasobject:
             entries = [(str(index), each) for index, each in enumerate(value.flat)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import step_function_systems
@@ -16,6 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.contract.schema import Arm, Workload
+from harness.evidence.arm_records import HostSyncEvidence
 from harness.runners import host_sync
 from harness.runners.host_sync import observe_syncs
 from harness.runners.profiling import profiler, raw_events
@@ -39,10 +42,13 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(SOURCE, start=1) if text in line)
 
 
+def observed(system: Regression, capture: str = "none", **asked: int) -> HostSyncEvidence:
+    arm = Arm.model_validate({"capture": capture})
+    return observe_syncs(lambda: system.open(WORKLOAD, arm), "arm", 0, **{"announced": WORKLOAD.steps, **asked})
+
+
 def observe(system: Regression, capture: str = "none") -> dict[str, tuple[int, int, bool]]:
-    with system.open(WORKLOAD, Arm.model_validate({"capture": capture})) as training:
-        training.step(0)
-        evidence = observe_syncs(training, "arm", 0, first_index=1)
+    evidence = observed(system, capture)
     return {reading.detector: (reading.count, reading.steps, reading.sees_planted) for reading in evidence.readings}
 
 
@@ -60,8 +66,7 @@ def test_a_step_that_never_waits_counts_zero(capture: str) -> None:
 
 
 def test_the_lines_that_wait_are_named() -> None:
-    with Waits().open(WORKLOAD, Arm()) as training:
-        evidence = observe_syncs(training, "arm", 0, first_index=0)
+    evidence = observed(Waits())
     for reading in evidence.readings:
         named = {(Path(place.file).name, place.line): place.count for place in reading.places}
         per_step = reading.steps
@@ -72,12 +77,28 @@ def test_the_lines_that_wait_are_named() -> None:
         assert not any(place.file.startswith("/") for place in reading.places)
 
 
-def test_observing_changes_nothing_but_the_steps_it_makes() -> None:
-    with Regression().open(WORKLOAD, Arm()) as observed, Regression().open(WORKLOAD, Arm()) as plain:
-        observe_syncs(observed, "arm", 0, first_index=0)
-        for index in range(host_sync.OBSERVED_STEPS):
-            plain.step(index)
-        assert float(observed.step(5)) == float(plain.step(5))
+@pytest.mark.parametrize(
+    ("announced", "steps", "executions"), [(8, 2, [4]), (4, 4, [4, 2]), (2, 2, [2, 2]), (1, 2, [1, 1])]
+)
+def test_no_look_goes_beyond_the_announced_steps(announced: int, steps: int, executions: list[int]) -> None:
+    """Executions of the step's body, a pass on fake tensors among them, by each time that the arm was opened."""
+    made: list[int] = []
+
+    @contextmanager
+    def opens() -> Iterator[Any]:
+        made.append(0)
+        with Regression().open(WORKLOAD, Arm()) as training:
+            body = training.step_body
+
+            def counted() -> Callable[[], Tensor]:
+                made[-1] += 1
+                return body()
+
+            training.step_body = counted  # type: ignore[method-assign]
+            yield training
+
+    observe_syncs(opens, "arm", 0, announced=announced, steps=steps)
+    assert made == executions
 
 
 def test_a_blind_detector_says_that_it_missed_the_planted_sync(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +246,8 @@ def looks(
     monkeypatch.setattr(host_sync, "by_profiler", second)
     monkeypatch.setattr(host_sync, "by_dispatch_mode", other)
     monkeypatch.setattr(host_sync, "planted_sync", lambda _device: None)
-    reading, _ = observe_syncs(Training(), "arm", 0, first_index=10).readings  # type: ignore[arg-type]
+    opens: Any = lambda: nullcontext(Training())
+    reading, _ = observe_syncs(opens, "arm", 0, announced=20, unwatched=2).readings
     places = [(place.file, place.line, place.count) for place in reading.places]
     return (reading.detector, reading.steps, reading.count, places, reading.sees_planted), executed
 
@@ -233,13 +255,20 @@ def looks(
 def test_without_a_sync_nobody_looks_for_places(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded, executed = looks(monkeypatch, 0, 5, sees_planted=True)
     assert recorded == ("profiler", 2, 0, [], True)
-    assert executed == [10, 11, 12, 13]  # the profiler's, then the dispatch mode's, which is shown a planted one first
+    assert executed == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]  # two that are not watched, the profiler's, then the dispatch mode's, which is shown a planted one first
 
 
 def test_the_count_is_of_the_first_look_and_the_places_of_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded, executed = looks(monkeypatch, 4, 3, sees_planted=False)
     assert recorded == ("profiler", 2, 4, [("clip.py", 7, 3)], False)
-    assert executed == [10, 11, 12, 13, 14, 15]
+    assert executed == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 class Event:
@@ -276,16 +305,11 @@ def test_a_step_that_fails_on_a_stand_in_is_counted_until_then() -> None:
     assert observe(DividesByWhatItReads()) == {"dispatch_mode": (2, 2, True), "fake_pass": (1, 1, True)}
 
 
-def test_a_pass_on_fake_tensors_that_fails_is_no_reading_and_leaves_the_training_as_it_was() -> None:
-    with OwnOperator().open(WORKLOAD, Arm()) as training:
-        training.step(0)
-        evidence = observe_syncs(training, "arm", 0, first_index=1)
-        losses = [float(training.step(index)) for index in range(3, 6)]
+def test_a_pass_on_fake_tensors_that_fails_is_no_reading() -> None:
+    evidence = observed(OwnOperator())
     assert [reading.detector for reading in evidence.readings] == ["dispatch_mode"]
     assert evidence.fake_tensors_error is not None
     assert "no fake impl registered" in evidence.fake_tensors_error
-    with OwnOperator().open(WORKLOAD, Arm()) as training:
-        assert [float(training.step(index)) for index in range(6)][3:] == losses
 
 
 def test_a_step_that_fails_itself_fails() -> None:
