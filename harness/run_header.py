@@ -35,6 +35,7 @@ class VerifyOptions:
     model_directory: Path | None = None
     waivers: Path | None = None  # by default `waivers.yaml` beside the contracts
     wall_limit_s: float | None = None  # of each run; None: as planned
+    heartbeat_s: float | None = None  # likewise
     redact: bool | None = None  # leave out names of host, user and folders; None: in CI
     command: tuple[str, ...] = ("harness", "verify")
     resume: Path | None = None  # an interrupted run directory to go on with
@@ -94,6 +95,7 @@ def beside_the_header(options: VerifyOptions) -> dict[str, object]:
         "--data": _files(options.data),
         "--model": _files(options.model_directory),
         "--wall-limit": options.wall_limit_s,
+        "--heartbeat": options.heartbeat_s,
     }
 
 

@@ -71,9 +71,9 @@ def plan_contracts(
         model_directory=_absolute(options.model_directory),
         baseline=described_baseline(contracts, checkout, options.wall_limit_s or LIMIT_S),
     )
-    if options.wall_limit_s is None:
-        return planned
-    limited = [run.model_copy(update={"wall_limit_s": options.wall_limit_s}) for run in planned.runs]
+    asked = {"wall_limit_s": options.wall_limit_s, "heartbeat_s": options.heartbeat_s}
+    limits = {name: seconds for name, seconds in asked.items() if seconds is not None}
+    limited = [run.model_copy(update=limits) for run in planned.runs]
     return Plan(planned.units, limited)
 
 

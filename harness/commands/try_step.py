@@ -39,6 +39,15 @@ def try_step(
     wall_limit: Annotated[
         float | None, typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this.")
     ] = None,
+    heartbeat: Annotated[
+        float | None,
+        typer.Option(
+            "--heartbeat",
+            min=1.0,
+            metavar="SECONDS",
+            help="End a worker that makes no progress for so long and does not compile; 120 by default.",
+        ),
+    ] = None,
     redact: Redact = None,
 ) -> None:
     """Run the step that a function makes: does it capture, train the same, how fast, where does it wait."""
@@ -46,7 +55,7 @@ def try_step(
     if write_contract:
         require_free(kept_files(draft, Path.cwd()), force=force)
     options = session.VerifyOptions(
-        name=name, wall_limit_s=wall_limit, redact=redact, command=("harness", *sys.argv[1:])
+        name=name, wall_limit_s=wall_limit, heartbeat_s=heartbeat, redact=redact, command=("harness", *sys.argv[1:])
     )
     answers = Answers()
     with interruptible(), Progress(verdicts=False) as watch:

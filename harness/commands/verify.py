@@ -69,6 +69,15 @@ def verify(
     wall_limit: Annotated[
         float | None, typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this.")
     ] = None,
+    heartbeat: Annotated[
+        float | None,
+        typer.Option(
+            "--heartbeat",
+            min=1.0,
+            metavar="SECONDS",
+            help="End a worker that makes no progress for so long and does not compile; 120 by default.",
+        ),
+    ] = None,
     redact: Redact = None,
     on: On = None,
     gpus: Gpus = None,
@@ -88,6 +97,7 @@ def verify(
         model_directory=model,
         waivers=waivers,
         wall_limit_s=wall_limit,
+        heartbeat_s=heartbeat,
         redact=redact,
         resume=resume,
         command=("harness", *sys.argv[1:]),
@@ -138,6 +148,7 @@ def verify_on(
         "--model": options.model_directory,
         "--waivers": options.waivers,
         "--wall-limit": options.wall_limit_s,
+        "--heartbeat": options.heartbeat_s,
     }
     passed_on = [word for name, value in given.items() if value is not None for word in (name, str(value))]
     fleet.run_shards(shards, jobs_of, directory, print_shard, [*passed_on, *redact_words(options.redact)])

@@ -21,6 +21,7 @@ from harness.runners.line import Line, take_standard_input
 from harness.runners.process_end import end_process
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
+from harness.runners.stacks import leave_stacks
 from harness.system.protocol import NotAvailable
 
 
@@ -57,6 +58,7 @@ def main() -> int:
     line = take_standard_input()
     job = ArmJob.model_validate_json(line.receive(None) or "")
     directory = Path(os.fsdecode(bytes.fromhex(job.folder)))
+    leave_stacks(directory)
     run = Run.model_validate_json((directory / layout.RUN).read_bytes())
     if job.baseline is not None:
         job.baseline.use()

@@ -15,7 +15,7 @@ from harness.evidence.run_evidence import Death
 from harness.numbers import dump_json
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.remaining import write_run
-from harness.runners.worker import STACKS
+from harness.runners.stacks import STACKS
 
 OWN = (layout.RUN, layout.DEATH, layout.PROCESS, layout.TELEMETRY, layout.OUTPUT, HEARTBEAT, STACKS)
 

@@ -14,8 +14,8 @@ from harness.python_path import child_command
 from harness.runners.folders import without_folders
 from harness.runners.line import pair
 from harness.runners.recorder import HEARTBEAT, Recorder
+from harness.runners.stacks import STACKS
 from harness.runners.training_part import PartAnswer, TrainingPart
-from harness.runners.worker import STACKS
 
 STACK_EXCERPT = 8000  # characters
 

@@ -7,10 +7,8 @@ folder of its own there.
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -26,7 +24,7 @@ from harness.runners.process_end import end_process
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.rank_marks import MARKS, Marks
 from harness.runners.recorder import Recorder
-from harness.runners.worker import STACKS
+from harness.runners.stacks import leave_stacks
 from harness.system.protocol import NotAvailable
 
 IMPORTED = "imported"
@@ -66,10 +64,7 @@ def main() -> NoReturn:
     job = RankJob.model_validate_json(message)
     directory = Path(os.fsdecode(bytes.fromhex(job.folder)))
     own = folder_of(directory, job.rank)
-    # open until the process ends: faulthandler writes to it from signal handlers
-    stacks = (own / STACKS).open("a", encoding="utf-8")
-    faulthandler.enable(stacks)
-    faulthandler.register(signal.SIGTERM, stacks, chain=True)
+    leave_stacks(own)
     run = Run.model_validate_json((directory / layout.RUN).read_bytes())
     if job.threads is not None:
         sys.modules["torch"].set_num_threads(job.threads)

@@ -24,13 +24,14 @@ from harness.evidence.environment import usable_cores
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised
 from harness.python_path import child_command
+from harness.runners.compiling import is_compiling
 from harness.runners.folders import without_folders
 from harness.runners.line import ALONE, GO, TOGETHER, NoMessage, pair
 from harness.runners.rank import IMPORTED, RankAnswer, RankJob, folder_of
 from harness.runners.rank_marks import MARKS, Marks, Position, new_marks
 from harness.runners.rank_seat import ADDRESS
 from harness.runners.recorder import Recorder
-from harness.runners.worker import STACKS
+from harness.runners.stacks import STACKS
 from harness.system.protocol import NotAvailable
 
 POLL_S = 0.1
@@ -63,8 +64,8 @@ class _Rank:
     """One rank's process, as this one sees it."""
 
     def __init__(self, number: int, directory: Path) -> None:
-        self.number, self._folder = number, folder_of(directory, number)
-        self._folder.mkdir(exist_ok=True)
+        self.number, self.folder = number, folder_of(directory, number)
+        self.folder.mkdir(exist_ok=True)
         self.marks: Marks = new_marks(directory / f"{MARKS}.{number}")
         self.line, theirs = pair()
         with theirs:
@@ -123,7 +124,7 @@ class _Rank:
         if self.answer is not None and self.answer.stack:
             return self.answer.stack
         with suppress(OSError):
-            return without_folders((self._folder / STACKS).read_text("utf-8", "replace"))[-STACK_EXCERPT:]
+            return without_folders((self.folder / STACKS).read_text("utf-8", "replace"))[-STACK_EXCERPT:]
         return ""
 
     def close(self) -> None:
@@ -220,7 +221,7 @@ def _require_moving(ranks: Sequence[_Rank]) -> None:
         if rank.is_stopped > STOPPED_S:
             rank.process.send_signal(signal.SIGCONT)
             raise RankEnded("heartbeat", f"{name} was stopped (SIGSTOP), and the others were not", _stack_of(rank))
-        if rank.awaited > LAG_S:
+        if rank.awaited > LAG_S and not is_compiling(rank.process.pid, rank.folder):
             where = f"it stands at {_said(rank.position)}, rank {farthest.number} at {_said(farthest.position)}"
             raise RankEnded("heartbeat", f"others wait for {name} since {LAG_S:g} s: {where}", _stack_of(rank))
 

@@ -1,8 +1,8 @@
 """Execute a Run in a process of its own, watch its time and output, and name the way it ended.
 
-The supervisor alone watches time. A worker that overruns its wall limit or stops its heartbeat gets SIGTERM (it
-leaves its Python stack), then SIGKILL, and so does every process that came of it (`harness.processes`). Seconds in
-which other runs have the machine, and this worker is stopped, count for no limit.
+The supervisor alone watches time. A worker that overruns its wall limit, or stops its heartbeat and does not compile
+(`compiling`), gets SIGTERM (it leaves its Python stack), then SIGKILL, and so does every process that came of it
+(`harness.processes`). Seconds in which other runs have the machine, and this worker is stopped, count for no limit.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from harness.runners.process_times import write_process_times
 from harness.runners.rank_marks import MARKS
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.remaining import without_the_arm, write_run
+from harness.runners.stacks import STACKS, THREADS
 from harness.runners.telemetry import Sampler
 from harness.runners.turns import Turns
 from harness.runners.watched_worker import Overrun, Progress, WatchedWorker, raise_if_set
-from harness.runners.worker import STACKS
 
 STACK_EXCERPT = 8000  # characters
 SHOWN = 300  # characters of the last line that was printed
@@ -107,7 +107,7 @@ def execute(
     if death is not None:
         write_death(death, directory)
     for folder in (directory, *directory.glob(f"{layout.RANK}*")):
-        for path in (folder / HEARTBEAT, folder / STACKS, *folder.glob(f"{MARKS}.*")):
+        for path in (folder / HEARTBEAT, folder / STACKS, *folder.glob(f"{MARKS}.*"), *folder.glob(f"{THREADS}.*")):
             path.unlink(missing_ok=True)
     return death
 

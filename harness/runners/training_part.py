@@ -8,7 +8,6 @@ then: what `save` left to a thread, or to the interpreter's end, is lost.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +19,7 @@ from harness.runners.line import Line, take_standard_input
 from harness.runners.process_end import end_process
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
-from harness.runners.worker import STACKS
+from harness.runners.stacks import leave_stacks
 from harness.system.protocol import NotAvailable
 
 
@@ -51,8 +50,7 @@ def main() -> NoReturn:
     line = take_standard_input()
     part = TrainingPart.model_validate_json(line.receive(None) or "")
     directory = Path(os.fsdecode(bytes.fromhex(part.folder)))
-    # open until the process ends: faulthandler writes to it from signal handlers
-    faulthandler.enable((directory / STACKS).open("a", encoding="utf-8"))
+    leave_stacks(directory)
     run = Run.model_validate_json((directory / layout.RUN).read_bytes())
     with Recorder(directory) as recorder:
         try:

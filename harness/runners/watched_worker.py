@@ -15,6 +15,7 @@ from typing import IO, Literal
 from harness.commits.checkout import Checkout
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
+from harness.runners.compiling import is_compiling
 from harness.runners.interpreters import Interpreter
 from harness.runners.line import ALONE, GO, READY, TOGETHER, Job, NoMessage
 from harness.runners.output import OutputPump
@@ -166,9 +167,17 @@ class WatchedWorker:
                 return None
         if self.elapsed() - sum(until - since for since, until in self.stopped) > self._run.wall_limit_s:
             return "wall_limit"
-        if time.monotonic() - self._beat_at > self._run.heartbeat_s:
-            return "heartbeat"
-        return None
+        return "heartbeat" if self._is_hung() else None
+
+    def _is_hung(self) -> bool:
+        """Return whether its heart has not beaten for too long, and it is neither stopped nor compiles meanwhile."""
+        if time.monotonic() - self._beat_at <= self._run.heartbeat_s:
+            return False
+        if is_compiling(self.process.pid, self._directory):
+            self._beat_at = time.monotonic()  # it is looked at again after as long
+        self._observe()
+        with self._lock:
+            return self._stopped_at is None and time.monotonic() - self._beat_at > self._run.heartbeat_s
 
     def _observe(self) -> None:
         """Note a changed heartbeat or phase. Changes are compared, not dates: the clock may be set."""

@@ -7,11 +7,9 @@ happens, the supervisor sees and names it.
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,9 +24,9 @@ from harness.runners.line import READY, Job, take_standard_input
 from harness.runners.process_end import end_process
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
+from harness.runners.stacks import leave_stacks
 from harness.system.protocol import NotAvailable
 
-STACKS = "stack.txt"
 AHEAD = "--ahead"
 RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
 _IMPORTED_AHEAD = ("harness.runners.paired",)  # and with it torch; `throughput` looks for a device
@@ -52,11 +50,7 @@ def main() -> int:
     if job.threads is not None:
         _use_threads(job.threads)
     directory = job.directory
-    # open until the process ends: faulthandler writes to it from signal handlers
-    stacks = (directory / STACKS).open("w", encoding="utf-8")
-    faulthandler.enable(stacks)
-    # a hanging worker gets SIGTERM first: it leaves its stack, then the default action ends it
-    faulthandler.register(signal.SIGTERM, stacks, chain=True)
+    leave_stacks(directory)
     exchange = None if job.exchange is None else Path(job.exchange)
     with Recorder(directory, line, exchange) as recorder:
         return _execute(directory, recorder, job.baseline, job.threads)

@@ -85,6 +85,8 @@ def test_the_wall_limit_reaches_every_run(contracts: Path) -> None:
     limited = session.plan_contracts(loaded, session.VerifyOptions(wall_limit_s=7.0))
     assert {run.wall_limit_s for run in limited.runs} == {7.0}
     assert 7.0 not in {run.wall_limit_s for run in planned.runs}
+    limited = session.plan_contracts(loaded, session.VerifyOptions(heartbeat_s=9.0))
+    assert {(run.wall_limit_s, run.heartbeat_s) for run in limited.runs} == {(planned.runs[0].wall_limit_s, 9.0)}
     assert limited.units == planned.units
 
 

@@ -1,0 +1,126 @@
+"""Whether a process that shows no progress compiles: it is not hung then, however long that takes.
+
+Processor time alone proves nothing, since a deadlock in NCCL spins. What counts is a compiler among its children that
+uses the processor, or a frame of dynamo, inductor or Triton's compiler on one of its threads' stacks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from harness.evidence.files import Damaged, read_bytes
+from harness.runners.stacks import SHOW, THREADS
+
+PROCESSES = Path("/proc")
+USES_S = 0.5  # in which a compiler shows that it uses the processor: 50 ticks of the kernel's clock
+SHOWS_S = 2.0  # in which a process has written its stacks, on a busy machine too
+STACK_LIMIT = 2**22  # bytes
+_COMPILER = re.compile(
+    r"ptxas|nvcc|cicc|cudafe\+\+|nvlink|fatbinary|cc1(plus)?|lto1|collect2|"
+    r"([\w.-]+-)?(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|ld|lld|as)(-[\d.]+)?|ld\.\w+"
+)
+_POOL = b"_inductor/compile_worker"  # the processes in which inductor compiles
+_FRAME = re.compile(r'^ *File "(?P<file>.*)", line \S+ in (?P<function>.*)$', re.MULTILINE)
+_COMPILES = re.compile(
+    r"(^|/)(torch/_(dynamo|inductor)/|triton/(compiler/|backends/\w+/compiler\.py|runtime/build\.py))"
+)
+# What stands on the stack of compiled code while it runs, and threads that wait for something to compile.
+_RUNS = re.compile(
+    r"torch/(_dynamo/(eval_frame|external_utils|compiled_autograd)"
+    r"|_inductor/(output_code|utils|cudagraph_\w+|runtime/(triton_heuristics|static_\w+)|compile_worker/\w+))\.py:"
+    r"|_inductor/compile_fx\.py:run$"
+)
+
+
+def is_compiling(process: int, directory: Path) -> bool:
+    """Return whether a process, or one that came of it, compiles now. `directory`: where they leave their stacks."""
+    below = {process, *_below({process, _parent_of(process)})}
+    before = _compilers(below)
+    if any(shows_compiler(stack) for stack in _stacks(below, directory)):
+        return True
+    time.sleep(USES_S)
+    now = _compilers({process, *_below({process, _parent_of(process)})})
+    return any(ticks > before.get(number, -1) for number, ticks in now.items())
+
+
+def shows_compiler(stacks: str) -> bool:
+    """Return whether a frame of a compiler is on one of the stacks that faulthandler wrote."""
+    frames = (f"{frame['file']}:{frame['function']}" for frame in _FRAME.finditer(stacks))
+    return any(_COMPILES.search(frame) and not _RUNS.search(frame) for frame in frames)
+
+
+def _stacks(processes: set[int], directory: Path) -> Iterator[str]:
+    """Ask each of the processes that can answer for the stacks of its threads."""
+    for path in directory.glob(f"**/{THREADS}.*"):
+        number = path.suffix[1:]
+        if SHOW is not None and number.isdecimal() and int(number) in processes:
+            with suppress(OSError, Damaged):
+                yield _shown(int(number), path, SHOW)
+
+
+def _shown(process: int, path: Path, number: int) -> str:
+    known = size = len(read_bytes(path, STACK_LIMIT))
+    os.kill(process, number)
+    until = time.monotonic() + SHOWS_S
+    while time.monotonic() < until:
+        time.sleep(0.05)
+        before, size = size, path.lstat().st_size
+        if known < before == size:  # it has grown, and grows no more
+            break
+    return read_bytes(path, STACK_LIMIT)[known:].decode("utf-8", "replace")
+
+
+def _parent_of(process: int) -> int:
+    """The keeper of a worker, which inherits what the worker's own children leave behind."""
+    found = _status(process)
+    return process if found is None else found[0]
+
+
+def _below(roots: set[int]) -> set[int]:
+    """Every process that came of one of these."""
+    parents = {int(entry.name): _status(int(entry.name)) for entry in _entries()}
+    found, grows = set[int](), True
+    while grows:
+        more = {each for each, seen in parents.items() if seen is not None and seen[0] in roots | found} - found
+        found, grows = found | more, bool(more)
+    return found
+
+
+def _compilers(processes: set[int]) -> dict[int, int]:
+    """Of these processes the compilers, each with the processor time that it has used, in the kernel's ticks."""
+    found = {}
+    for process in processes:
+        seen = _status(process)
+        if seen is not None and (_COMPILER.fullmatch(seen[1]) or _is_called_compiler(process)):
+            found[process] = seen[2]
+    return found
+
+
+def _is_called_compiler(process: int) -> bool:
+    try:
+        command = (PROCESSES / str(process) / "cmdline").read_bytes()
+    except OSError:
+        return False
+    words = (Path(os.fsdecode(word)).name for word in command.split(b"\0")[:2])  # a script stands behind its shell
+    return _POOL in command or any(map(_COMPILER.fullmatch, words))
+
+
+def _status(process: int) -> tuple[int, str, int] | None:
+    """Parent, name and processor time of a process; None where it is gone, or the system does not say."""
+    try:
+        text = (PROCESSES / str(process) / "stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")  # a name may hold parentheses
+    fields = rest.split()
+    return int(fields[1]), name, int(fields[11]) + int(fields[12])
+
+
+def _entries() -> Iterator[Path]:
+    if PROCESSES.is_dir():
+        yield from (entry for entry in PROCESSES.iterdir() if entry.name.isdecimal())
