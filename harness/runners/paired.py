@@ -231,8 +231,16 @@ class ArmExecution:
         if every_step is None or not self.parts.failed.isdisjoint(self._watched_parts()):
             yield
             return
-        watch = every_step.step(index)
-        self.parts.ask(watch.__enter__, *self._watched_parts())
+
+        def begun() -> AbstractContextManager[None]:
+            watch = every_step.step(index)
+            watch.__enter__()
+            return watch
+
+        watch = self.parts.ask(begun, *self._watched_parts())
+        if watch is None:
+            yield
+            return
         try:
             yield
         except BaseException:

@@ -1,0 +1,48 @@
+"""Systems that refuse a step beyond those that they were opened for, as a schedule of learning rates does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from step_function_systems import Regression, Waits
+from torch import Tensor
+
+from harness.contract.schema import Arm, Workload
+from harness.system.faulty_run import FaultyRun
+
+
+class OneStepTooManyError(Exception):
+    """The trainer had planned for fewer steps."""
+
+
+class Counted(FaultyRun):
+    """Takes so many steps, from wherever it was loaded."""
+
+    def step(self, index: int) -> Tensor:
+        self._steps -= 1
+        if self._steps < 0:
+            raise OneStepTooManyError(f"step {index}")
+        return self._inner.step(index)
+
+
+class Announced(Regression):
+    """Takes as many steps as its workload has when it is opened."""
+
+    def open(self, workload: Workload, arm: Arm, **options: Any) -> Any:
+        return Counted(super().open(workload, arm, **options), workload.steps)
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        step, batch, parameters = super().build(workload, arm)
+        left = [workload.steps]
+
+        def counted(given: dict[str, Tensor]) -> Tensor:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OneStepTooManyError("in the step itself")
+            return step(given)
+
+        return counted, batch, parameters
+
+
+class AnnouncedWaits(Announced, Waits):
+    """Waits for the device in every step."""
