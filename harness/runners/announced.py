@@ -1,4 +1,4 @@
-"""The steps that an arm is announced: as many as a probe asks of it at most, each time that it is opened.
+"""How many steps each probe asks of an arm at most, each time that it is opened: what the arm is announced.
 
 A trainer plans for them: a schedule of learning rates, an iterator over data. One step more is another training, or
 an error. So the system is opened with this number, and no opened run can be called more often.
@@ -6,6 +6,7 @@ an error. So the system is opened with this number, and no opened run can be cal
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,31 +18,46 @@ from harness.system.protocol import TrainingRun
 if TYPE_CHECKING:
     from torch import Tensor
 
+ROUNDS = 2  # of the workload's shapes: a second step of a shape must need no kernel that the first did not
+ROUNDS_PER_AFTER = 4  # the judge compares the last `after` samples with those that follow the first `after`
+WARMUP_STEPS = 10  # of each arm of a timing
+TIMED_WATCHED_STEPS = 5  # of each, behind the timed ones
+MOST_ROUNDS = 2  # times as many as are demanded: where something else works on the processor, for what that spoils
+
 
 def announced_steps(run: Run) -> int | None:
     """Return how many steps the run's probe asks of an opened arm at most; None where time alone ends it."""
-    # probes import torch, and so do none of these functions before they are called
+    own = 0
     match run.probe:
         case "steady":
             return None
         case "throughput":
-            from harness.runners.timed_arm import WARMUP_STEPS, WATCHED_STEPS
-            from harness.runners.timed_rounds import MOST_ROUNDS, count_setting
-
             blocks = 2 * MOST_ROUNDS * (count_setting(run, "blocks") // 2)
-            own = WARMUP_STEPS + blocks * count_setting(run, "block_steps") + WATCHED_STEPS
+            own = WARMUP_STEPS + blocks * count_setting(run, "block_steps") + TIMED_WATCHED_STEPS
         case "recapture":
-            from harness.runners.kernels import shapes_of
-            from harness.runners.recapture import captures_of
-
             own = captures_of(run, shapes_of(run))
         case "kernels" | "prewarm":
-            from harness.runners.kernels import ROUNDS, shapes_of
-
             own = shapes_of(run) * ROUNDS
-        case _:
-            own = 0
     return max(own, run.workload.steps)
+
+
+def shapes_of(run: Run) -> int:
+    """How many steps take every shape of the workload once."""
+    return len(run.workload.seq_len) if isinstance(run.workload.seq_len, list) else 1
+
+
+def captures_of(run: Run, shapes: int) -> int:
+    """Captures to make: whole rounds of the shapes, at least four times as many captures as `after`."""
+    rounds = max(ROUNDS_PER_AFTER, -(-ROUNDS_PER_AFTER * count_setting(run, "after") // shapes))
+    return rounds * shapes
+
+
+def count_setting(run: Run, name: str) -> int:
+    """A whole number among the run's settings. Raises TypeError for anything else."""
+    value = run.settings[name]
+    if not isinstance(value, int):
+        raise TypeError(f"the setting {name!r} of a {run.probe} run is a number, not {value!r}")
+    return value
 
 
 class UnannouncedStepError(Exception):
@@ -58,14 +74,18 @@ class AnnouncedSteps(FaultyRun):
         self._announced, self._begun = announced, 0
         super().__init__(inner, announced or 0)
 
-    def step(self, index: int) -> Tensor:
-        self._begun += 1
-        if self._announced is not None and self._begun > self._announced:
-            raise UnannouncedStepError(f"the harness announced {self._announced} steps and asks for step {index}")
-        rank_seat.note_step()
-        return self._inner.step(index)
-
     def _replace_capabilities(self) -> None:
+        step = self._inner.step
+
+        @functools.wraps(step)  # what is said of the system's own step names its place
+        def counted(index: int) -> Tensor:
+            self._begun += 1
+            if self._announced is not None and self._begun > self._announced:
+                raise UnannouncedStepError(f"the harness announced {self._announced} steps and asks for step {index}")
+            rank_seat.note_step()
+            return step(index)
+
+        self.step = counted  # type: ignore[method-assign]
         for name in ("load", "restart"):
             if hasattr(self, name):
                 setattr(self, name, self._anew(name))
@@ -73,6 +93,7 @@ class AnnouncedSteps(FaultyRun):
     def _anew(self, name: str) -> object:
         begin = getattr(self._inner, name)
 
+        @functools.wraps(begin)
         def begin_anew(start: Path | int) -> None:
             begin(start)
             self._begun = 0

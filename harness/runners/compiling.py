@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness.evidence.files import Damaged, read_bytes
+from harness.processes.kept import KEEPER
 from harness.runners.stacks import SHOW, THREADS
 
 PROCESSES = Path("/proc")
@@ -39,12 +40,12 @@ _RUNS = re.compile(
 
 def is_compiling(process: int, directory: Path) -> bool:
     """Return whether a process, or one that came of it, compiles now. `directory`: where they leave their stacks."""
-    below = {process, *_below({process, _parent_of(process)})}
+    below = _below(process)
     before = _compilers(below)
     if any(shows_compiler(stack) for stack in _stacks(below, directory)):
         return True
     time.sleep(USES_S)
-    now = _compilers({process, *_below({process, _parent_of(process)})})
+    now = _compilers(_below(process))
     return any(ticks > before.get(number, -1) for number, ticks in now.items())
 
 
@@ -75,18 +76,15 @@ def _shown(process: int, path: Path, number: int) -> str:
     return read_bytes(path, STACK_LIMIT)[known:].decode("utf-8", "replace")
 
 
-def _parent_of(process: int) -> int:
-    """The keeper of a worker, which inherits what the worker's own children leave behind."""
-    found = _status(process)
-    return process if found is None else found[0]
-
-
-def _below(roots: set[int]) -> set[int]:
-    """Every process that came of one of these."""
-    parents = {int(entry.name): _status(int(entry.name)) for entry in _entries()}
-    found, grows = set[int](), True
+def _below(process: int) -> set[int]:
+    """A process and all that came of it; of one under a keeper also what the keeper inherited."""
+    seen = {int(entry.name): _status(int(entry.name)) for entry in _entries()}
+    parents = {number: status[0] for number, status in seen.items() if status is not None}
+    keeper = parents.get(process, process)
+    found = {process, keeper} if os.fsencode(KEEPER) in _command(keeper) else {process}
+    grows = True
     while grows:
-        more = {each for each, seen in parents.items() if seen is not None and seen[0] in roots | found} - found
+        more = {number for number, parent in parents.items() if parent in found} - found
         found, grows = found | more, bool(more)
     return found
 
@@ -102,12 +100,16 @@ def _compilers(processes: set[int]) -> dict[int, int]:
 
 
 def _is_called_compiler(process: int) -> bool:
+    command = _command(process)
+    names = (Path(os.fsdecode(word)).name for word in command[:2])  # a script stands behind its shell
+    return any(_POOL in word for word in command) or any(map(_COMPILER.fullmatch, names))
+
+
+def _command(process: int) -> list[bytes]:
     try:
-        command = (PROCESSES / str(process) / "cmdline").read_bytes()
+        return (PROCESSES / str(process) / "cmdline").read_bytes().split(b"\0")
     except OSError:
-        return False
-    words = (Path(os.fsdecode(word)).name for word in command.split(b"\0")[:2])  # a script stands behind its shell
-    return _POOL in command or any(map(_COMPILER.fullmatch, words))
+        return []
 
 
 def _status(process: int) -> tuple[int, str, int] | None:

@@ -13,6 +13,7 @@ from harness.evidence.cuda_driver import Devices, devices
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import KernelRecord, KernelsEvidence
 from harness.ptx import newest_version, read_module
+from harness.runners.announced import ROUNDS, shapes_of
 from harness.runners.gpu_needs import ON_DEVICE
 from harness.runners.opening import opened
 from harness.runners.recorder import Recorder
@@ -26,8 +27,6 @@ from harness.system.protocol import (
     TrainingRun,
 )
 from harness.system.resolve import resolve
-
-ROUNDS = 2  # of the workload's shapes: a second step of a shape must need no kernel that the first did not
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -72,11 +71,6 @@ def _on_device(run: Run, arm: str, recorder: Recorder) -> KernelsEvidence:
         except KernelRefusedError as refusal:
             recorder.phase(f"{arm}: inventory after {refusal}")
         return evidence(arm, training.kernel_inventory(), compiled_for=None, device=found)
-
-
-def shapes_of(run: Run) -> int:
-    """How many steps take every shape of the workload once."""
-    return len(run.workload.seq_len) if isinstance(run.workload.seq_len, list) else 1
 
 
 def train(training: TrainingRun, steps: int) -> None:

@@ -28,11 +28,11 @@ from harness.evidence.arm_records import (
 )
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import ArmFailed, Part
+from harness.runners.announced import shapes_of
 from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.capture_attempts import CaptureAttempts
 from harness.runners.exchange import Exchange
 from harness.runners.host_sync import OBSERVED_STEPS, device_of, observe_syncs
-from harness.runners.kernels import shapes_of
 from harness.runners.micro_batches import MicroBatchWatch
 from harness.runners.moves import MOVES, Moves
 from harness.runners.opening import opened, release_memory

@@ -19,7 +19,8 @@ from harness.evidence.cuda_driver import devices
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import JitEvent, PrewarmEvidence
 from harness.runners import device_memory
-from harness.runners.kernels import ROUNDS, evidence, shapes_of, train
+from harness.runners.announced import ROUNDS, shapes_of
+from harness.runners.kernels import evidence, train
 from harness.runners.memory_probe import MemoryProbe
 from harness.runners.opening import opened
 from harness.runners.recorder import Recorder

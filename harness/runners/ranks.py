@@ -102,6 +102,8 @@ class _Rank:
         position, accountable = self.marks.read()
         behind = accountable and position < farthest and not self.complete
         self.awaited = self.awaited + seconds if behind and position == self.position else 0.0
+        if self.awaited > LAG_S and is_compiling(self.process.pid, self.folder):
+            self.awaited = 0.0
         self.position = position
         self.is_stopped = self.is_stopped + seconds if _state(self.process.pid) == "T" else 0.0
 
@@ -221,7 +223,7 @@ def _require_moving(ranks: Sequence[_Rank]) -> None:
         if rank.is_stopped > STOPPED_S:
             rank.process.send_signal(signal.SIGCONT)
             raise RankEnded("heartbeat", f"{name} was stopped (SIGSTOP), and the others were not", _stack_of(rank))
-        if rank.awaited > LAG_S and not is_compiling(rank.process.pid, rank.folder):
+        if rank.awaited > LAG_S:
             where = f"it stands at {_said(rank.position)}, rank {farthest.number} at {_said(farthest.position)}"
             raise RankEnded("heartbeat", f"others wait for {name} since {LAG_S:g} s: {where}", _stack_of(rank))
 

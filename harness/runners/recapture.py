@@ -10,6 +10,7 @@ import torch
 
 from harness.evidence.arm_records import MemoryEvidence, MemorySample
 from harness.evidence.plan_records import PlannedArm, Run
+from harness.runners.announced import captures_of, shapes_of
 from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.opening import opened
 from harness.runners.paired import arm_end, arm_start, memory_sample
@@ -18,8 +19,6 @@ from harness.runners.recorder import Recorder
 from harness.runners.series_block import SeriesBlock
 from harness.runners.state_watch import Ends, StateWatch
 from harness.system.protocol import CanRecapture, NotAvailable, TrainingRun
-
-ROUNDS_PER_AFTER = 4  # the judge compares the last `after` samples with those that follow the first `after`
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -36,7 +35,7 @@ def _execute_arm(run: Run, arm: str, planned: PlannedArm, training: TrainingRun,
     watch = StateWatch(training)
     recorder.write(arm_start(training, arm, 0, watch))
     recorder.phase(f"{arm}: re-capture")
-    shapes = len(run.workload.seq_len) if isinstance(run.workload.seq_len, list) else 1
+    shapes = shapes_of(run)
     block = SeriesBlock(run, recorder, recorder.series(arm, 0), training)
     samples: list[MemorySample] = []
     captures = captures_of(run, shapes)
@@ -53,12 +52,3 @@ def _execute_arm(run: Run, arm: str, planned: PlannedArm, training: TrainingRun,
     recorder.write(arm_end(training, arm, 0, captures, watch, Ends()))
     recorder.write(capture_evidence(training, arm, 0, capture_record(training, planned), Watched()))
     recorder.write(MemoryEvidence(arm=arm, replica=0, per="recapture", samples=samples))
-
-
-def captures_of(run: Run, shapes: int) -> int:
-    """Captures to make: whole rounds of the shapes, at least four times as many captures as `after`."""
-    after = run.settings["after"]
-    if not isinstance(after, int):
-        raise TypeError(f"the setting 'after' of a recapture run is a number, not {after!r}")
-    rounds = max(ROUNDS_PER_AFTER, -(-ROUNDS_PER_AFTER * after // shapes))
-    return rounds * shapes

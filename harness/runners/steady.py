@@ -9,10 +9,10 @@ import time
 from contextlib import ExitStack
 
 from harness.evidence.plan_records import Run
+from harness.runners.announced import WARMUP_STEPS, count_setting
 from harness.runners.opening import opened
 from harness.runners.recorder import TIMED_PHASE, Recorder
-from harness.runners.timed_arm import WARMUP_STEPS, raise_clocks, synchronize
-from harness.runners.timed_rounds import count_setting
+from harness.runners.timed_arm import raise_clocks, synchronize
 from harness.system.protocol import TrainingRun
 
 

@@ -11,7 +11,8 @@ import sys
 
 from harness.evidence.base import Record
 from harness.evidence.plan_records import Run
-from harness.runners.kernels import ROUNDS, shapes_of, train
+from harness.runners.announced import ROUNDS, shapes_of
+from harness.runners.kernels import train
 from harness.runners.opening import opened
 from harness.runners.process_end import end_process, flush_streams
 from harness.system.protocol import TrainingRun

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Block, TimingEvidence
+from harness.runners.announced import TIMED_WATCHED_STEPS, WARMUP_STEPS
 from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.launch_counter import counter_of_this_process
 from harness.runners.opening import opened
@@ -27,7 +28,7 @@ from harness.runners.paired import arm_end, arm_start
 from harness.runners.profiling import Watched, prime_profiler
 from harness.runners.recorder import TIMED_PHASE, Recorder
 from harness.runners.state_watch import Ends, StateWatch
-from harness.runners.timed_arm import ON_CUDA, WARMUP_STEPS, WATCHED_STEPS, TimedArm, undisturbed
+from harness.runners.timed_arm import ON_CUDA, TimedArm, undisturbed
 from harness.runners.timed_rounds import PROFILED_PROCESS, arms_of, timed_rounds
 
 
@@ -131,11 +132,11 @@ class TimedProcess:
             candidate=candidate,
             baseline=baseline,
             blocks=[],
-            observed_steps=WATCHED_STEPS if watch else 0,
+            observed_steps=TIMED_WATCHED_STEPS if watch else 0,
             processors=os.cpu_count(),
             observed_graph_launches={name: seen.graph_launches or 0 for name, seen in watched.items() if watch},
             observed_device_seconds={
-                name: seen.device_seconds / WATCHED_STEPS
+                name: seen.device_seconds / TIMED_WATCHED_STEPS
                 for name, seen in watched.items()
                 if seen.device_seconds is not None
             },

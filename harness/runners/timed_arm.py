@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from harness.evidence.plan_records import PlannedArm, Run
+from harness.runners.announced import TIMED_WATCHED_STEPS
 from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.recorder import Recorder
 from harness.runners.reductions import stacked
@@ -24,8 +25,6 @@ from harness.system.adapter_checks import require_loss
 from harness.system.protocol import HasInputs, TrainingRun
 from harness.system.replay import generators
 
-WARMUP_STEPS = 10
-WATCHED_STEPS = 5
 RAISE_CLOCKS_S = 0.15
 
 
@@ -106,8 +105,8 @@ class TimedArm:
         with ExitStack() as watch, ExitStack() as solitude:
             if ON_CUDA:
                 solitude.enter_context(undisturbed(self.recorder))
-                watch.enter_context(graph_launches(watched, WATCHED_STEPS, replays=True, over=solitude.close))
-            self.block(WATCHED_STEPS, profiled=True)
+                watch.enter_context(graph_launches(watched, TIMED_WATCHED_STEPS, replays=True, over=solitude.close))
+            self.block(TIMED_WATCHED_STEPS, profiled=True)
         return watched
 
     def _tokens(self, index: int, offset: int) -> int:

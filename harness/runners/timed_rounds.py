@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Block, TimingEvidence
+from harness.runners.announced import MOST_ROUNDS, count_setting
 from harness.runners.rank_seat import agreed
 
-MOST_ROUNDS = 2  # times as many as are demanded: where something else works on the processor, for what that spoils
 PROFILED_PROCESS = 0  # of a claim's processes
 
 TimedBlock = Callable[[str, int, int, int], Block]
@@ -33,14 +33,6 @@ def timed_rounds(run: Run, timed_block: TimedBlock, disturbed: Callable[[Block],
 def arms_of(run: Run) -> tuple[str, str]:
     """Candidate and baseline."""
     return str(run.settings["candidate"]), str(run.settings["baseline"])
-
-
-def count_setting(run: Run, name: str) -> int:
-    """A whole number among the run's settings. Raises TypeError for anything else."""
-    value = run.settings[name]
-    if not isinstance(value, int):
-        raise TypeError(f"the setting {name!r} of a throughput run is a number, not {value!r}")
-    return value
 
 
 def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> TimingEvidence:

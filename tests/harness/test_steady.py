@@ -24,8 +24,8 @@ from harness.evidence.cuda_driver import Devices, Gpu
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import Telemetry, TelemetrySample
+from harness.runners import announced, supervisor
 from harness.runners import steady as probe
-from harness.runners import supervisor, timed_arm
 from harness.runners.recorder import TIMED_PHASE, Recorder
 from harness.system.resolve import resolve
 
@@ -129,7 +129,7 @@ def test_both_arms_take_turns_and_nothing_is_timed(tmp_path: Path, monkeypatch: 
     records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     assert {record["record"] for record in records} == {"phase"}
     assert [record["name"] for record in records] == ["plain: open", "other: open", TIMED_PHASE]
-    warmup = timed_arm.WARMUP_STEPS
+    warmup = announced.WARMUP_STEPS
     plain, other = seen[0], seen[warmup]
     a_round = [arm for arm in (other, plain, plain, other) for _ in range(3)]
     assert seen == [plain] * warmup + [other] * warmup + a_round * 3

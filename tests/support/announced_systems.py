@@ -39,7 +39,8 @@ class Announced(Regression):
             left[0] -= 1
             if left[0] < 0:
                 raise OneStepTooManyError("in the step itself")
-            return step(given)
+            loss: Tensor = step(given)
+            return loss
 
         return counted, batch, parameters
 

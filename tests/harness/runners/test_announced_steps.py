@@ -41,7 +41,7 @@ def run_of(probe: str, *, waits: bool = False, seq_len: int | list[int] = 4, ste
     return Run(
         id="r",
         contract="c",
-        probe=probe,  # type: ignore[arg-type]
+        probe=probe,
         workload_name="w",
         workload=Workload(model="any", batch_size=2, seq_len=seq_len, steps=steps),
         arms=arms,

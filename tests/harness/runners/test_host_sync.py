@@ -42,9 +42,9 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(SOURCE, start=1) if text in line)
 
 
-def observed(system: Regression, capture: str = "none", **asked: int) -> HostSyncEvidence:
+def observed(system: Regression, capture: str = "none") -> HostSyncEvidence:
     arm = Arm.model_validate({"capture": capture})
-    return observe_syncs(lambda: system.open(WORKLOAD, arm), "arm", 0, **{"announced": WORKLOAD.steps, **asked})
+    return observe_syncs(lambda: system.open(WORKLOAD, arm), "arm", 0, announced=WORKLOAD.steps)
 
 
 def observe(system: Regression, capture: str = "none") -> dict[str, tuple[int, int, bool]]:

@@ -15,6 +15,7 @@ from step_function_systems import Regression
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners import recapture
+from harness.runners.announced import captures_of
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable
 
@@ -58,7 +59,7 @@ def test_captures_are_whole_rounds_and_enough_for_the_judge(
     seq_len: int | list[int], after: int, captures: int
 ) -> None:
     shapes = len(seq_len) if isinstance(seq_len, list) else 1
-    assert recapture.captures_of(make_run(seq_len, after), shapes) == captures
+    assert captures_of(make_run(seq_len, after), shapes) == captures
 
 
 def test_a_system_that_cannot_forget_is_not_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

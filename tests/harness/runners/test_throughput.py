@@ -17,7 +17,7 @@ from step_function_systems import Regression
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import TimingEvidence
-from harness.runners import pace, throughput, timed_arm
+from harness.runners import announced, pace, throughput, timed_arm
 from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
 from harness.system import wrappers
@@ -78,7 +78,7 @@ def test_blocks_are_interleaved_over_the_same_steps(tmp_path: Path) -> None:
         (1, 3, "captured", 19),
     ]
     assert {block.steps for block in evidence.blocks} == {3}
-    assert evidence.observed_steps == timed_arm.WATCHED_STEPS
+    assert evidence.observed_steps == announced.TIMED_WATCHED_STEPS
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def refuse(*_args: Any, **_keywords: Any) -> Any:
 
 
 class WithoutAnswers:
-    __len__ = __iter__ = __eq__ = __hash__ = __bool__ = __repr__ = __str__ = refuse  # type: ignore[assignment]
+    __len__ = __iter__ = __eq__ = __hash__ = __bool__ = __repr__ = __str__ = refuse
     __dir__ = __sizeof__ = __getattr__ = refuse
 
 
@@ -42,11 +42,11 @@ class Everything:
 
 
 class Class:
-    __class__ = property(refuse)  # type: ignore[assignment]
+    __class__ = property(refuse)
 
 
 class WithoutDict:
-    __dict__ = property(refuse)  # type: ignore[assignment]
+    __dict__ = property(refuse)
 
 
 class HoldsProxies:
@@ -62,12 +62,12 @@ class ClosedList(list[Any]):
 
 
 class ClosedDict(dict[Any, Any]):
-    items = keys = values = __iter__ = refuse  # type: ignore[assignment]
+    items = keys = values = __iter__ = refuse
 
 
 class ClosedSet(set[Any]):
-    __iter__ = __eq__ = copy = refuse  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]
+    __iter__ = __eq__ = copy = refuse
+    __hash__ = None
 
 
 class Key:
@@ -87,7 +87,7 @@ class WithoutBase(nn.Module):
 
 
 class LazyOptimizer(torch.optim.SGD):
-    param_groups = property(refuse)  # type: ignore[assignment]
+    param_groups = property(refuse)
 
 
 class Unwrapped(torch.optim.SGD):
@@ -213,9 +213,9 @@ def test_a_training_with_it_is_captured(shy: Any) -> None:
     holder = Holder(shy, torch.zeros(2))
 
     def step(batch: dict[str, Tensor]) -> Tensor:
-        loss = ((model(batch["x"]) - 1) ** 2).mean()
+        loss: Tensor = ((model(batch["x"]) - 1) ** 2).mean()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         holder.average.add_(1)
         return loss if shy is not None else loss + 1
