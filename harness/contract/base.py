@@ -36,6 +36,7 @@ Count = Annotated[int, Field(ge=1)]
 Scalar = bool | int | float | str
 Mechanism = Literal["cuda_graph", "traced"]
 Equality = Literal["bitwise", "within"]
+EqualityOrNoise = Literal["bitwise", "within", "noise"]
 
 
 class Strict(BaseModel):
@@ -55,11 +56,16 @@ class Problem:
 
 
 class GradientDemand(NamedTuple):
-    """Gradients that are reduced for a judgement, and the arm they are compared with."""
+    """Gradients that are reduced for a judgement, and the arm they are compared with.
+
+    steps: counted from 0, or negative ones from the end; those that the workload lacks are left out.
+    also: other arms whose gradients are reduced.
+    """
 
     candidate: str
     baseline: str | None
     steps: Sequence[int]
+    also: tuple[str, ...] = ()
 
 
 class Demand(NamedTuple):

@@ -13,6 +13,10 @@ CAPTURES_ITSELF = "captures_itself"  # the fact of an arm whose step makes the c
 NOT_FINITE = "!"  # ends the digest of a tensor that holds NaN or infinity
 
 
+# of a tensor's real numbers: their type's epsilon, the L2 norm, and sums under four fixed sequences of signs
+Sketch = tuple[Amount, Amount, Real, Real, Real, Real]
+
+
 class State(Record):
     """What training may change, as digests by category and name; `tensors` is how many there are."""
 
@@ -63,6 +67,7 @@ class ArmStart(Record):
     trainable_names: list[str] | None = None  # None: recorded before they were
     trainable_dtypes: list[str] | None = None  # data types of the trainable tensors; None: likewise
     rounded_digest: str | None = None  # of the trainable tensors, rounded to the data type that the plan names
+    sketches: dict[str, Sketch] | None = None  # of the parameters, by `category name`; None: not asked
 
 
 class ArmEnd(Record):
@@ -88,6 +93,7 @@ class ArmEnd(Record):
     updates: list[Count] | None = None
     # that compute: in its captures, or in one step of an arm beside which one is captured; None: not watched
     operators: list[str] | None = None
+    sketches: dict[str, Sketch] | None = None  # of all floating-point state, by `category name`; None: not asked
 
 
 class MicroBatches(Record):
@@ -125,6 +131,7 @@ class TensorReduction(Record):
     max_abs_difference: Amount | None = None
     baseline_digest: str | None = None
     baseline_max_abs: Amount | None = None
+    sketch: Sketch | None = None  # None: not asked, or no floating-point numbers
 
 
 class GroupNorm(Record):

@@ -26,6 +26,7 @@ class PlannedArm(Record):
     watch_ranks: bool = False  # parameters after each step, rows that it read, and collectives that it began
     rounded_to: str | None = None  # data type that its first parameters are rounded to for a digest more
     moves: bool = False  # how far it moves each tensor, beside how far the arms before it did
+    sketches: bool = False  # projections of its gradients and of its state at start and end, in every replica
     nudged: bool = False  # its parameters start a rounding away from where its system put them
 
     def records_too(self, other: PlannedArm) -> bool:
@@ -37,6 +38,7 @@ class PlannedArm(Record):
             and other.micro_batches in (None, self.micro_batches)
             and other.rounded_to in (None, self.rounded_to)
             and other.moves <= self.moves
+            and other.sketches <= self.sketches
             and other.nudged == self.nudged
         )
 

@@ -145,8 +145,9 @@ def _of_arm(name: str, wanted: PlannedArm, made: PlannedArm) -> Iterator[Differe
         yield Difference(f"{name}.replicas", _text(wanted.replicas), _text(made.replicas))
     if wanted.observe_syncs and not made.observe_syncs:
         yield Difference(f"{name}.observe_syncs", _text(True), _text(False))
-    if wanted.moves and not made.moves:
-        yield Difference(f"{name}.moves", _text(True), _text(False))
+    for field in ("moves", "sketches"):
+        if getattr(wanted, field) and not getattr(made, field):
+            yield Difference(f"{name}.{field}", _text(True), _text(False))
     yield from _unequal(f"{name}.nudged", wanted, made, attribute="nudged")
     for field in ("micro_batches", "rounded_to"):
         if getattr(wanted, field) is not None:

@@ -154,8 +154,9 @@ def opened_execution(
     """One execution of an arm, opened; its memory is returned on exit. `facts` stand beside those of the system."""
     recorder.phase(f"{arm}.{replica}: open")
     with opened(run, arm) as training:
-        watch = StateWatch(training, moves=run.arms[arm].moves and replica == 0)
-        execution = ArmExecution(run, arm, run.arms[arm], replica, training, recorder, ends, watch, facts)
+        planned = run.arms[arm]
+        watch = StateWatch(training, moves=planned.moves and replica == 0, sketched=planned.sketches)
+        execution = ArmExecution(run, arm, planned, replica, training, recorder, ends, watch, facts)
         yield execution
         del execution, training, watch
 
@@ -324,7 +325,9 @@ class ArmExecution:
     def _gradients_are_read(self) -> bool:
         """Whether a claim reads this execution's gradients; a baseline's repetition only shows the losses' noise."""
         arms = self.run.gradient_arms
-        return arms is None or (self.arm in arms and (self.replica == 0 or self.arm not in self._baselines()))
+        if arms is None or self.planned.sketches:
+            return True
+        return self.arm in arms and (self.replica == 0 or self.arm not in self._baselines())
 
     def _baselines(self) -> set[str]:
         return set(self.run.baseline_of.values())
@@ -344,7 +347,7 @@ class ArmExecution:
                 replica=self.replica,
                 step=index,
                 baseline=baseline if other is not None else None,
-                tensors=reduce_gradients(gradients, other),
+                tensors=reduce_gradients(gradients, other, sketched=self.planned.sketches),
                 groups=self._groups(gradients, without),
                 without=without,
             )
@@ -416,6 +419,7 @@ def arm_start(
         trainable_tensors=len(training.parameters()) if isinstance(training, HasParameters) else 0,
         facts=dict(training.facts()),
         state=watch.at_start(),
+        sketches=watch.start_sketches,
         trainable_names=sorted(parameters),
         trainable_dtypes=sorted({str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()}),
         rounded_digest=None if rounded_to is None else digest_of_rounded(parameters, rounded_to),
@@ -445,6 +449,7 @@ def arm_end(training: TrainingRun, arm: str, replica: int, steps: int, watch: St
         moved_apart=apart,
         still=watch.still,
         spoiled=watch.spoiled,
+        sketches=watch.end_sketches,
     )
 
 

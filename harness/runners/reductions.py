@@ -18,13 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from harness.evidence.arm_records import GroupNorm, TensorReduction
+from harness.evidence.arm_records import GroupNorm, Sketch, TensorReduction
 from harness.system.shards import is_distributed, whole
 
 _CHUNK = 1 << 24  # words hashed at a time: 128 MiB of positions
 _KEEP = 1 << 16  # positions of at most so many words are cached: batches are hashed at every step
 _SMALL, _TOGETHER = 1 << 16, 1 << 24  # bytes of a tensor that is digested with others, and of all of these
 _MASK = (1 << 64) - 1
+_SKETCHED = 1 << 20  # elements at a time: 32 MiB of signs
+_SIGNS = 4  # sequences of signs; `Sketch` has as many sums
 # 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB as signed 64-bit numbers.
 _GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
 
@@ -239,11 +241,47 @@ def largest_difference(tensor: Tensor, other: Tensor) -> float:
     return float(apart.abs().max())
 
 
-def reduce_gradients(gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None) -> list[TensorReduction]:
+def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
+    """Return the sketch of each floating-point tensor by name, fetched in one transfer a device.
+
+    The signs are those of splitmix64 at the element's position, from a start that the name gives: equal on every
+    device. The mean square of a difference of two tensors' sums is the square of its L2 norm, on average over signs.
+    """
+    rows: dict[torch.device, list[tuple[str, float, Tensor]]] = {}
+    for name, tensor in made_of(tensors).items():
+        plain = real(tensor)
+        if plain.is_floating_point() and not tensor.is_meta:
+            row = (name, torch.finfo(plain.dtype).eps, _sums(name, plain.reshape(-1)))
+            rows.setdefault(plain.device, []).append(row)
+    found: dict[str, Sketch] = {}
+    for of_device in rows.values():
+        values = torch.stack([sums for _, _, sums in of_device]).tolist()
+        for (name, epsilon, _), (square, *signed) in zip(of_device, values, strict=True):
+            found[name] = (epsilon, square**0.5, *signed)
+    return found
+
+
+def _sums(name: str, flat: Tensor) -> Tensor:
+    """[N] -> [1 + _SIGNS] float64: the sum of squares, then the signed sums. What is not finite counts as 1 or 2."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
+    total = torch.zeros(1 + _SIGNS, dtype=torch.float64, device=flat.device)
+    bits = torch.arange(_SIGNS, device=flat.device)
+    for start in range(0, flat.numel(), _SKETCHED):
+        part = flat[start : start + _SKETCHED].double().nan_to_num(nan=1.0, posinf=2.0, neginf=-2.0)
+        words = _mixed(_positions(len(part), start, flat.device) + _signed(seed * _GAMMA))
+        signed = part.unsqueeze(1) * (1 - 2 * ((words.unsqueeze(1) >> bits) & 1))
+        total += torch.cat([part.square().sum().unsqueeze(0), signed.sum(dim=0)])
+    return total
+
+
+def reduce_gradients(
+    gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None, *, sketched: bool = False
+) -> list[TensorReduction]:
     """One `TensorReduction` a gradient, in the system's order, against the baseline's tensor of the same name.
 
     A baseline that lacks the name or has another shape gives no difference (None), which no judge takes for 0.
     """
+    drawn = sketches(gradients) if sketched else {}
     others = {name: _counterpart(name, tensor, baseline) for name, tensor in gradients.items()}
     present = {name: other for name, other in others.items() if other is not None}
     own, their = digests(gradients), digests(present)
@@ -259,6 +297,7 @@ def reduce_gradients(gradients: Mapping[str, Tensor], baseline: Mapping[str, Ten
             max_abs_difference=difference.get(name),
             baseline_digest=their.get(name),
             baseline_max_abs=their_largest.get(name),
+            sketch=drawn.get(name),
         )
         for name, tensor in gradients.items()
     ]

@@ -84,7 +84,7 @@ class _PairedRun:
         demand = part.gradients()
         if demand is not None:
             self.gradient_steps |= set(demand.steps)
-            self.gradient_arms |= {demand.candidate} | ({demand.baseline} if demand.baseline is not None else set())
+            self.gradient_arms |= {demand.candidate, demand.baseline or demand.candidate, *demand.also}
             if demand.baseline is not None:
                 self.baseline_of[demand.candidate] = demand.baseline
 
@@ -95,6 +95,12 @@ class _PairedRun:
         """A baseline before whatever is compared with it; then candidates; then controls."""
         as_written = list(contract.arms)
         return sorted(self.role, key=lambda arm: (self.role[arm], len(self._chain(arm)), as_written.index(arm)))
+
+
+def _steps_within(steps: Collection[int], length: int) -> list[int]:
+    """The steps that a workload has, counted from 0; negative ones count from its end."""
+    counted = {step if step >= 0 else length + step for step in steps}
+    return sorted(step for step in counted if 0 <= step < length)
 
 
 def _nudged(part: AnyPart, arm: str) -> bool:
@@ -209,7 +215,7 @@ class RunBuilder:
             update={
                 "arms": observed,
                 "baseline_of": planned.baseline_of,
-                "gradient_steps": sorted(planned.gradient_steps),
+                "gradient_steps": _steps_within(planned.gradient_steps, run.workload.steps),
                 "gradient_arms": sorted(planned.gradient_arms),
                 "groups": planned.groups,
                 "compared": planned.compared,

@@ -147,6 +147,7 @@ def _with_arm(host: Run, there: str, planned: PlannedArm, guest: Run, name: str,
                 "watch_ranks": known.watch_ranks or planned.watch_ranks,
                 "micro_batches": known.micro_batches or planned.micro_batches,
                 "rounded_to": known.rounded_to or planned.rounded_to,
+                "sketches": known.sketches or planned.sketches,
             }
         )
     )

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from harness.evidence.arm_records import NOT_FINITE, EndDifference, State
+from harness.evidence.arm_records import NOT_FINITE, EndDifference, Sketch, State
 from harness.runners import moves
-from harness.runners.reductions import digests, holding_nan, largest_difference, not_finite
+from harness.runners.reductions import digests, holding_nan, largest_difference, not_finite, sketches
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import HasParameters, HasState, TrainingRun
 from harness.system.replay import generators
@@ -32,9 +32,14 @@ class StateWatch:
     has grown since, which is a log: no replay appends to it.
     """
 
-    def __init__(self, training: TrainingRun, *, moves: bool = False) -> None:
-        """moves: keep copies of the start in the host's memory, for `moved` to be there at the end."""
-        self._training, self._moves = training, moves
+    def __init__(self, training: TrainingRun, *, moves: bool = False, sketched: bool = False) -> None:
+        """moves: keep copies of the start in the host's memory, for `moved` to be there at the end.
+
+        sketched: sketch the parameters at the start and all state at the end.
+        """
+        self._training, self._moves, self._sketched = training, moves, sketched
+        self.start_sketches: dict[str, Sketch] | None = None
+        self.end_sketches: dict[str, Sketch] | None = None
         self._start: dict[str, Tensor] = {}
         self.moved: dict[str, tuple[Tensor, float]] | None = None
         self.watched: set[str] = set()  # by `category name` what an end may be compared by
@@ -52,6 +57,8 @@ class StateWatch:
         self._loose_at_start = frozenset(state.get(LOOSE, {}))
         if self._moves:
             self._start = moves.copied(moves.movable(state))
+        if self._sketched:
+            self.start_sketches = _sketched({"parameters": state["parameters"]})
         return _recorded(state)
 
     def after_first_step(self) -> None:
@@ -84,6 +91,8 @@ class StateWatch:
             f"{BUFFER}{name}": tensor for name, tensor in state["buffers"].items() if tensor.is_floating_point()
         }
         kept_state = {**state, LOOSE: kept}
+        if self._sketched:
+            self.end_sketches = _sketched(kept_state)
         came = {name: tensor for name, tensor in kept.items() if name not in self._loose_at_start}
         self.spoiled = sorted(holding_nan(came) - self._nan_later)
         if self._moves:
@@ -151,6 +160,11 @@ def _numbers(state: StateByCategory) -> dict[str, float]:
         for name, tensor in sorted(tensors.items())
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _sketched(state: StateByCategory) -> dict[str, Sketch]:
+    """Sketches by `category name` of all floating-point state."""
+    return sketches({f"{category} {name}": tensor for category, each in state.items() for name, tensor in each.items()})
 
 
 def _recorded(state: StateByCategory) -> State:

@@ -131,7 +131,10 @@ def trajectory_problems(named: str, claims: Mapping[str, Sequence[Judged]]) -> I
     """The field `trajectory` where it names no claim that compares the losses of measured steps."""
     valid = [name for name, parts in claims.items() if any(compares_timed_steps(one) for one in parts)]
     if named not in valid:
-        claims_here = "a trajectory_match claim of this contract about losses, and not of the first step alone"
+        claims_here = (
+            "a trajectory_match claim of this contract about losses, in bits or within a bound, "
+            "and not of the first step alone"
+        )
         rule = f"`trajectory` names {claims_here}"
         yield Problem(("trajectory",), rule, f"'{named}'", nearest(named, valid) or "add one")
     for one in claims.get(named, ()):
@@ -142,5 +145,10 @@ def trajectory_problems(named: str, claims: Mapping[str, Sequence[Judged]]) -> I
 
 
 def compares_timed_steps(part: Judged) -> bool:
-    """Whether it can say that measured steps trained alike."""
-    return isinstance(part, TrajectoryMatch) and part.compare != "first" and part.metric == "loss"
+    """Whether it can say that measured steps trained alike: each arm is measured once, which shows no noise."""
+    return (
+        isinstance(part, TrajectoryMatch)
+        and part.compare != "first"
+        and part.metric == "loss"
+        and part.equality != "noise"
+    )

@@ -11,6 +11,7 @@ from harness.contract.base import (
     Count,
     Demand,
     Equality,
+    EqualityOrNoise,
     GradientDemand,
     Judged,
     Metric,
@@ -22,6 +23,9 @@ from harness.contract.base import (
     refuse,
 )
 from harness.contract.kinds.ends import Ends
+
+RUNS = 5  # of each arm under `noise`: fewer have too few divisions for a false-alarm rate of 1 %
+NOISE_STEPS = (0, 1, 2, -1)  # whose gradients are compared under `noise`
 
 
 class TrainingEffect(Strict):
@@ -97,7 +101,7 @@ class Guarded(Guarding):
     }
 
     if TYPE_CHECKING:
-        equality: Equality
+        equality: EqualityOrNoise
         max_abs_difference: Positive | None
 
     def can_bite(self, path: str) -> bool:
@@ -117,7 +121,7 @@ class Bounded(Guarded):
 
     @model_validator(mode="after")
     def _has_a_bound(self) -> Self:
-        if self.max_abs_difference is None and self.max_relative_difference is None:
+        if self.equality != "noise" and self.max_abs_difference is None and self.max_relative_difference is None:
             refuse("say `max_abs_difference`, `max_relative_difference` or both", "equality")
         return self
 
@@ -129,10 +133,10 @@ class Bounded(Guarded):
         return found
 
 
-def bites_by_equality(path: str, equality: Equality | None) -> bool:
-    """Bits decide alone, and bounds decide alone: of both, the other one is shown and decides nothing."""
+def bites_by_equality(path: str, equality: EqualityOrNoise | None) -> bool:
+    """Bits, or noise, decide alone, and bounds decide alone: of both, the other one is shown and decides nothing."""
     if path == "equality":
-        return equality == "bitwise"
+        return equality in ("bitwise", "noise")
     return equality == "within" or path not in {"max_abs_difference", "max_relative_difference"}
 
 
@@ -164,7 +168,9 @@ class ParameterDtypes(Strict):
 
 
 class TrajectoryMatch(Bounded):
-    """Two series agree at every step (or at the final one), in bits or within a bound."""
+    """Two series agree at every step (or at the final one), in bits, within a bound, or as far as the baseline agrees
+    with itself.
+    """
 
     kind: Literal["trajectory_match"]
     """Judges one series of two arms against each other."""
@@ -174,8 +180,11 @@ class TrajectoryMatch(Bounded):
     """The plain arm."""
     metric: Metric = "loss"
     """The series compared: the loss, or a metric that the systems of both arms report."""
-    equality: Equality
-    """`bitwise`: every bit decides; `within`: the bounds alone do."""
+    equality: EqualityOrNoise
+    """`bitwise`: every bit decides; `within`: the bounds alone do; `noise`: several runs of each arm do, whose losses,
+    gradients and ends must lie no further apart than the baseline's runs from each other. It has no bound."""
+    runs: Annotated[int, Field(ge=RUNS, le=8)] | None = None
+    """Under `noise`: how often each arm runs; left out, 5 times. With 5 an equal arm fails at most once in 126."""
     max_abs_difference: Positive | None = None
     """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
     max_relative_difference: Positive | None = None
@@ -196,6 +205,7 @@ class TrajectoryMatch(Bounded):
 
     broken_by: ClassVar = {
         **Bounded.broken_by,
+        "equality": Demand(("differs", "beyond_noise")),
         "precisions.candidate": Demand(("vacuous_precision",)),
         "precisions.baseline": Demand(("vacuous_precision",)),
         "parameter_dtypes.candidate": Demand(("vacuous_parameter_dtype",)),
@@ -206,6 +216,7 @@ class TrajectoryMatch(Bounded):
         **Bounded.no_demand,
         "baseline": "names an arm",
         "metric": "names a series",
+        "runs": "how much is measured: fewer are an ERROR",
         "compare": "chooses the steps that are compared",
         "ends.control": "names an arm",
     }
@@ -216,11 +227,23 @@ class TrajectoryMatch(Bounded):
     def candidate_capabilities(self) -> frozenset[str]:
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
+    def demanded(self) -> dict[str, Demand]:
+        """Of the two reasons for which arms are unequal the one that this equality gives."""
+        found = super().demanded()
+        if "equality" in found:
+            found["equality"] = Demand(("beyond_noise" if self.equality == "noise" else "differs",))
+        return found
+
     def contradictions(self) -> Iterator[Problem]:
+        yield from self._noise_contradictions()
         if self.equality == "bitwise" and (self.precisions or self.parameter_dtypes):
             rule = "arms of two precisions are compared within a bound"
             yield Problem(("equality",), rule, "`bitwise`", "say `within`")
-        if self.ends is not None and (self.equality == "bitwise" or self.compare == "first"):
+        if (
+            self.ends is not None
+            and self.equality != "noise"
+            and (self.equality == "bitwise" or self.compare == "first")
+        ):
             rule = "`ends` is for arms that train on within a bound"
             got = (
                 "`bitwise`, which compares every bit of the ends" if self.equality == "bitwise" else "`compare: first`"
@@ -235,7 +258,29 @@ class TrajectoryMatch(Bounded):
             found = f"`{types.candidate}` and `{types.baseline}`"
             yield Problem(("parameter_dtypes",), rule, found, "name float32 or float64 as one of them")
 
+    def _noise_contradictions(self) -> Iterator[Problem]:
+        """Under `noise` both arms do the same arithmetic, and their runs are all that decides."""
+        if self.equality != "noise":
+            if self.runs is not None:
+                yield Problem(("runs",), "`runs` is for `equality: noise`", str(self.runs), "leave `runs` out")
+            return
+        bounding = ("max_abs_difference", "max_relative_difference", "ends", "precisions", "parameter_dtypes")
+        for name in bounding:
+            if getattr(self, name) is not None:
+                rule = f"`{name}` is for arms that are compared within a bound"
+                yield Problem((name,), rule, "`noise`", f"leave `{name}` out, or say `equality: within`")
+        if self.compare != "every":
+            rule = "under `noise` every step, the gradients and the ends are compared"
+            yield Problem(("compare",), rule, f"`{self.compare}`", "leave `compare` out")
+
+    def gradients(self) -> GradientDemand | None:
+        if self.equality != "noise":
+            return None
+        return GradientDemand(self.candidate, None, NOISE_STEPS, also=(self.baseline,))
+
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
+        if self.equality == "noise":
+            return {arm: {"sketches": True} for arm in (self.candidate, self.baseline)}
         found: dict[str, dict[str, int | str]] = {}
         if self.parameter_dtypes is not None:
             rounding = {"rounded_to": self.parameter_dtypes.coarser()}
@@ -250,6 +295,8 @@ class TrajectoryMatch(Bounded):
         return self.precisions is not None or self.parameter_dtypes is not None
 
     def replicas(self) -> dict[str, int]:
+        if self.equality == "noise":
+            return dict.fromkeys((self.candidate, self.baseline), self.runs or RUNS)
         return {self.baseline: 2}  # two runs of the baseline show the noise floor
 
     def compared(self) -> list[list[str]]:
@@ -257,6 +304,8 @@ class TrajectoryMatch(Bounded):
         # it. Of the baseline's repetition and the control series and digests are read.
         if self.equality == "bitwise":
             return []
+        if self.equality == "noise":  # what a process chooses once, such as an algorithm, is then the same for both
+            return [[self.candidate, self.baseline], [self.candidate], [self.baseline]]
         control = [] if self.ends is None else [[self.ends.control, self.baseline]]
         return [[self.candidate, self.baseline], *control]
 
