@@ -125,9 +125,18 @@ def _may_come_later(entry: Apart) -> bool:
     )
 
 
-def require_equal_ends(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, same_system: bool = True) -> None:
+def require_equal_ends(
+    executions: Mapping[str, ArmEvidence],
+    sheet: Sheet,
+    *,
+    same_system: bool = True,
+    noisy: Collection[str] | None = None,
+) -> None:
     """Settle FAIL unless all end equal in bits with the first one named. Another system's state but its parameters has
-    other names, and is not compared."""
+    other names, and is not compared.
+
+    noisy: by `category name` the tensors that noise may change, which both need to have; anything else it may not.
+    """
     reference_name, reference = next(iter(executions.items()))
     for name, execution in list(executions.items())[1:]:
         ours, theirs = end_of(execution), end_of(reference)
@@ -136,16 +145,20 @@ def require_equal_ends(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, s
             found = differing(ours.state, theirs.state)
             renamed = _renamed(found, execution, reference)
             apart = [
-                str(entry) for entry in found if not (_is_of_a_capture(entry, execution, reference) or entry in renamed)
+                str(entry)
+                for entry in found
+                if not (_is_of_a_capture(entry, execution, reference) or entry in renamed)
+                and (entry.only_one_has_it or f"{entry.category} {entry.name}" not in (noisy or ()))
             ]
-        if ours.trainable_digest != theirs.trainable_digest and not apart:
+        if ours.trainable_digest != theirs.trainable_digest and not apart and noisy is None:
             apart = ["parameters"]
         if apart:
             sheet.figure("state_differing", len(apart), "tensors")
             sheet.figure("first_differing_tensor", apart[0])
+            losses = "have equal losses" if noisy is None else "have losses that noise explains"
             settle(
-                reasons.END_DIFFERS,
-                f"{name} and {reference_name} have equal losses and end apart in {len(apart)} tensors: {some(apart)}",
+                reasons.END_DIFFERS if noisy is None else reasons.BEYOND_NOISE,
+                f"{name} and {reference_name} {losses} and end apart in {len(apart)} tensors: {some(apart)}",
             )
 
 

@@ -82,6 +82,9 @@ END_STATE_UNRECORDED = _undecided(
     "end_state_unrecorded", "The evidence was recorded before the state at the end was; run it again."
 )
 EXCEEDS_TOLERANCE = _fails("exceeds_tolerance", "A difference is larger than the contract's bound.")
+BEYOND_NOISE = _fails(
+    "beyond_noise", "The candidate's runs lie further from the baseline's than its noise explains, or scatter more."
+)
 FROZEN_CHANGED = _fails("frozen_changed", "Tensors that must stay frozen changed during the run.")
 CLIPPED_NORM_EXCEEDED = _fails("clipped_norm_exceeded", "After clipping, a group's norm is above the threshold.")
 TENSORS_MISSING = _fails(
@@ -323,6 +326,12 @@ GRADIENTS_UNDECIDED = _undecided(
 ENDS_UNDECIDED = _undecided("ends_undecided", "A rounding at the start moves every parameter as far as training does.")
 ENDS_UNCOMPARED = _undecided(
     "ends_uncompared", "The baseline ends with a tensor that the candidate has not, or under another name or shape."
+)
+NO_NOISE = _undecided(
+    "no_noise", "The baseline repeats itself in bits, and the candidate does not equal it: noise explains nothing."
+)
+NOISE_HIDES = _undecided(
+    "noise_hides", "The baseline's runs lie so far apart that an arm which is not trained would not show."
 )
 NOISE_ABOVE_TOLERANCE = _undecided(
     "noise_above_tolerance", "The baseline differs from its own repetition by more than the tolerance."

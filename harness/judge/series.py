@@ -244,7 +244,7 @@ def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Boun
     sheet.figure("first_differing_step", found.first_differing, "step")
     if equality == "bitwise":
         sheet.figure("within_upstream_tolerance", found.steps > 0 and found.first_exceeding is None)
-    else:
+    elif equality == "within":
         sheet.figure("first_exceeding_step", found.first_exceeding, "step")
         if bounds.relative is not None:
             sheet.figure("exceeded_bound", found.exceeded_bound)

@@ -1,6 +1,7 @@
 """`trajectory_match`: two arms' losses, or another metric, agree at every step or at one end, in bits or within bounds.
 
 In bits means the state that they end with too; within a bound, how far their parameters end apart is reported.
+Within the baseline's noise (`own_noise`) several runs of both arms are compared, with their gradients and ends.
 The noise floor is the largest absolute difference between the baseline and its own repetition.
 """
 
@@ -25,6 +26,7 @@ from harness.judge.end_state import (
 )
 from harness.judge.guards import require_guards, require_moving, with_control
 from harness.judge.near_ends import require_near_ends
+from harness.judge.own_noise import require_decided, require_within_noise
 from harness.judge.series import (
     Bounds,
     called,
@@ -38,9 +40,13 @@ from harness.judge.series import (
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
+NO_BOUNDS = Bounds(None)
+
 
 def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     """Order: capture, finiteness, equal start and work, the difference, guards, the ends, the noise floor."""
+    if part.equality == "noise":
+        return _judge_by_noise(part, context, sheet)
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     repetitions = replicas(run, part.baseline, max(2, len(run.arms[part.baseline])))[1:]
@@ -103,6 +109,47 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     where = f"at all {found.steps} steps" if part.compare == "every" else f"at the {part.compare} step"
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
     return sheet.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}")
+
+
+def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
+    """Judge every run of both arms, in the same order; ends are part of the difference."""
+    run = context.only_run("paired")
+    ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
+    executions = {}
+    for name, arm in ((theirs, part.baseline), (ours, part.candidate)):
+        for index, each in enumerate(replicas(run, arm, part.replicas()[arm])):
+            require_captured(context, part, arm, each, sheet)
+            executions[name if index == 0 else f"{name} (repetition {index})"] = each
+    baselines = {name: each for name, each in executions.items() if each.start.arm == part.baseline}
+    candidates = {name: each for name, each in executions.items() if name not in baselines}
+    candidate, baseline = candidates[ours], baselines[theirs]
+    found, *repeats = (
+        difference(values(each, part.metric), values(baseline, part.metric), "every", NO_BOUNDS)
+        for each in (candidate, *baselines.values())
+    )
+    note_difference(sheet, found, part.equality, NO_BOUNDS, part.metric)
+    _note_noise(sheet, max(each.largest for each in repeats), found.largest, part.metric)
+    _note_ends(sheet, candidate, baseline, part.metric)
+    note_distance(candidate, baseline, sheet)
+    note_watched(executions, sheet)
+    require_finite(executions, sheet, part.metric)
+    same_system = context.same_system(part.candidate, part.baseline)
+    require_comparable(executions, sheet, frozen=same_system)
+    require_finite_end(executions, sheet)
+    seen = require_within_noise(part, candidates, baselines, sheet, same_system=same_system)
+    for each in baselines.values():
+        require_uncaptured(context, part, part.baseline, each)
+    trained = {**candidates, **baselines}
+    require_guards(part, trained, run, sheet)
+    require_moving(trained, part.metric)
+    watched = with_control(part.guards, executions, run)
+    require_finite_end(watched, sheet)
+    require_recorded(watched)
+    hidden = require_decided(part, seen, candidates, baselines, run)
+    return sheet.held(
+        f"{len(candidates)} runs of {ours} and of {theirs} differ as either arm does from itself, in the "
+        f"{called(part.metric)} of all {found.steps} steps, gradients and ends{hidden}"
+    )
 
 
 def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence, baseline: ArmEvidence) -> None:

@@ -38,7 +38,12 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("trajectories",),
-        deciding=(*_SERIES, _RELATIVE, *_GUARDS),
+        deciding=(
+            *_SERIES,
+            _RELATIVE,
+            Deciding("beyond_noise", "at most", "equality", bound=1.0, when=("equality", "noise")),
+            *_GUARDS,
+        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),

@@ -14,7 +14,7 @@ from harness.judge.verdict import Figure, Verdict
 
 # the judge stops at the loss; the evidence has the end of both arms, too
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")
-TRAINED_APART = (*ENDS_APART, "end_differs")
+TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
 
 
 def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart] | None:

@@ -47,6 +47,9 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         "non finite": "NaN or infinity: a training that shows either has gone wrong, whatever the other arm shows.",
         "noise floor": "The largest difference between two runs of the same baseline; a smaller one between the arms "
         "is no news.",
+        "beyond noise": "How far the runs of two arms lie apart, over what equal arms' own noise makes of it: above 1 "
+        "the arms are unequal.",
+        "hidden": "The smallest difference that the baseline's own noise would have let show.",
         "tolerance": "The largest difference that the contract allows.",
         "upstream tolerance": "The bound that the project which first made the claim demands; the contract may demand "
         "more.",

@@ -129,6 +129,17 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "An operation of the plain step adds in no fixed order: a convolution's backward, a scatter, an attention.",
         "compare arms with `deterministic: true` in bits, or within the baseline's own noise (`equality: noise`)",
     ),
+    "no_noise": (
+        "The arms differ by a rounding, and the baseline has no noise that it could be.",
+        "claim `equality: bitwise`, or `within` a bound for arms that do other arithmetic",
+    ),
+    "noise_hides": (
+        "The baseline's noise grows until its runs end nowhere near each other: many steps, or a high learning rate.",
+        (
+            "compare fewer steps, use deterministic algorithms in both arms, or name a `training_effect` control, "
+            "whose losses may lie further away than the noise"
+        ),
+    ),
     "noise_above_tolerance": (
         "The baseline is not repeatable: atomic additions, a generator that is not seeded, threads that race.",
         "make the baseline repeatable first, or widen the tolerance above its noise",

@@ -30,6 +30,13 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
             "one over the number of steps is an update that came late or never"
         ),
     ),
+    "beyond_noise": (
+        "The candidate trains something else than the baseline, or does it with more noise.",
+        (
+            "look at what the message names: a gradient of an early step, before noise grows, is nearest to the cause; "
+            "an arm that does other arithmetic, as a compiled one does, is for `equality: within`"
+        ),
+    ),
     "exceeds_tolerance": (
         "The arms do other arithmetic, in another order or data type, by more than the bound allows for.",
         "compare the difference with the noise floor: many times of it is a mistake, about once is rounding",
