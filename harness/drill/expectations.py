@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from harness.contract.claims import AnyClaim, CompositeClaim, parts_of
+from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, parts_of
 from harness.judge.verdict import WORST_FIRST, Figure, Status, Verdict
 from harness.system.protocol import Expectation, FaultDescription
 
 Scalar = bool | int | float | str
+
+# What arms that differ are called where bits or bounds decide, and figures that noise makes another number each time.
+_DIFFERENCES = frozenset({"differs", "end_differs", "ends_apart", "exceeds_tolerance"})
+_OF_BITS = frozenset(
+    {"first_differing_step", "steps_differing", "final_parameters_equal", "state_differing"}
+    | {"first_exceeding_step", "exceeded_bound"}
+)
 
 
 def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | None:
@@ -18,10 +26,19 @@ def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | N
     """
     if claim.id in fault.breaks:
         return fault.breaks[claim.id]
-    declared = [fault.breaks[part.kind] for part in parts_of(claim) if part.kind in fault.breaks]
+    declared = [_by_equality(part, fault.breaks[part.kind]) for part in parts_of(claim) if part.kind in fault.breaks]
     if len(declared) < 2:
         return declared[0] if declared else None
     return min(declared, key=lambda expectation: WORST_FIRST.index(Status(expectation.status)))
+
+
+def _by_equality(part: AnyPart, expected: Expectation) -> Expectation:
+    """Return what is expected of a part: under `equality: noise` every difference has one reason."""
+    if part.value_at("equality") != "noise":
+        return expected
+    reason = "beyond_noise" if expected.reason in _DIFFERENCES else expected.reason
+    figures = {name: value for name, value in expected.figures.items() if name not in _OF_BITS}
+    return replace(expected, reason=reason, figures=figures)
 
 
 def seen_figures(verdict: Verdict, names: Mapping[str, object]) -> dict[str, Scalar | None]:
