@@ -3,7 +3,7 @@
 A pair is 5 runs of the baseline, then 5 of the same arm as a candidate, of one process, as a claim with
 `equality: noise` has them executed. Sketches and judgement are the harness's own. Without a GPU the noise is drawn.
 
-    python scripts/noise_on_gpu.py [--pairs 40] [--steps 12] [--output noise_on_gpu.json]
+    python scripts/noise_on_gpu.py [--pairs 40] [--steps 12] [--output noise_on_gpu.json] [--trainers Convolutional …]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from noisy_trainers import Convolutional, Noisy, Scattering
+from noisy_trainers import Convolutional, Loud, Noisier, Noisy, Scattering
 
 from harness.contract.kinds.training import NOISE_STEPS, RUNS, TrajectoryMatch
 from harness.contract.schema import Arm, Workload
@@ -30,7 +30,7 @@ from harness.runners.reductions import reduce_gradients
 from harness.runners.state_watch import Ends, StateWatch
 from harness.system.wrappers import wrap
 
-TRAINERS = (Convolutional, Scattering)
+TRAINERS = {each.__name__: each for each in (Convolutional, Scattering, Noisy, Noisier, Loud)}
 WRAPPED = ("dropped_last_update", "half_moved", "doubled_step", "wiped_moments")  # the harness's own faults
 
 
@@ -118,14 +118,17 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--output", type=Path, default=Path("noise_on_gpu.json"))
+    parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=["Convolutional", "Scattering"])
     arguments = parser.parse_args()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    found = {each.name: measured(each(), arguments.pairs, arguments.steps) for each in TRAINERS}
+    chosen = {name: TRAINERS[name]() for name in arguments.trainers}
+    found = {name: measured(each, arguments.pairs, arguments.steps) for name, each in chosen.items()}
     whole = {"device": device, "torch": torch.__version__, "steps": arguments.steps, "trainers": found}
     arguments.output.write_text(dump_json(whole) + "\n", encoding="utf-8")
     for name, each in found.items():
         accused = f"{each['accused']} of {each['pairs']} equal pairs accused"
-        print(f"{name}: {accused}, {each['found']} of {each['faults']} faults found")
+        hidden = f"hidden by the noise: {', '.join(each['hidden']) or 'none'}"
+        print(f"{name}: {accused}, {each['found']} of {each['faults']} faults found, {hidden}")
 
 
 if __name__ == "__main__":

@@ -126,6 +126,12 @@ class Noisier(Noisy):
     noise = 1e-3
 
 
+class Loud(Noisy):
+    """Each element is off by a third of itself."""
+
+    noise = 0.3
+
+
 class Drowned(Noisy):
     """The noise is ten times the gradient, so that the noise is what is trained."""
 

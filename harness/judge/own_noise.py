@@ -132,6 +132,10 @@ class OwnNoise:
     hidden_way: float | None  # of a parameter's way, the median; None: no parameter moved or was sketched
     seen_way: bool  # some parameter would have shown that it was not trained at all
 
+    def of(self, prefix: str) -> int:
+        """How many features have names that begin so."""
+        return sum(name.startswith(prefix) for group in self.groups for name in group.names)
+
 
 def require_within_noise(
     part: TrajectoryMatch,
@@ -180,11 +184,12 @@ def require_decided(
     if not seen.seen_way and not _would_see_control(part, seen, run):
         settle(
             reasons.NOISE_HIDES,
-            f"the runs of {theirs} lie so far apart in every parameter that one which is not trained at all could not "
-            "be told from them, and no loss shows it",
+            f"the runs of {theirs} end so far apart in every parameter that an arm which is not trained at all would "
+            "end among them, and no loss shows it",
         )
     way = "" if seen.hidden_way is None else f" ends that lie {number(seen.hidden_way)} of a parameter's way apart and"
-    return f"; the noise would hide{way} losses {number(seen.hidden_loss)} apart"
+    gradients, ends = (counted(seen.of(what), noun) for what, noun in (("gradient ", "gradient"), ("end ", "tensor")))
+    return f", {gradients} and {ends} of their ends; the noise would hide{way} losses {number(seen.hidden_loss)} apart"
 
 
 def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Features]:
@@ -289,11 +294,10 @@ def _bits(execution: ArmEvidence) -> tuple[bytes, str, str]:
 
 
 def _note(sheet: Sheet, seen: OwnNoise) -> None:
-    names = [name for group in seen.groups for name in group.names]
     sheet.count("runs_of_each_arm", seen.runs)
     sheet.figure("beyond_noise", seen.separation.beyond, "of what noise explains")
     sheet.figure("furthest_apart", seen.separation.feature)
-    sheet.figure("gradients_compared", sum(name.startswith("gradient ") for name in names), "tensors")
-    sheet.count("end_tensors_compared", sum(name.startswith("end ") for name in names))
+    sheet.figure("gradients_compared", seen.of("gradient "), "tensors")
+    sheet.count("end_tensors_compared", seen.of("end "))
     sheet.figure("hidden_loss_difference", seen.hidden_loss, LOSS)
     sheet.figure("hidden_end_distance", seen.hidden_way, "of the baseline's movement")

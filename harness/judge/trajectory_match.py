@@ -147,8 +147,8 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
     require_recorded(watched)
     hidden = require_decided(part, seen, candidates, baselines, run)
     return sheet.held(
-        f"{len(candidates)} runs of {ours} and of {theirs} differ as either arm does from itself, in the "
-        f"{called(part.metric)} of all {found.steps} steps, gradients and ends{hidden}"
+        f"{len(candidates)} runs of {ours} and of {theirs} differ as those of either arm do, in the "
+        f"{called(part.metric)} of all {found.steps} steps{hidden}"
     )
 
 

@@ -14,6 +14,7 @@ from judge_cases_kernels import PREWARM_CASES, PTX_CASES
 from judge_cases_launched import LAUNCHED
 from judge_cases_long_replay import LONG_CASES
 from judge_cases_mechanisms import MECHANISMS
+from judge_cases_noise import NOISE_CASES
 from judge_cases_peak_memory import PEAK_CASES
 from judge_cases_ranks import AGREE_CASES, AT_RANKS
 from judge_cases_ranks import MATCH_CASES as RANK_MATCH_CASES
@@ -28,7 +29,7 @@ from judge_cases_throughput import OTHER_CASES, THROUGHPUT_CASES
 from judge_cases_training import REPEATABILITY_CASES, TRAJECTORY_CASES
 
 ONE_WRONG_THING: dict[str, list[Case]] = {
-    "trajectory_match": TRAJECTORY_CASES + AT_RANKS,
+    "trajectory_match": TRAJECTORY_CASES + AT_RANKS + NOISE_CASES,
     "repeatability": REPEATABILITY_CASES,
     "gradient_match": GRADIENT_CASES,
     "capture": CAPTURE_CASES,

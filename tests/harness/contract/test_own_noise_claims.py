@@ -1,0 +1,68 @@
+"""`equality: noise` needs no bound, runs both arms several times, and is for trajectories alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from evidence_builders import TRAJECTORY
+from pydantic import ValidationError
+
+from harness.contract.base import GradientDemand
+from harness.contract.kinds.between_steps import Resume
+from harness.contract.kinds.throughput import compares_timed_steps
+from harness.contract.kinds.training import GradientMatch, Repeatability, TrajectoryMatch
+from harness.runners.run_builder import _steps_within
+
+TEXTS = ("id", "max_abs_difference")
+
+
+def claim(**changes: Any) -> TrajectoryMatch:
+    given = {name: value for name, value in TRAJECTORY.items() if name not in TEXTS}
+    return TrajectoryMatch.model_validate({**given, "equality": "noise", **changes})
+
+
+def test_it_needs_no_bound_and_runs_both_arms_alike() -> None:
+    assert list(claim().contradictions()) == []
+    assert claim().replicas() == {"graphed": 5, "ungraphed": 5}
+    assert claim(runs=8).replicas() == {"graphed": 8, "ungraphed": 8}
+    assert claim().gradients() == GradientDemand("graphed", None, (0, 1, 2, -1), also=("ungraphed",))
+    assert claim().demanded()["equality"].reasons == ("beyond_noise",)
+
+
+@pytest.mark.parametrize("runs", [4, 9])
+def test_too_few_runs_for_the_rate_and_too_many_to_divide_are_refused(runs: int) -> None:
+    with pytest.raises(ValidationError, match="runs"):
+        claim(runs=runs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"max_abs_difference": 0.1}, "max_abs_difference"),
+        ({"max_relative_difference": 0.1}, "max_relative_difference"),
+        ({"ends": {"control": "nudged", "at_most": 0.01}}, "ends"),
+        ({"compare": "final"}, "compare"),
+        ({"equality": "bitwise", "max_abs_difference": 0.1, "runs": 5}, "runs"),
+    ],
+)
+def test_what_decides_nothing_under_this_equality_is_refused(changes: dict[str, Any], path: str) -> None:
+    [problem] = claim(**changes).contradictions()
+    assert problem.path == (path,)
+    assert problem.remedy
+
+
+@pytest.mark.parametrize("kind", [GradientMatch, Repeatability, Resume])
+def test_other_kinds_know_no_noise(kind: type) -> None:
+    with pytest.raises(ValidationError, match="'bitwise' or 'within'"):
+        kind.model_validate({"equality": "noise"})  # type: ignore[attr-defined]
+
+
+def test_timed_steps_run_once_and_so_show_no_noise() -> None:
+    assert not compares_timed_steps(claim())
+    assert compares_timed_steps(claim(equality="bitwise", max_abs_difference=0.1))
+
+
+def test_steps_from_the_end_are_counted_within_the_workload() -> None:
+    assert _steps_within([0, 1, 2, -1], 50) == [0, 1, 2, 49]
+    assert _steps_within([0, 1, 2, -1], 2) == [0, 1]

@@ -1,0 +1,77 @@
+"""Cases of a trajectory within the baseline's own noise: five runs of each arm, whose numbers scatter a little."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from evidence_builders import LOSSES, STEPS, TRAJECTORY, arm, graphed, paired, untrained, verdict_of
+from judge_cases import Case
+
+from harness.evidence.arm_records import Sketch
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge.verdict import Verdict
+
+RUNS, NOISE, EPSILON = 5, 1e-4, 2.0**-23
+NOISE_CLAIM: dict[str, Any] = {"equality": "noise", "max_abs_difference": None}
+ALONE: dict[str, Any] = {"guards": {"steps": STEPS}}  # no untrained control shows what a loss could show
+WAY = [f"parameters p{index}" for index in range(4)]
+
+
+def sketched(execution: ArmEvidence, ends: dict[str, Sketch] | None) -> ArmEvidence:
+    """The execution with sketches of a start at 0 and of the given end."""
+    assert execution.end is not None
+    start = execution.start.model_copy(update={"sketches": dict.fromkeys(WAY, (EPSILON, 0.0, 0.0, 0.0, 0.0, 0.0))})
+    end = execution.end.model_copy(update={"sketches": ends})
+    return dataclasses.replace(execution, start=start, end=end)
+
+
+def ending(scatter: np.ndarray[Any, Any], way: float = 1.0) -> dict[str, Sketch]:
+    """Sketches of four parameters: scatter [4, 4] about this way."""
+    return {name: (EPSILON, way, *(way + row).tolist()) for name, row in zip(WAY, scatter, strict=True)}
+
+
+def in_noise(
+    *,
+    off: float = 0.0,
+    noise: float = NOISE,
+    ours: float | None = None,
+    way: float = 1.0,
+    claim: Any = None,
+    **changes: Any,
+) -> Verdict:
+    """The verdict on runs with this noise, of which the candidate's (by `ours`, if given) lie off by so much."""
+    draw = np.random.default_rng(5)
+    executions = []
+    for name, of_arm in (("ungraphed", noise), ("graphed", noise if ours is None else ours)):
+        for replica in range(RUNS):
+            losses = LOSSES + of_arm * draw.normal(size=STEPS) + off * (name == "graphed")
+            execution = (
+                graphed(losses, replica=replica, **changes) if name == "graphed" else arm(name, losses, replica=replica)
+            )
+            executions.append(sketched(execution, ending(of_arm * draw.normal(size=(4, 4)), way)))
+    return verdict_of(TRAJECTORY | NOISE_CLAIM | (claim or {}), paired(*executions, untrained()))
+
+
+def unsketched() -> Verdict:
+    """The verdict on evidence that no sketch was asked of."""
+    runs = [arm("ungraphed", replica=each) for each in range(RUNS)] + [graphed(replica=each) for each in range(RUNS)]
+    return verdict_of(TRAJECTORY | NOISE_CLAIM, paired(*runs, untrained()))
+
+
+NOISE_CASES = [
+    Case("within its own noise", "held", in_noise),
+    Case("beyond its own noise", "beyond_noise", lambda: in_noise(off=0.01)),
+    Case("noisier than the baseline", "beyond_noise", lambda: in_noise(ours=0.01)),
+    Case(
+        "in what noise cannot touch",
+        "beyond_noise",
+        lambda: in_noise(end_state={"generators": {"torch.cpu": "another"}}),
+    ),
+    Case("noise that hides the training", "noise_hides", lambda: in_noise(way=1e-5, claim=ALONE)),
+    Case("noise that hides the ends and no loss", "held", lambda: in_noise(way=1e-5)),
+    Case("a rounding without noise", "no_noise", lambda: in_noise(noise=0.0, off=4e-16)),
+    Case("apart without noise", "beyond_noise", lambda: in_noise(noise=0.0, off=0.01)),
+    Case("noise that was not sketched", "evidence_missing", unsketched),
+]
