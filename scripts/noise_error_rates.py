@@ -39,7 +39,7 @@ def normal(generator: np.random.Generator, columns: int) -> Floats:
 
 def heavy_tailed(generator: np.random.Generator, columns: int) -> Floats:
     """Student's t with two degrees of freedom, which has no variance."""
-    return generator.standard_t(2, (2 * RUNS, columns))
+    return np.asarray(generator.standard_t(2, (2 * RUNS, columns)), dtype=np.float64)
 
 
 def discrete(generator: np.random.Generator, columns: int) -> Floats:

@@ -56,7 +56,7 @@ class Features:
         """Divisions [D, 2n], True for the first half -> shift and noise of it [D, features], 1 where they accuse."""
         ours, theirs = halves / (halves.sum(axis=1, keepdims=True)), ~halves / ((~halves).sum(axis=1, keepdims=True))
         runs = halves.shape[1] // 2
-        centred = self.values - self.values.mean(axis=0)
+        centred, floor = self._scaled()
         squares = centred**2
         mean, other = ours @ centred, theirs @ centred
         unbiased = runs / (runs - 1)
@@ -65,10 +65,17 @@ class Features:
             for half, middle in ((ours, mean), (theirs, other))
         )
         apart = self._of_features((mean - other) ** 2)
-        least = self.columns * self.floor**2
+        least = np.maximum(self.columns * floor**2, _TINY**2)
         shift = np.sqrt(apart / np.maximum((spread + other_spread) / 2, least)) / SHIFT
         away = apart + spread / unbiased
         return shift, np.sqrt(away / np.maximum(other_spread, least)) / NOISIER[self.columns]
+
+    def _scaled(self) -> tuple[Floats, Floats]:
+        """The values about their means, and the floors, over each feature's largest value: their squares are finite."""
+        centred = self.values - self.values.mean(axis=0)
+        size = np.abs(centred).reshape(len(centred), -1, self.columns).max(axis=(0, 2))
+        size = np.maximum(size, self.floor)
+        return centred / np.repeat(size, self.columns), self.floor / size
 
     def spread(self, runs: int) -> Floats:
         """[features]: the pooled spread of one run within its arm, at least the floor; of a sketch as an L2 norm."""
@@ -76,7 +83,8 @@ class Features:
         return np.sqrt(np.maximum(self._of_features(within) / self.columns, self.floor**2))
 
     def _of_features(self, by_column: Floats) -> Floats:
-        return by_column.reshape(*by_column.shape[:-1], -1, self.columns).sum(axis=-1)
+        of_each: Floats = by_column.reshape(*by_column.shape[:-1], -1, self.columns).sum(axis=-1)
+        return of_each
 
 
 @dataclass(frozen=True)
@@ -205,6 +213,8 @@ def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Fe
     names = sorted(set.intersection(*(set(each) for each in sketched)))
     if names:
         table = np.array([[each[name] for name in names] for each in sketched])  # [runs, features, 6]
+        if not np.isfinite(table).all():
+            settle(reasons.NON_FINITE, "a gradient or a tensor of the end is too large for a sum of its numbers")
         floor = ROUNDINGS * (table[:, :, 0] * table[:, :, 1]).max(axis=0)
         yield Features(names, table[:, :, 2:].reshape(len(runs), -1), 4, np.maximum(floor, _TINY))
 
@@ -228,7 +238,7 @@ def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequen
     known = [{name for name in each if name.startswith("gradient ")} for each in theirs]
     for each in ours:
         found = {name for name in each if name.startswith("gradient ")}
-        alone = sorted((found - set.union(*known)) | (set.intersection(*known) - found))
+        alone = sorted((found - set[str]().union(*known)) | (set.intersection(*known) - found))
         if alone:
             settle(reasons.BEYOND_NOISE, f"only one arm has {counted(len(alone), 'tensor')}: {some(alone)}")
 

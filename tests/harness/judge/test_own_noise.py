@@ -238,6 +238,15 @@ def test_of_all_divisions_of_the_same_runs_at_most_one_is_accused(columns: int) 
     assert accused <= 2, "the division and its mirror image"
 
 
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_the_size_of_the_numbers_decides_nothing(size: float) -> None:
+    values = np.random.default_rng(3).normal(size=(10, 24))
+    values[:5, 8] += 50
+    values[:, 12] = 0.0
+    found = separation([replace(features(values * size), floor=np.full(24, 1e-9 * size))])
+    assert (found.feature, found.beyond > 1) == ("8", True)
+
+
 def test_a_run_that_is_off_alone_accuses_nobody() -> None:
     values = np.random.default_rng(1).normal(size=(10, 24))
     values[2] += 1e6
