@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 GATE_PARTS := reports/gates/2026-11-23-h200-gate-one reports/gates/2026-11-23-h200-gate-two
 GATE_PAGE ?= harness-reports/gate
 
-.PHONY: install wheel tools verify test test-slow test-contract lint types site judge-published gate-page clean
+.PHONY: install wheel tools verify test test-shuffled test-slow test-contract lint types site judge-published gate-page clean
 
 install: .venv/installed
 
@@ -38,6 +38,12 @@ verify: install
 
 test: install
 	$(BIN)/python -m pytest -m "not contract and not gpu and not slow" --numprocesses $(JOBS)
+
+# In another order each time, next to two busy processes: no test may depend on its order or on the speed of its machine.
+test-shuffled: SEED := $(shell date +%s)
+test-shuffled: install
+	$(BIN)/python tests/support/next_to_load.py $(BIN)/python -m pytest -m "not contract and not gpu and not slow" \
+		--numprocesses $(JOBS) --shuffle $(SEED)
 
 test-slow: install
 	$(BIN)/python -m pytest -m "slow and not contract and not gpu" --numprocesses $(JOBS)

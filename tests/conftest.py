@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -99,6 +101,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     scheduling = LoadScopeScheduling(config, log)
     scheduling._split_scope = lambda nodeid: TOGETHER.get(PurePath(nodeid.partition("::")[0]).name, nodeid)
     return scheduling
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option --shuffle."""
+    parser.addoption("--shuffle", metavar="SEED", type=int, help="shuffle the files, and the tests of each file")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Return the line with the seed, by which the same order can be had again."""
+    seed = config.getoption("--shuffle")
+    return [] if seed is None else [f"shuffled: --shuffle {seed}"]
+
+
+@pytest.hookimpl(trylast=True)  # other hooks must not sort the tests again
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle the tests. A file's tests stay together, since a fixture of a module is made once for all of them."""
+    seed = config.getoption("--shuffle")
+    if seed is None:
+        return
+    order = random.Random(seed)
+    files = [list(tests) for _, tests in itertools.groupby(items, lambda item: item.path)]
+    order.shuffle(files)
+    for tests in files:
+        order.shuffle(tests)
+    items[:] = itertools.chain(*files)
 
 
 @pytest.fixture(scope="session")
