@@ -6,15 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
 import pytest
 import warm_start
 from process_sweep import MARK, PYTEST_ALLOWED, await_worker, is_pythons, left_after
+from waiting import LIMIT_S, eventually
 
 ROOT = Path(__file__).parents[2]
+HELD_START = ROOT / "tests" / "support" / "held_start"
 CONTRACT = ROOT / "contracts" / "repeatability-v1.yaml"
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 # a shell's number for a signal that came before the first line of the command was reached
@@ -26,7 +27,7 @@ def ended(program: str, *, before: str = "") -> tuple[int, str]:
     """The exit code and what was printed, of a program that has the command's handlers within `with`."""
     body = "\n".join(f"    {line}" for line in program.splitlines())
     whole = f"{COMMAND}{before}\nwith interruption.watched():\n{body}\n"
-    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     return done.returncode, done.stdout
 
 
@@ -34,17 +35,25 @@ def shell_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+# Before it imports each of these a command is held. Python's own start; the first line of the harness; what follows
+# once signals are held; the last library; the system that is to be described, which another process imports.
+BEFORE_IT_HOLDS = ("site", "harness.commands.first_signals")
+MOMENTS = (*BEFORE_IT_HOLDS, "harness.commands.application", "yaml", "reference_impl.system")
+
+
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
-@pytest.mark.parametrize("seconds", [0.08, 0.25, 0.5])
-def test_a_signal_at_the_start_of_a_command_has_its_code(number: signal.Signals, seconds: float) -> None:
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_at_the_start_of_a_command_has_its_code(number: signal.Signals, moment: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "harness", "check", str(CONTRACT)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(seconds)
-        was_there = process.poll() is None
+    variables = {**os.environ, "PYTHONPATH": f"{HELD_START}:{ROOT}", "HOLD_AT": moment}
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(command, stdout=nothing, stderr=pipe, text=True, cwd=tmp_path, env=variables) as process:
+        eventually((tmp_path / f"{moment}.held").exists, f"a command is to import {moment}", process)
         process.send_signal(number)
-        _, printed = process.communicate(timeout=30)
-    allowed = {CODES[number], BEFORE_IT[number]} if was_there else {0}
-    assert shell_code(process.returncode) in allowed or is_pythons(process.returncode, number, printed)
+        (tmp_path / f"{moment}.go").touch()
+        _, printed = process.communicate(timeout=LIMIT_S)
+    allowed = BEFORE_IT[number] if moment in BEFORE_IT_HOLDS else CODES[number]
+    assert shell_code(process.returncode) == allowed or is_pythons(process.returncode, number, printed)
 
 
 @pytest.mark.parametrize(
@@ -65,28 +74,28 @@ def test_what_pythons_own_start_makes_of_an_interrupt(code: int, printed: str, p
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 def test_a_swallowed_signal_still_ends_the_command_with_its_code(number: signal.Signals) -> None:
-    swallow = f"try:\n    os.kill(os.getpid(), {int(number)}); time.sleep(9)\nexcept BaseException: pass"
+    swallow = f"try:\n    os.kill(os.getpid(), {int(number)}); time.sleep(600)\nexcept BaseException: pass"
     program = f"{swallow}\nsys.exit(0)"
     assert ended(program) == (CODES[number], "")
 
 
 def test_nothing_is_judged_after_a_swallowed_signal() -> None:
-    swallow = "try:\n        os.kill(os.getpid(), 15); time.sleep(9)\n    except BaseException: pass"
+    swallow = "try:\n        os.kill(os.getpid(), 15); time.sleep(600)\n    except BaseException: pass"
     program = f"with interruption.interruptible():\n    {swallow}\nprint('HELD')"
     assert ended(program) == (143, "")
 
 
 def test_a_second_signal_cuts_off_nothing() -> None:
     program = (
-        "try:\n    os.kill(os.getpid(), 15); time.sleep(9)\n"
-        "finally:\n    os.kill(os.getpid(), 15); os.kill(os.getpid(), 2); time.sleep(0.05); print('kept')"
+        "try:\n    os.kill(os.getpid(), 15); time.sleep(600)\n"
+        "finally:\n    os.kill(os.getpid(), 15); os.kill(os.getpid(), 2); print('kept')"
     )
     assert ended(program) == (143, "kept\n")
 
 
 def test_a_command_that_does_not_end_is_ended() -> None:
     program = (
-        "while True:\n    try:\n        os.kill(os.getpid(), 15); time.sleep(0.01)\n    except BaseException: pass"
+        "while True:\n    try:\n        os.kill(os.getpid(), 15); time.sleep(600)\n    except BaseException: pass"
     )
     assert ended(program, before="interruption._grace[0] = 0.3") == (143, "")
 
@@ -94,7 +103,7 @@ def test_a_command_that_does_not_end_is_ended() -> None:
 def test_a_hangup_that_was_ignored_stays_so() -> None:
     """`nohup harness verify …`"""
     ignored = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
-    assert ended("os.kill(os.getpid(), 1); time.sleep(0.05); print('on')", before=ignored) == (0, "on\n")
+    assert ended("os.kill(os.getpid(), 1); print('on')", before=ignored) == (0, "on\n")
 
 
 def test_handlers_are_as_they_were_found_afterwards() -> None:
@@ -111,7 +120,7 @@ LATER = "from harness.commands import interruption\nwith interruption.watched():
 def ended_early(number: signal.Signals, *, before: str = "", later: str = LATER) -> tuple[int, str]:
     """What becomes of a program that gets a signal between its first line and the command's handlers."""
     program = EARLY.format(before=before, signal=f"os.kill(os.getpid(), {int(number)})") + later
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     return done.returncode, done.stdout
 
 
@@ -127,10 +136,10 @@ def test_a_signal_that_was_ignored_from_the_start_stays_so() -> None:
 
 def ended_late(number: signal.Signals, first: str = "pass") -> tuple[int, str]:
     """What becomes of a command that gets a signal while the interpreter ends; `first` happens within the command."""
-    send = f"lambda: (os.kill(os.getpid(), {int(number)}), time.sleep(0.05))"
-    program = EARLY.format(before=f"import threading, time\nthreading._register_atexit({send})", signal="")
+    send = f"lambda: os.kill(os.getpid(), {int(number)})"
+    program = EARLY.format(before=f"import threading\nthreading._register_atexit({send})", signal="")
     program += f"from harness.commands import interruption\nwith interruption.watched():\n    {first}\n"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -171,6 +180,6 @@ def test_pytest_ends_with_its_own_code_and_leaves_no_process(
     with warm_start.popen(command, cwd=tmp_path, env=environment, stdout=nothing, stderr=nothing) as process:
         await_worker(process, mark)
         process.send_signal(number)
-        code = process.wait(30)
+        code = process.wait(LIMIT_S)
     assert shell_code(code) in PYTEST_ALLOWED[number]
     assert left_after(mark) == []

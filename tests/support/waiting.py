@@ -1,0 +1,32 @@
+"""Waiting for an event. A test waits for what it needs to see, not for a time in which that mostly happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+LIMIT_S = 120.0  # it only bounds a hang: a busy machine takes seconds for what an idle one does at once
+LOOK_S = 0.01
+Seen = TypeVar("Seen")
+
+
+class Process(Protocol):
+    """As `subprocess.Popen`."""
+
+    def poll(self) -> int | None: ...
+
+
+def eventually(seen: Callable[[], Seen], what: str, of: Process | None = None) -> Seen:
+    """Return what `seen` returns as soon as that is true.
+
+    Raise AssertionError when it is not within `LIMIT_S`, or once the process `of` whose doing it is has ended.
+    """
+    until = time.monotonic() + LIMIT_S
+    ended = False
+    while not (value := seen()):
+        assert not ended, f"the process ended before this: {what}"
+        assert time.monotonic() < until, f"not within {LIMIT_S:g} s: {what}"
+        ended = of is not None and of.poll() is not None  # it may have happened since the last look
+        time.sleep(LOOK_S)
+    return value
