@@ -33,7 +33,7 @@ Description = SystemDescription | SystemResolutionError
 LIMIT_S = 60.0  # for each system; an import of a large package from a cold disk takes long
 MOST_BYTES = 16 * 2**20  # of an answer, and of what is printed meanwhile
 STACK_S = 1.0  # for the process to write down the stack in which it hangs
-ENDING_S = 1.0  # for a process to end that has closed its pipes
+ENDING_S = 10.0  # for a process to end that has closed its pipes
 SHOWN = 300  # characters of the last lines that were printed
 FRAME = re.compile(r'File "([^"<]+)", line (\d+) in')
 

@@ -168,6 +168,7 @@ def test_pytest_ends_with_its_own_code_and_leaves_no_process(
 ) -> None:
     """While a worker sleeps; all are forks. `.ci/long processes` sends signals at fifty moments to what it starts."""
     monkeypatch.setenv(warm_start.COMMANDS, command_server)
+    monkeypatch.setattr("process_sweep.LEFT_S", LIMIT_S)
     from scripted_system import contract_text
 
     contract = tmp_path / "scripted-v1.yaml"

@@ -10,6 +10,7 @@ import pytest
 import random_kills
 import warm_start
 from budget import slow_but
+from waiting import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("warm_commands", "forked")
 
@@ -19,6 +20,8 @@ def forked() -> Iterator[None]:
     """The commands that are killed are forks; `.ci/long kills` starts them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(random_kills, "subprocess", warm_start.Subprocess())
+        patch.setattr(random_kills, "LIMIT_S", LIMIT_S)
+        patch.setattr(random_kills, "LEFT_S", LIMIT_S)
         yield
 
 
@@ -45,7 +48,7 @@ def test_a_gate_that_opens_on_an_unfinished_directory_is_told(
     """As one is that has other verdicts than those of a whole run."""
     random_kills.prepare(tmp_path)
     command = random_kills.Command("verify", tmp_path, "told")
-    assert command.process.wait(60) == 0
+    assert command.process.wait(LIMIT_S) == 0
     [directory] = command.directories()
     assert random_kills.accepted(directory, whole[1], drilled=False) == []
     assert random_kills.accepted(directory, b"other verdicts", drilled=False) == [

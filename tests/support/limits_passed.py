@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,15 +18,21 @@ def clock_of_limits(folder: Path, phase: str, seconds: float) -> SimpleNamespace
 
     It is so many seconds ahead from when a worker whose evidence lies below `folder` stands still in that phase.
     """
-    ahead = looked = 0.0
+    return clock_ahead(lambda: any(_stands_still(path, phase) for path in folder.rglob(HEARTBEAT)), seconds)
+
+
+def clock_ahead(since: Callable[[], bool], seconds: float) -> SimpleNamespace:
+    """The module `time` for what measures a limit. It stands until that is true, and is then so many seconds ahead."""
+    began = time.monotonic()
+    looked, stood = began, 0.0  # when it looked last; how long it stood
 
     def monotonic() -> float:
-        nonlocal ahead, looked
+        nonlocal looked, stood
         now = time.monotonic()
-        if not ahead and now > looked + LOOK_S:
+        if not stood and now > looked + LOOK_S:
             looked = now
-            ahead = seconds * any(_stands_still(path, phase) for path in folder.rglob(HEARTBEAT))
-        return now + ahead
+            stood = (now - began) * since()
+        return now - stood + seconds if stood else began
 
     return SimpleNamespace(monotonic=monotonic)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import time
+import re
 from collections.abc import Sequence
 from pathlib import Path
+
+from waiting import eventually
 
 
 def state(process: int) -> str:
@@ -15,11 +17,12 @@ def state(process: int) -> str:
         return ""
 
 
-def still_alive(processes: Sequence[int], seconds: float = 5.0) -> list[int]:
-    """Those that are alive so long after their kill: a signal takes effect when the kernel next schedules them."""
-    deadline = time.monotonic() + seconds
-    while (alive := [process for process in processes if state(process) not in ("", "Z")]) and (
-        time.monotonic() < deadline
-    ):
-        time.sleep(0.02)
-    return alive
+def pending(process: int) -> set[int]:
+    """Return the numbers of the signals that were sent to a process and have not reached it."""
+    [text] = re.findall(r"^ShdPnd:\t(.+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+    return {number for number in range(1, 65) if int(text, 16) & 1 << (number - 1)}
+
+
+def await_end(*processes: int) -> None:
+    """Wait until none is alive: a signal takes effect when the kernel next schedules the process that it was sent to."""
+    eventually(lambda: all(state(process) in ("", "Z") for process in processes), f"processes {processes} have ended")

@@ -30,7 +30,7 @@ if os.fork() == 0:
         os.execve(sys.executable, [sys.executable, "-S", "-c", code, __file__ + ".daemon"], {})
     os._exit(0)
 import pathlib, time
-while not pathlib.Path(__file__ + ".daemon").exists():
+while not (path := pathlib.Path(__file__ + ".daemon")).exists() or not path.read_text():
     time.sleep(0.01)
 """
 FORGERY = """import os
@@ -40,6 +40,8 @@ for number in range(3, 256):
     except OSError:
         pass
 """
+# What is to hang writes before it that it does so now.
+HANGS = "import time; open(__file__ + '.hangs', 'w'); "
 LAZY = """
         from collections.abc import Mapping
         class Lazy(Mapping):
@@ -80,11 +82,11 @@ STRANGE = {
     "kills_its_parent": Strange("; found a process that killed its parent", "import os; os.kill(os.getppid(), 9)"),
     "last_words": Strange("printed at last 'farewell'", "import os; print('farewell', flush=True); os._exit(3)"),
     # --- it hangs
-    "sleeps": Strange("s ({path}:1)", "import time; time.sleep(600)", hangs=True),
-    "sleeps_described": Strange("s ({path}:12)", body="        import time; time.sleep(600)", hangs=True),
+    "sleeps": Strange("s ({path}:1)", f"{HANGS}time.sleep(600)", hangs=True),
+    "sleeps_described": Strange("s ({path}:12)", body=f"        {HANGS}time.sleep(600)", hangs=True),
     "deaf": Strange(
         "; found no answer after",
-        "import signal, time; signal.signal(15, lambda *_: None); time.sleep(600)",
+        f"import signal; signal.signal(15, lambda *_: None); {HANGS}time.sleep(600)",
         hangs=True,
     ),
     "prints_for_ever": Strange("; found more than 16 MiB of output after", "while True: print('x' * 10**6)"),

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_table import state, still_alive
+from process_table import await_end, pending, state
+from waiting import LIMIT_S, eventually
 
 from harness.processes.kept import KeptProcess
 
@@ -49,17 +49,14 @@ def ids(tmp_path: Path) -> Path:
     return tmp_path / "ids"
 
 
-def gone(ids: Path) -> bool:
-    """Whether the daemon that came of a command has ended; it has been there."""
+def await_end_of(ids: Path) -> None:
+    """Wait until the daemon that came of a command has ended; it has been there."""
     [process] = map(int, ids.read_text().split())
-    return still_alive([process]) == []
+    await_end(process)
 
 
-def until_written(path: Path) -> None:
-    until = time.monotonic() + 30
-    while not (path.exists() and path.read_text().endswith("\n")):
-        assert time.monotonic() < until, f"nothing wrote {path.name}"
-        time.sleep(0.01)
+def await_line(path: Path, lines: int = 1) -> None:
+    eventually(lambda: path.exists() and path.read_text().count("\n") >= lines, f"{path.name} has lines")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +71,7 @@ def until_written(path: Path) -> None:
 )
 def test_the_exit_code_is_that_of_the_command(program: str, code: int) -> None:
     with KeptProcess(python(program)) as kept:
-        assert kept.wait(30) == code
+        assert kept.wait(LIMIT_S) == code
         assert kept.poll() == code
 
 
@@ -117,25 +114,25 @@ def test_a_command_that_cannot_start_is_an_error_with_its_name() -> None:
 
 def test_a_daemon_ends_with_the_command_that_left_it(ids: Path) -> None:
     with KeptProcess(python(f"{DAEMON}{WAIT_FOR_IT}\nos._exit(3)", ids)) as kept:
-        assert kept.wait(30) == 3
-        assert gone(ids)
+        assert kept.wait(LIMIT_S) == 3
+        await_end_of(ids)
 
 
 def test_a_daemon_ends_when_the_command_is_killed(ids: Path) -> None:
     with KeptProcess(python(f"{DAEMON}{WAIT_FOR_IT}\ntime.sleep(600)", ids)) as kept:
-        until_written(ids)
+        await_line(ids)
         assert kept.poll() is None
         kept.kill()
         assert kept.returncode == -signal.SIGKILL
-        assert gone(ids)
+        await_end_of(ids)
 
 
 def test_a_stopped_keeper_is_no_escape(ids: Path) -> None:
     program = f"{DAEMON}{WAIT_FOR_IT}\nos.kill(os.getppid(), 19); time.sleep(600)"
     with KeptProcess(python(program, ids)) as kept:
-        until_written(ids)
+        await_line(ids)
         kept.kill()
-        assert gone(ids)
+        await_end_of(ids)
 
 
 def test_what_a_killed_keeper_leaves_is_known_by_its_token(ids: Path) -> None:
@@ -143,26 +140,27 @@ def test_what_a_killed_keeper_leaves_is_known_by_its_token(ids: Path) -> None:
     marked = DAEMON.replace(", {})", ", dict(os.environ))")
     program = f"{marked}{WAIT_FOR_IT}\nos.kill(os.getppid(), 9); time.sleep(600)"
     with KeptProcess(python(program, ids)) as kept:
-        assert kept.wait(30) == -signal.SIGKILL
-        assert gone(ids)
+        assert kept.wait(LIMIT_S) == -signal.SIGKILL
+        await_end_of(ids)
 
 
 def test_a_command_dies_with_its_keeper_though_it_carries_no_token(tmp_path: Path) -> None:
     note = tmp_path / "note"
     kills = (
-        "import os, time; open(os.sys.argv[1], 'w').write(f'{os.getpid()}\\n'); os.kill(os.getppid(), 9); time.sleep(9)"
+        "import os, time; open(os.sys.argv[1], 'w').write(f'{os.getpid()}\\n'); os.kill(os.getppid(), 9); time.sleep(600)"
     )
     program = f"import os, sys; os.execve(sys.executable, [sys.executable, '-S', '-c', {kills!r}, sys.argv[1]], {{}})"
     with KeptProcess(python(program, note)) as kept:
-        assert kept.wait(30) == -signal.SIGKILL
-        assert gone(note)
+        assert kept.wait(LIMIT_S) == -signal.SIGKILL
+        await_end_of(note)
 
 
-def test_processes_that_fork_without_end_are_ended() -> None:
+def test_processes_that_fork_without_end_are_ended(ids: Path) -> None:
     """Each in a session of its own, so that no group has them all."""
-    program = "import os\nwhile True:\n    if os.fork(): os._exit(0)\n    os.setsid()"
-    with KeptProcess(python(f"import os, time\nif os.fork():\n    time.sleep(600)\n{program}")) as kept:
-        time.sleep(0.1)
+    note = "open(os.sys.argv[1], 'a').write('forked\\n')"
+    program = f"import os\nwhile True:\n    if os.fork(): os._exit(0)\n    os.setsid()\n    {note}"
+    with KeptProcess(python(f"import os, time\nif os.fork():\n    time.sleep(600)\n{program}", ids)) as kept:
+        await_line(ids, 20)
         kept.kill()
         assert kept.returncode == -signal.SIGKILL
 
@@ -174,13 +172,13 @@ def test_terminate_reaches_the_command_and_a_group_can_be_stopped() -> None:
         with kept.stdout as output:
             assert output.readline() == b"up\n"
             kept.signal_group(signal.SIGSTOP)
-            while state(kept.pid) != "T":  # else SIGTERM may come first
-                time.sleep(0.01)
+            eventually(lambda: state(kept.pid) == "T", "it is stopped")  # else SIGTERM may come first
             kept.terminate()
+            eventually(lambda: signal.SIGTERM in pending(kept.pid), "SIGTERM has come")
             with pytest.raises(subprocess.TimeoutExpired):
-                kept.wait(0.2)
+                kept.wait(0.0)
             kept.signal_group(signal.SIGCONT)
-            assert kept.wait(30) == -signal.SIGTERM
+            assert kept.wait(LIMIT_S) == -signal.SIGTERM
         kept.terminate()  # what has ended gets no signal
         kept.signal_group(signal.SIGKILL)
 
@@ -196,6 +194,6 @@ def parent(ids: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_everything_ends_with_a_parent_that_is_killed(ids: Path, parent: subprocess.Popen[bytes]) -> None:
-    until_written(ids)
+    await_line(ids)
     parent.kill()
-    assert gone(ids)
+    await_end_of(ids)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from installed_packages import record_installed
-from process_table import still_alive
-from strange_systems import STRANGE
+from limits_passed import clock_ahead
+from process_table import await_end
+from strange_systems import HANGS, STRANGE
+from waiting import LIMIT_S
 
 from harness.contract.load import load_contracts
 from harness.errors import SystemResolutionError
@@ -61,8 +63,19 @@ def test_each_way_to_misbehave_costs_one_description_and_says_what_was_found(str
     assert wrong == {}
 
 
+def limited_once_it_hangs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The second that a system has begins when a system stands where it hangs, however long it takes to get there."""
+    monkeypatch.setattr(described, "time", clock_ahead(lambda: any(folder.glob("*.hangs")), 1.0))
+    monkeypatch.setattr(described, "STACK_S", LIMIT_S)
+
+
 @pytest.mark.parametrize("name", [name for name, one in STRANGE.items() if one.hangs])
-def test_a_system_that_hangs_has_its_seconds_and_no_more(strange: Path, name: str) -> None:
+def test_a_system_that_hangs_has_its_seconds_and_no_more(
+    strange: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    limited_once_it_hangs(monkeypatch, strange)
+    if name == "deaf":  # it never gives the stack that the others give once they have a turn
+        monkeypatch.setattr(described, "STACK_S", 0.1)
     with pytest.raises(SystemResolutionError) as caught:
         answer = describe_all([system(name)], limit_s=1.0)[system(name)]
         assert isinstance(answer, SystemResolutionError)
@@ -71,10 +84,12 @@ def test_a_system_that_hangs_has_its_seconds_and_no_more(strange: Path, name: st
     assert found_in(name, strange) in str(caught.value)
 
 
-@pytest.mark.parametrize(("does", "limit_s"), [("raise OSError('gone')", 60.0), ("import time; time.sleep(600)", 1.0)])
+@pytest.mark.parametrize(("does", "limit_s"), [("raise OSError('gone')", 60.0), (f"{HANGS}time.sleep(600)", 1.0)])
 def test_what_a_library_of_any_folder_does_is_told_by_the_systems_line(
-    strange: Path, does: str, limit_s: float
+    strange: Path, monkeypatch: pytest.MonkeyPatch, does: str, limit_s: float
 ) -> None:
+    if limit_s == 1.0:
+        limited_once_it_hangs(monkeypatch, strange)
     name = f"installed_and_{does.partition(' ')[0]}s"
     record_installed(strange, {f"{name}.py": f"def load():\n    {does}\n"})
     (strange / f"stranger_{name}.py").write_text(f"import {name}\n\n{name}.load()\n")
@@ -84,7 +99,7 @@ def test_what_a_library_of_any_folder_does_is_told_by_the_systems_line(
 
 def test_a_daemon_that_the_import_left_is_gone(strange: Path) -> None:
     assert describe(system("leaves_a_daemon")).name == "strange"
-    assert still_alive([int((strange / "stranger_leaves_a_daemon.py.daemon").read_text())]) == []
+    await_end(int((strange / "stranger_leaves_a_daemon.py.daemon").read_text()))
 
 
 def test_what_an_earlier_system_left_is_not_another_ones_fault(strange: Path) -> None:
