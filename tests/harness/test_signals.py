@@ -94,9 +94,7 @@ def test_a_second_signal_cuts_off_nothing() -> None:
 
 
 def test_a_command_that_does_not_end_is_ended() -> None:
-    program = (
-        "while True:\n    try:\n        os.kill(os.getpid(), 15); time.sleep(600)\n    except BaseException: pass"
-    )
+    program = "while True:\n    try:\n        os.kill(os.getpid(), 15); time.sleep(600)\n    except BaseException: pass"
     assert ended(program, before="interruption._grace[0] = 0.3") == (143, "")
 
 

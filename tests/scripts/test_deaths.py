@@ -9,6 +9,7 @@ import gpu_deaths
 import pytest
 from death_table import STRANGER_PHASES, Outcome, contract_text, print_outcomes, verified
 from limits_passed import clock_of_limits
+from waiting import LIMIT_S
 
 from harness.contract.load import load_contracts
 
@@ -33,7 +34,7 @@ PART = (
     ("first_step", "overrun"),
 )
 
-DESCRIBE_S = 3.0  # a fork that describes answers within a twentieth of a second
+DESCRIBE_S = 20.0  # a fork that describes answers within a twentieth of a second, where it has a turn
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
     folder = tmp_path_factory.mktemp("deaths")
     clock = clock_of_limits(folder, "first_step_overrun.0: steps", deaths.OVERRUN_S)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("death_table.LEFT_S", LIMIT_S)
         patch.setattr("tempfile.tempdir", str(folder))
         patch.setattr("harness.runners.watched_worker.time", clock)
         patch.setattr("harness.runners.supervisor.ENDED_TOGETHER_S", 0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from waiting import eventually
@@ -24,5 +23,5 @@ def pending(process: int) -> set[int]:
 
 
 def await_end(*processes: int) -> None:
-    """Wait until none is alive: a signal takes effect when the kernel next schedules the process that it was sent to."""
+    """Wait until none is alive: a signal takes effect when the kernel next gives its process a turn."""
     eventually(lambda: all(state(process) in ("", "Z") for process in processes), f"processes {processes} have ended")

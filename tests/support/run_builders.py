@@ -9,7 +9,7 @@ WORKLOAD = Workload(model="m", batch_size=4, seq_len=16, steps=3)
 SYSTEM = "some.system:System"
 
 
-def stand_in_run(behaviour: str, *, wall_limit_s: float = 60.0, heartbeat_s: float = 60.0, **settings: object) -> Run:
+def stand_in_run(behaviour: str, *, wall_limit_s: float = 300.0, heartbeat_s: float = 300.0, **settings: object) -> Run:
     """A run for the stand-in probe of `stand_in/`."""
     return Run(
         id=f"c+w+{behaviour}",

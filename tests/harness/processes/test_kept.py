@@ -146,9 +146,8 @@ def test_what_a_killed_keeper_leaves_is_known_by_its_token(ids: Path) -> None:
 
 def test_a_command_dies_with_its_keeper_though_it_carries_no_token(tmp_path: Path) -> None:
     note = tmp_path / "note"
-    kills = (
-        "import os, time; open(os.sys.argv[1], 'w').write(f'{os.getpid()}\\n'); os.kill(os.getppid(), 9); time.sleep(600)"
-    )
+    writes = "import os, time; open(os.sys.argv[1], 'w').write(f'{os.getpid()}\\n')"
+    kills = f"{writes}; os.kill(os.getppid(), 9); time.sleep(600)"
     program = f"import os, sys; os.execve(sys.executable, [sys.executable, '-S', '-c', {kills!r}, sys.argv[1]], {{}})"
     with KeptProcess(python(program, note)) as kept:
         assert kept.wait(LIMIT_S) == -signal.SIGKILL

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 from run_builders import stand_in_run
+from waiting import LIMIT_S
 
 from harness.evidence.files import read_model
 from harness.evidence.run_records import ArmFailed
@@ -22,7 +23,6 @@ from harness.runners.supervisor import Company, execute
 from harness.runners.watched_worker import WatchedWorker
 
 pytestmark = pytest.mark.usefixtures("stand_in")
-SECONDS = 0.4
 
 
 def test_meanwhile_the_other_is_stopped_and_its_seconds_are_told(tmp_path: Path) -> None:
@@ -30,14 +30,14 @@ def test_meanwhile_the_other_is_stopped_and_its_seconds_are_told(tmp_path: Path)
     company = Company()
     # the limits count no second in which it was stopped
     ticking = stand_in_run("ticks", moments=moments_of, until=until_there)
-    measuring = stand_in_run("measures_alone", seconds=SECONDS, moments=moments_of, until=until_there)
+    measuring = stand_in_run("measures_alone", moments=moments_of, until=until_there)
     beside = threading.Thread(target=execute, args=(ticking, tmp_path / "ticks"), kwargs={"company": company})
     beside.start()
     death = execute(measuring, tmp_path / "alone", company=company)
-    beside.join(30)
+    beside.join(LIMIT_S)
     assert death is None
     began, ended = (float(word) for word in (tmp_path / "until").read_text().split())
-    moments = [float(line) for line in (tmp_path / "moments").read_text().splitlines()]
+    moments = [float(line.split()[1]) for line in (tmp_path / "moments").read_text().splitlines()]
     assert [moment for moment in moments if began < moment < ended] == []
     assert moments[0] < began < ended < moments[-1]
     [(since, until)] = read_model(tmp_path / "ticks" / "process.json", ProcessTimes).stopped

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from pathlib import Path
-from time import sleep
 
 import pytest
 from run_builders import stand_in_run
+from waiting import LIMIT_S, eventually
 
 from harness.evidence.environment import Machine
 from harness.runners import schedule, supervisor
@@ -18,19 +20,24 @@ MACHINE = Machine(False, "this machine has no CUDA device", (), 64.0)
 
 
 class Supervisor:
-    """In place of a worker's: notes that it began and that it ended, which takes it a while."""
+    """In place of a worker's: notes that it began, and that it ended, which it does once it is waited for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.noted: list[str] = []
         self.began = threading.Event()
+        self._schedules = threading.get_ident()
         monkeypatch.setattr(supervisor, "execute", self._execute)
 
     def _execute(self, *_: object, stop: threading.Event, **__: object) -> None:
         self.noted.append("began")
         self.began.set()
-        stop.wait(10)
-        sleep(0.2)
+        assert stop.wait(LIMIT_S)
+        eventually(self._is_waited_for, "the schedule waits for what is at work")
         self.noted.append("ended")
+
+    def _is_waited_for(self) -> bool:
+        frames = traceback.walk_stack(sys._current_frames()[self._schedules])
+        return any(frame.f_code is threading.Condition.wait_for.__code__ for frame, _ in frames)
 
 
 @pytest.fixture
@@ -45,7 +52,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, until: threading.Event) -> None:
     def interrupted(thread: threading.Thread) -> None:
         start(thread)
         monkeypatch.setattr(threading.Thread, "start", start)
-        assert until.wait(10)
+        assert until.wait(LIMIT_S)
         raise SystemExit(143)
 
     plan = Schedule(MACHINE, Interpreters(0))
@@ -66,15 +73,12 @@ def test_what_such_a_thread_has_not_begun_it_never_does(worker: Supervisor, monk
 
     def late(plan: Schedule, task: schedule.Task) -> None:
         arrived.set()
-        over.wait(10)
+        over.wait(LIMIT_S)
         one(plan, task)
         worker.noted.append("left")
 
     monkeypatch.setattr(schedule.Schedule, "_one", late)
     cut_off(monkeypatch, until=arrived)
     over.set()
-    for _ in range(100):
-        if worker.noted:
-            break
-        sleep(0.02)
+    eventually(lambda: worker.noted, "the thread is over")
     assert worker.noted == ["left"]

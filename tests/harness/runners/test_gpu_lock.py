@@ -10,16 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S
 
 from harness.errors import HarnessError
 from harness.runners.gpu_lock import gpu_lock, lock_path
 
 HOLD = """
-import sys, time
+import sys
 from harness.runners.gpu_lock import gpu_lock
 with gpu_lock("GPU-a", print):
     print("held", flush=True)
-    time.sleep(float(sys.argv[1]))
+    sys.stdin.read()
 """
 
 
@@ -29,8 +30,9 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", None)
 
 
-def _holder(seconds: float) -> subprocess.Popen[bytes]:
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(seconds)], stdout=subprocess.PIPE)
+def _holder() -> subprocess.Popen[bytes]:
+    """Return a process that holds the lock until its stdin is closed."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
     return holder
@@ -44,14 +46,21 @@ def test_a_free_gpu_is_not_waited_for() -> None:
 
 def test_a_gpu_in_use_is_waited_for_and_the_wait_is_announced() -> None:
     said: list[str] = []
-    with _holder(1.0) as holder:
-        with gpu_lock("GPU-a", said.append):
-            assert holder.poll() is not None or holder.wait(5) == 0  # its block is over
+    with _holder() as holder:
+        assert holder.stdin is not None
+        release = holder.stdin.close
+
+        def say(text: str) -> None:
+            said.append(text)
+            release()
+
+        with gpu_lock("GPU-a", say):
+            assert holder.wait(LIMIT_S) == 0  # its block is over
         assert said == ["waiting for GPU-a: another run is using this GPU"]
 
 
 def test_a_killed_holder_leaves_the_gpu_free() -> None:
-    with _holder(600.0) as holder:
+    with _holder() as holder:
         holder.kill()
     said: list[str] = []
     with gpu_lock("GPU-a", said.append):

@@ -30,7 +30,7 @@ RUN = Run(
     fault="odd_key",
     fault_arms=["nf4"],
 )
-PROLOGUE = "import json, pathlib, sys, time; run = sys.stdin.readline(); "
+PROLOGUE = "import json, os, pathlib, sys, time; run = sys.stdin.readline(); "
 SOUND = (
     f"print('noise\\n{READY}', flush=True); line = sys.stdin.readline(); "
     f"print('x' * 200_000, file=sys.stderr); print('noise'); print(json.dumps({MEMORY.model_dump()}))"
@@ -62,10 +62,17 @@ def test_it_is_asked_about_one_arm_without_a_fault(process: list[str], tmp_path:
     assert (asked.fault, asked.fault_arms, list(asked.arms)) == (None, [], ["nf4"])
 
 
-def test_it_is_over_before_the_worker_goes_on(process: list[str]) -> None:
+def test_it_is_over_before_the_worker_goes_on(process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Only then has it given its memory back."""
-    process.append(f"{SOUND}; sys.stdout.flush(); sys.stdout.close(); time.sleep(0.3)")
+    process.append(f"{SOUND}; sys.stdout.flush(); os.close(1); sys.stdin.read()")
     with MemoryProbe(RUN, "nf4") as probe:
+        wait = probe._process.wait
+
+        def let_it_end() -> int:
+            probe._input.close()
+            return wait()
+
+        monkeypatch.setattr(probe._process, "wait", let_it_end)
         probe.wait_until_ready()
         probe.measure()
         assert probe._process.poll() == 0
@@ -89,7 +96,7 @@ WRONG = {
     "prints nothing": (f"print('{READY}', flush=True); sys.stdin.readline()", rf"gave no result: '{READY}'"),
     "hangs while it opens": ("time.sleep(600)", r"took more than 0.5 s: measuring a step's memory ended with -9: "),
     "hangs while it measures": (
-        f"print('{READY}', flush=True); print('here', file=sys.stderr, flush=True); time.sleep(600)",
+        f"print('here', file=sys.stderr, flush=True); print('{READY}', flush=True); time.sleep(600)",
         r"took more than 0.5 s: measuring a step's memory ended with -9: here",
     ),
 }
@@ -99,10 +106,13 @@ WRONG = {
 def test_the_end_of_one_that_gives_nothing(process: list[str], monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     program, told = WRONG[how]
     process.append(program)
-    if how.startswith("hangs"):
-        monkeypatch.setattr(memory_probe, "LIMIT_S", 0.5)
-    with pytest.raises(RuntimeError, match=told):
-        measured()
+    with pytest.raises(RuntimeError, match=told), MemoryProbe(RUN, "nf4") as probe:
+        if how == "hangs while it opens":
+            monkeypatch.setattr(memory_probe, "LIMIT_S", 0.5)
+        probe.wait_until_ready()
+        if how == "hangs while it measures":
+            monkeypatch.setattr(memory_probe, "LIMIT_S", 0.5)
+        probe.measure()
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from planning import NO_GPU
-from process_table import still_alive
+from process_table import await_end
 from run_builders import make_contract
+from waiting import eventually
 
 from harness.contract.schema import Contract
 from harness.evidence.plan_records import Run
@@ -70,7 +71,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Verdict]:
         execute(run, directory)
     evidence = read_run(directory)[1]
     verdicts = {claim.id: judge_unit(contract, claim, "w", [evidence]) for claim in contract.claims}
-    assert not still_alive([int(line) for line in note.read_text().split()])
+    await_end(*map(int, note.read_text().split()))
     left = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if "attempt" not in path.parts[-2]}
     kept = {name for name in left if not name.startswith("attempt.")}
     assert kept == {
@@ -98,12 +99,11 @@ def test_a_session_that_is_stopped_leaves_no_rank(tmp_path: Path) -> None:
 
     def stop_in_the_steps(progress: Progress) -> None:
         if progress.phase == "hangs.0: steps":
-            while len((tmp_path / "note").read_text().split()) < 2:
-                stop.wait(0.05)
+            eventually(lambda: (tmp_path / "note").read_text().count("\n") == 2, "both ranks are there")
             stop.set()
 
     with pytest.raises(Stopped):
         execute(run, tmp_path / "run", stop_in_the_steps, stop=stop)
     ranks = [int(line) for line in (tmp_path / "note").read_text().split()]
     assert len(ranks) == 2
-    assert not still_alive(ranks)
+    await_end(*ranks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ from typing import Any
 import pytest
 from between_steps import RESUME
 from planning import NO_GPU
+from process_table import await_end
 from run_builders import make_contract
+from waiting import eventually
 
 from harness.contract.schema import Contract
 from harness.evidence.plan_records import Run
@@ -84,14 +85,12 @@ def test_a_command_that_is_stopped_leaves_neither_process_nor_checkpoint(tmp_pat
 
     def stop_when_it_hangs(progress: Progress) -> None:
         if progress.phase == "plain.0: save earlier":
-            while not (tmp_path / "note").exists():
-                stop.wait(0.05)
+            eventually(lambda: (tmp_path / "note").exists() and (tmp_path / "note").read_text(), "it hangs")
             stop.set()
 
     with pytest.raises(Stopped):
         execute(run, tmp_path / "run", stop_when_it_hangs, stop=stop)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "note").read_text()), 0)
+    await_end(int((tmp_path / "note").read_text()))
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from process_table import still_alive
+from process_table import await_end
 from run_builders import stand_in_run
+from waiting import LIMIT_S, eventually
 
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
@@ -66,25 +67,18 @@ def test_what_ends_a_worker_may_end_its_session_before_a_death_is_written(
 ) -> None:
     """Of a job that is cancelled, or a node that is lost, one process ends before the other: that run has no result."""
     monkeypatch.setattr(supervisor, "ENDED_TOGETHER_S", 60.0)
-    stop, raised = threading.Event(), list[BaseException]()
+    waited: list[float | None] = []
 
-    def executing() -> None:
-        try:
-            execute(stand_in_run("killed", number=int(number)), tmp_path / "run", stop=stop)
-        except Stopped as error:
-            raised.append(error)
+    class SetMeanwhile(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout)
+            self.set()
+            return True
 
-    thread = threading.Thread(target=executing)
-    thread.start()
-    until = time.monotonic() + 30
-    while not (tmp_path / "run" / "process.json").exists() and time.monotonic() < until:  # the worker is gone
-        time.sleep(0.01)
-    time.sleep(0.2)
-    waits = thread.is_alive()
-    stop.set()
-    thread.join(30)
-    assert waits
-    assert raised
+    with pytest.raises(Stopped):
+        execute(stand_in_run("killed", number=int(number)), tmp_path / "run", stop=SetMeanwhile())
+    assert waited == [60.0]
+    assert (tmp_path / "run" / "process.json").exists()  # the worker is gone
     assert not (tmp_path / "run" / "death.json").exists()
 
 
@@ -274,7 +268,7 @@ def test_no_process_outlives_its_run(tmp_path: Path, fast_clock: Callable[[str],
     assert (death is not None) == then_hang
     processes = [int(line) for line in children.read_text().split()]
     assert len(processes) == 2
-    assert still_alive(processes) == []
+    await_end(*processes)
 
 
 def test_workers_get_a_repeatable_environment(tmp_path: Path) -> None:
@@ -318,18 +312,16 @@ def test_ending_the_supervisor_ends_the_worker(tmp_path: Path, number: signal.Si
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     arguments = [sys.executable, "-c", SUPERVISE, str(tmp_path / "run"), str(children)]
     supervisor = subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL)
-    worker = _wait_for_worker(children)
+    worker = _wait_for_worker(children, supervisor)
     supervisor.send_signal(number)
-    assert supervisor.wait(20) == code
-    assert still_alive([worker, *map(int, children.read_text().split())]) == []
+    assert supervisor.wait(LIMIT_S) == code
+    await_end(worker, *map(int, children.read_text().split()))
     assert not (tmp_path / "run" / "death.json").exists()  # nobody judged: the evidence is incomplete
 
 
-def _wait_for_worker(children: Path) -> int:
+def _wait_for_worker(children: Path, supervisor: subprocess.Popen[bytes]) -> int:
     """The worker's process id, once its children run."""
-    deadline = time.monotonic() + 30
-    while not (children.exists() and len(children.read_text().split()) == 2):
-        assert time.monotonic() < deadline, "the worker never started its children"
-        time.sleep(0.05)
+    started = lambda: children.exists() and children.read_text().endswith("\n")
+    eventually(started, "the worker has started its children", supervisor)
     child = int(children.read_text().split()[0])
     return int(Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[1])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from harness.evidence.run_records import Telemetry
 from harness.runners import telemetry
@@ -149,10 +149,7 @@ def sampled(monkeypatch: pytest.MonkeyPatch, phases: list[str]) -> Telemetry:
         return asked[-1]
 
     with Sampler(None, {SESSION}, phase) as sampler:
-        deadline = time.monotonic() + 20
-        while len(asked) < 2 * len(phases):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        eventually(lambda: len(asked) >= 2 * len(phases), "each phase is seen")
     return sampler.telemetry()
 
 
@@ -199,7 +196,7 @@ def test_the_hosts_load_is_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unreachable_gpu_is_unknown_and_not_quiet(tmp_path: Path) -> None:
     with Sampler("GPU-of-another-machine", {SESSION}, lambda: "timed") as sampler:
-        time.sleep(0.05)
+        eventually(lambda: sampler._samples, "a sample")
     sampler.write(tmp_path / "telemetry.jsonl")
     record = json.loads((tmp_path / "telemetry.jsonl").read_text())
     assert record["samples"][0]["foreign_processes"] == -1

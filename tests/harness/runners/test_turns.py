@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
+from waiting import LIMIT_S
 
 from harness.runners.turns import Turns
 
@@ -28,15 +28,23 @@ def nothing() -> None:
     """Gives up never."""
 
 
-def started(call: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    return thread
+class Started:
+    """A call in a thread of its own, with a `check`, which turns call whenever the thread has waited for a while."""
 
+    def __init__(self, call: Callable[[Callable[[], None]], object]) -> None:
+        self._waited = threading.Event()
+        self._thread = threading.Thread(target=call, args=(self._waited.set,), daemon=True)
+        self._thread.start()
 
-def waits(thread: threading.Thread) -> bool:
-    thread.join(0.15)
-    return thread.is_alive()
+    def waits(self) -> bool:
+        """Return True once the call has waited since this was asked."""
+        self._waited.clear()
+        return self._waited.wait(LIMIT_S)
+
+    def returns(self) -> bool:
+        """Return True once the call is over."""
+        self._thread.join(LIMIT_S)
+        return not self._thread.is_alive()
 
 
 def test_who_is_alone_stops_the_others_until_it_is_not() -> None:
@@ -52,7 +60,7 @@ def test_who_is_alone_already_does_not_wait_for_itself() -> None:
     turns, one, other = Turns(), Worker(), Worker()
     with turns.present(one), turns.present(other):
         turns.alone(one, nothing)
-        assert not waits(started(lambda: turns.alone(one, nothing)))
+        assert Started(lambda check: turns.alone(one, check)).returns()
         assert (one.stopped, other.stopped) == (False, True)
         turns.together(one)
         assert (one.stopped, other.stopped) == (False, False)
@@ -62,15 +70,15 @@ def test_askers_are_served_in_their_order_and_who_has_been_alone_waits_for_the_r
     turns, first, second, third = Turns(), Worker(), Worker(), Worker()
     with turns.present(first), turns.present(second), turns.present(third):
         turns.alone(first, nothing)
-        asks_second = started(lambda: turns.alone(second, nothing))
-        assert waits(asks_second)
-        asks_third = started(lambda: turns.alone(third, nothing))
-        assert waits(asks_third)
+        asks_second = Started(lambda check: turns.alone(second, check))
+        assert asks_second.waits()
+        asks_third = Started(lambda check: turns.alone(third, check))
+        assert asks_third.waits()
         turns.together(first)
-        assert not waits(asks_second)
+        assert asks_second.returns()
         assert (first.stopped, second.stopped, third.stopped) == (True, False, True)
         turns.together(second)
-        assert not waits(asks_third)
+        assert asks_third.returns()
         assert (first.stopped, second.stopped, third.stopped) == (True, True, False)
         turns.together(third)
         assert (first.stopped, second.stopped, third.stopped) == (False, False, False)
@@ -80,17 +88,17 @@ def test_nobody_begins_while_one_is_alone() -> None:
     turns, one, late = Turns(), Worker(), Worker()
     entered = threading.Event()
 
-    def enter() -> None:
-        with turns.present(late):
+    def enter(check: Callable[[], None]) -> None:
+        with turns.present(late, check):
             entered.set()
 
     with turns.present(one):
         turns.alone(one, nothing)
-        begins = started(enter)
-        assert waits(begins)
+        begins = Started(enter)
+        assert begins.waits()
         assert not entered.is_set()
         turns.together(one)
-        assert not waits(begins)
+        assert begins.returns()
 
 
 def test_who_leaves_alone_lets_the_others_go_on() -> None:
@@ -106,24 +114,21 @@ def test_who_gives_up_asking_is_not_waited_for() -> None:
     turns, one, other, third = Turns(), Worker(), Worker(), Worker()
     given_up = threading.Event()
 
-    def check() -> None:
-        if given_up.is_set():
-            raise InterruptedError
+    def ask(check: Callable[[], None]) -> None:
+        def give_up() -> None:
+            check()
+            if given_up.is_set():
+                raise InterruptedError
 
-    def ask() -> None:
         with pytest.raises(InterruptedError):
-            turns.alone(other, check)
+            turns.alone(other, give_up)
 
     with turns.present(one), turns.present(other), turns.present(third):
         turns.alone(one, nothing)
-        asks = started(ask)
-        assert waits(asks)
+        asks = Started(ask)
+        assert asks.waits()
         given_up.set()
-        asks.join(5)
+        assert asks.returns()
         turns.together(one)
         assert (one.stopped, third.stopped) == (False, False)
-        until = time.monotonic() + 5
-        last = started(lambda: turns.alone(third, nothing))
-        last.join(5)
-        assert not last.is_alive()
-        assert time.monotonic() < until
+        assert Started(lambda check: turns.alone(third, check)).returns()

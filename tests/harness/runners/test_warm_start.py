@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import warm_start
 from planning import NO_GPU
 from published_pages import shared_folder
 from run_builders import make_contract
+from waiting import LIMIT_S, eventually
 from warm_server import LEASE
 from warm_servers import server_of
 from warm_start import Forked
@@ -81,7 +81,7 @@ def test_its_exit_code_and_its_signal_are_told(waiting: Interpreter) -> None:
 
 def test_no_handler_of_its_keeper_takes_its_signals(waiting: Interpreter) -> None:
     waiting.process.terminate()
-    assert waiting.process.wait(10) == -15
+    assert waiting.process.wait(LIMIT_S) == -15
     waiting.discard()
 
 
@@ -116,7 +116,7 @@ def test_a_command_prints_and_ends_as_a_started_one(commands: None, words: tuple
 
 def test_a_command_is_seen_by_its_words_and_variables_and_ends_by_its_signal(commands: None, tmp_path: Path) -> None:
     """A pytest that waits. The first `sitecustomize` of its path is heeded; signals are as an interpreter has them."""
-    (tmp_path / "test_waits.py").write_text("def test_it():\n    print(flush=True)\n    import time; time.sleep(60)\n")
+    (tmp_path / "test_waits.py").write_text("def test_it():\n    print(flush=True)\n    import time; time.sleep(600)\n")
     (tmp_path / "sitecustomize.py").write_text("open('seen', 'w').write('here')\n")
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "test_waits.py"]
     variables = {**os.environ, "PYTHONPATH": str(tmp_path), "A_MARK": "17"}
@@ -125,7 +125,7 @@ def test_a_command_is_seen_by_its_words_and_variables_and_ends_by_its_signal(com
         shown = {name: Path(f"/proc/{process.pid}/{name}").read_bytes().split(b"\0") for name in ("cmdline", "environ")}
         [ignored] = [line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "SigIgn" in line]
         process.send_signal(signal.SIGKILL)
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(LIMIT_S) == -signal.SIGKILL
     assert [word.decode() for word in shown["cmdline"] if word] == command
     assert b"A_MARK=17" in shown["environ"]
     assert (tmp_path / "seen").read_text() == "here"
@@ -187,10 +187,7 @@ def test_a_server_outlives_whoever_is_killed_while_it_asks(
             left_behind(connection, asked, printed.fileno())
         os.kill(server, signal.SIGCONT)
         monkeypatch.setenv(warm_start.COMMANDS, own_server)
-        told = warm_start.run([sys.executable, "-m", "harness", "--version"], capture_output=True, timeout=30)
+        told = warm_start.run([sys.executable, "-m", "harness", "--version"], capture_output=True, timeout=LIMIT_S)
         assert told.returncode == 0
         # what was asked in full may run longer than `told`, and a server answers before it closes
-        deadline = time.monotonic() + 30
-        while descriptors_of(server) != before:
-            assert time.monotonic() < deadline, f"{descriptors_of(server)} descriptors are open, {before} were"
-            time.sleep(0.01)
+        eventually(lambda: descriptors_of(server) == before, f"{before} descriptors are open, as before")

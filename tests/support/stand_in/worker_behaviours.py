@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lost_streams import STREAMS
+from process_table import state
 from sockets import write_to_sockets
+from waiting import eventually
 
 from harness.evidence.arm_records import ArmEnd, ArmStart
 from harness.evidence.plan_records import Run
@@ -55,27 +57,27 @@ def _wait_for_ever() -> None:
 
 
 def ticks(run: Run, recorder: Recorder) -> None:
-    """Appends the moment to a file until another file is there."""
+    """Append this process and the moment to a file until another file is there."""
     moments = Path(str(run.settings["moments"]))
     recorder.phase("ticking")
     while not Path(str(run.settings["until"])).exists():
         with moments.open("a") as file:
-            file.write(f"{time.monotonic()}\n")
+            file.write(f"{os.getpid()} {time.monotonic()}\n")
         recorder.heartbeat()
         time.sleep(0.005)
 
 
 def measures_alone(run: Run, recorder: Recorder) -> None:
-    """Alone for a while, once others tick; says from when to when."""
-    while not Path(str(run.settings["moments"])).exists():
-        time.sleep(0.005)
+    """Alone from when another, which ticks, is stopped; it goes on later. Write from when to when."""
+    moments = Path(str(run.settings["moments"]))
+    eventually(lambda: moments.exists() and "\n" in moments.read_text(), "the other one ticks")
+    ticking = int(moments.read_text().split()[0])
     with recorder.alone():
-        began = time.monotonic()
         recorder.phase("measuring")
-        time.sleep(float(str(run.settings["seconds"])))
-        ended = time.monotonic()
+        eventually(lambda: state(ticking) == "T", "the other one is stopped")
+        began, ticked, ended = time.monotonic(), moments.read_text(), time.monotonic()
     recorder.phase("measured")
-    time.sleep(0.1)
+    eventually(lambda: moments.read_text() != ticked, "the other one ticks again")
     Path(str(run.settings["until"])).write_text(f"{began} {ended}")
 
 
@@ -201,7 +203,7 @@ def leaves_children(run: Run, recorder: Recorder) -> None:
     recorder.phase("starting children")
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
     children = [subprocess.Popen(sleep), subprocess.Popen(sleep, start_new_session=True)]
-    Path(str(run.settings["children"])).write_text("\n".join(str(child.pid) for child in children))
+    Path(str(run.settings["children"])).write_text("".join(f"{child.pid}\n" for child in children))
     recorder.phase("children run")
     if run.settings.get("then_hang"):
         _wait_for_ever()
