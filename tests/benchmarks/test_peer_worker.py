@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from process_table import await_end, state
+from waiting import eventually
 
 from benchmarks import peer_worker
 from benchmarks.arms.job import Job, OpenedArm
@@ -174,27 +176,13 @@ def test_a_stopped_worker_ends_with_a_benchmark_that_is_killed(tmp_path: Path) -
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as benchmark:
         assert benchmark.stdout is not None
         worker = int(benchmark.stdout.readline())
-        assert _comes_true(lambda: "State:\tT" in Path(f"/proc/{worker}/status").read_text())  # a signal takes its time
+        eventually(lambda: state(worker) == "T", "it is stopped", benchmark)
         benchmark.kill()
-    ended = _comes_true(lambda: not _alive(worker))
-    if not ended:
-        os.killpg(worker, signal.SIGKILL)
-    assert ended
-
-
-def _comes_true(seen: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20.0
-    while not (true := seen()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return true
-
-
-def _alive(process: int) -> bool:
-    """Neither gone nor a zombie."""
     try:
-        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+        await_end(worker)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(worker, signal.SIGKILL)
 
 
 def test_what_is_timed_is_alone(worker: WorkerProcess, workers: Workers, job: Job) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 import torch
+from waiting import eventually
 
 from harness.evidence.environment import collect, machine
 from harness.runners.telemetry import Sampler
@@ -35,10 +35,14 @@ def test_the_fingerprint_names_gpu_driver_and_cuda() -> None:
 def test_telemetry_of_a_busy_gpu() -> None:
     matrix = torch.randn(4096, 4096, device="cuda")
     with Sampler(machine().gpus[0].uuid, {os.getsid(0)}, lambda: "timed") as sampler:
-        deadline = time.monotonic() + 2.5
-        while time.monotonic() < deadline:
+
+        def busy() -> bool:
+            nonlocal matrix
             matrix = torch.nn.functional.normalize(matrix @ matrix)
             torch.cuda.synchronize()
+            return len(sampler._samples) >= 25
+
+        eventually(busy, "samples")
     samples = sampler.telemetry().samples
     assert len(samples) >= 3
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 from budget import slow_but
+from waiting import LIMIT_S, eventually
 
 from harness import session
 from harness.commands import application
@@ -429,8 +429,7 @@ def test_a_killed_gate_is_gone_on_with(
     command = [*HARNESS, "verify", "contracts", "--reports", "reports", "--name", "run"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         wanted = {f"scripted-v1+{name}+paired" for name in awaited}
-        while process.poll() is None and not _has_ended(wanted):
-            sleep(0.02)
+        eventually(lambda: _has_ended(wanted), f"{wanted} have ended", process)
         process.send_signal(number)
     directory = unfinished()
     before = processes(directory)
@@ -464,14 +463,12 @@ def test_a_gate_that_is_under_way_cannot_be_gone_on_with(folder: Path) -> None:
     write_contract("waits")
     command = [*HARNESS, "verify", "contracts", "--reports", "reports", "--name", "run"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ}) as process:
-        until = monotonic() + 60
-        while not _has_ended(set()) and monotonic() < until:
-            sleep(0.02)
+        eventually(lambda: _has_ended(set()), "it is under way", process)
         second = subprocess.run(
             [*HARNESS, "verify", "contracts", "--resume", str(unfinished())], capture_output=True, check=False
         )
         Path("go").touch()
-        assert process.wait(60) == 0
+        assert process.wait(LIMIT_S) == 0
     assert second.returncode == 2
     assert b"another one is at work in it" in second.stderr
     assert rejudged(Path("reports/run")).problems == []

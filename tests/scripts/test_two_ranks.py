@@ -40,7 +40,7 @@ def test_each_part_belongs_to_one_call_that_fits_into_its_time() -> None:
 
 def test_a_part_is_ended_by_its_limit_and_the_next_one_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {
-        "slow": two_ranks.Part(["-c", "import time; time.sleep(60)"], 0.0, 0.5),
+        "slow": two_ranks.Part(["-c", "import time; time.sleep(600)"], 0.0, 0.5),
         "quick": two_ranks.Part(["-c", "print('here')"], 1.0, 60.0),
         "long": two_ranks.Part(["-c", "raise SystemExit('begun')"], 600.0, 600.0),
     }

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import warm_start
+from waiting import LIMIT_S, eventually
 
 from harness.commands.drill import drill_on
 from harness.contract.load import LoadedContract, load_contracts
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("warm_commands")
 ROOT = Path(__file__).parents[3]
 CONTRACTS = ROOT / "contracts"
 ASKED = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), sys.exit(143)))\n"
-WAITS = f"{ASKED}import time; print('up', flush=True); time.sleep(60)"
+WAITS = f"{ASKED}import time; print('up', flush=True); time.sleep(600)"
 JOB = "int(open(f'/proc/{os.getppid()}/stat').read().split()[3])"  # the process above the shard's keeper
 Write = Callable[..., object]
 
@@ -229,32 +230,28 @@ def harness(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "harness", *map(str, arguments)]
 
 
-def test_a_terminated_gate_keeps_what_its_shards_saw(tmp_path: Path) -> None:
-    """The whole command, on this machine's CPU: a shard under way leaves its evidence, the others never begin."""
+def test_a_terminated_gate_keeps_what_its_shards_saw(scripted: Path, tmp_path: Path) -> None:
+    """The whole command: a shard under way leaves its evidence, the others never begin."""
+    from scripted_system import contract_text
+
     out = tmp_path / "out"
-    contracts = [CONTRACTS / "traced-step-v1.yaml", CONTRACTS / "repeatability-v1.yaml"]
+    contracts = [tmp_path / f"{name}.yaml" for name in ("one", "two")]
+    for contract in contracts:
+        contract.write_text(contract_text("sleeps", identity=contract.stem))
     command = harness("verify", *contracts, "--gpus", "0", "--reports", tmp_path, "--name", "out")
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=CONTRACTS.parent) as process:
-        until = time.monotonic() + 60
-        while not list(out.glob("*/evidence/*")) and time.monotonic() < until:
-            time.sleep(0.05)
+        eventually(lambda: list(out.glob("*/evidence/*")), "a shard is under way", process)
         process.terminate()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
     assert errors == f"terminated\nwhat the shards saw is kept in {out}\n"
-    assert [path.name for path in out.glob("*.txt")] == ["traced-step-v1.txt"]
-    assert len(list(out.glob("traced-step-v1*/run.json"))) == 1
+    assert [path.name for path in out.glob("*.txt")] == ["one.txt"]
+    assert len(list(out.glob("one*/run.json"))) == 1
 
 
-def begun(out: Path, *names: str) -> None:
-    """Wait until the first run of each shard has ended."""
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        journals = [path for name in names for path in out.glob(f"{name}*/journal.json")]
-        if len(journals) == len(names) and all(json.loads(path.read_text())["ended"] for path in journals):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"not begun: {[path.name for path in out.glob('*')]}")
+def begun(out: Path) -> bool:
+    """Return True once the first run of the shard has ended."""
+    return any(json.loads(path.read_text())["ended"] for path in out.glob("one*/journal.json"))
 
 
 @pytest.fixture
@@ -273,17 +270,15 @@ LOCAL = ["verify", "one.yaml", "--on", "local", "--gate", "--json", "--reports",
 def test_a_job_that_is_put_back_goes_on_where_it_was(waiting: Path) -> None:
     """As before a time limit of Slurm: submitit hears a signal, and the job begins again."""
     with subprocess.Popen(harness(*LOCAL), stdout=subprocess.PIPE, text=True) as process:
-        begun(waiting, "one")
+        eventually(lambda: begun(waiting), "a run has ended", process)
         [submitted] = waiting.glob(".jobs/*_submitted.pkl")
         controller = submitted.name.partition("_")[0]
         [task] = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
         os.kill(int(task), signal.SIGUSR2)
-        until = time.monotonic() + 120
-        while not any(read_bundle(path.parent).header.resumed for path in waiting.glob("one*/run.json")):
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        headers = lambda: (read_bundle(path.parent).header for path in waiting.glob("one*/run.json"))
+        eventually(lambda: any(header.resumed for header in headers()), "the job goes on", process)
         Path("go").touch()
-        printed, _ = process.communicate(timeout=120)
+        printed, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
     assert [(claim["workload"], claim["status"]) for claim in json.loads(printed)["claims"]] == [
         ("violated", "FAIL"),
@@ -302,12 +297,9 @@ def test_a_job_whose_time_is_over_is_put_back_as_it_was(tmp_path: Path) -> None:
 
 def test_shards_end_with_a_gate_that_is_killed(waiting: Path) -> None:
     with subprocess.Popen(harness(*LOCAL), stdout=subprocess.DEVNULL) as process:
-        begun(waiting, "one")
+        eventually(lambda: begun(waiting), "a run has ended", process)
         process.kill()
-    until = time.monotonic() + 60
-    while not all(is_free(path) for path in waiting.glob("one*/journal.lock")):
-        assert time.monotonic() < until, "a shard is still at work"
-        time.sleep(0.1)
+    eventually(lambda: all(map(is_free, waiting.glob("one*/journal.lock"))), "no shard is at work")
     assert not (waiting / "one" / "manifest.json").exists()
 
 

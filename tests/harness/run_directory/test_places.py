@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from archive_builders import packed
 from sealing import forge
+from waiting import LIMIT_S
 
 from harness.commands import judge as judge_command
 from harness.commands.compare import comparison
@@ -65,7 +66,7 @@ def test_a_terminated_command_removes_what_it_unpacked(run: Path, temporary: Pat
     program = (
         "import sys, time, harness.session\n"
         "from harness.commands import application\n"
-        "harness.session.judge_bundles = lambda *_, **__: (print('reading', flush=True), time.sleep(60))\n"
+        "harness.session.judge_bundles = lambda *_, **__: (print('reading', flush=True), time.sleep(600))\n"
         f"sys.argv = ['harness', 'judge', {str(archive)!r}]\n"
         "application.main()\n"
     )
@@ -74,7 +75,7 @@ def test_a_terminated_command_removes_what_it_unpacked(run: Path, temporary: Pat
         assert process.stdout.readline() == "reading\n"
         assert len(list(temporary.iterdir())) == 1
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 143
+        assert process.wait(LIMIT_S) == 143
     assert list(temporary.iterdir()) == []
 
 

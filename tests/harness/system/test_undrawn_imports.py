@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from claims_in_process import verdict_on
 from torch._subclasses.fake_tensor import FakeTensorMode
+from waiting import LIMIT_S
 
 from harness.judge.verdict import Status
 from harness.system.replay.generators import as_tensor, global_generators, states
@@ -84,11 +85,11 @@ def test_an_import_of_another_thread_puts_nothing_back(written: Written) -> None
         assert spec.loader is not None
         spec.loader.exec_module(module)
 
-    written(slow_module="begun.set()\nseeded.wait(10)\n")
+    written(slow_module=f"begun.set()\nseeded.wait({LIMIT_S})\n")
     other = threading.Thread(target=find_slowly)
     spec = next(spec for spec in [importlib.util.find_spec("slow_module")] if spec is not None)
     other.start()
-    assert begun.wait(10)
+    assert begun.wait(LIMIT_S)
     random.seed(5)
     now = seen()
     seeded.set()
