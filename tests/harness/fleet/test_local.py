@@ -210,10 +210,10 @@ def test_an_interruption_ends_what_runs_and_nothing_else_begins(
 ) -> None:
     directory, log = tmp_path / "out", tmp_path / "out" / "waits.txt"
     programs(waits=WAITS)
-    left, sleep = [1], time.sleep
+    left, passes = [1], time.sleep
 
     def interrupting(seconds: float) -> None:
-        sleep(seconds)
+        passes(seconds)
         if left[0] and log.exists() and log.read_text():
             left[0] -= 1
             raise KeyboardInterrupt

@@ -1,10 +1,10 @@
-"""Ugly values: what must hold for every pair of series, however they look. And how long a million steps take."""
+"""Ugly values: what must hold for every pair of series, however they look. And what a million steps cost."""
 
 import math
-import time
 
 import numpy as np
 import pytest
+from calls_made import counted
 from evidence_builders import TRAJECTORY, arm, blocks, graphed, paired, timed_run, twice, verdict_of, watched_all_along
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,7 +99,7 @@ def test_any_timings_get_a_verdict_and_pass_only_when_every_process_is_faster(
 
 
 @pytest.mark.parametrize("equality", ["bitwise", "within"])
-def test_a_million_steps_are_judged_in_a_second(equality: str) -> None:
+def test_a_million_steps_are_judged_without_a_call_for_each(equality: str) -> None:
     steps = 10**6
     losses = np.linspace(3.0, 2.0, steps)
     batches = [f"{index:016x}" for index in range(steps)]
@@ -112,8 +112,6 @@ def test_a_million_steps_are_judged_in_a_second(equality: str) -> None:
         arm("ungraphed", losses, batches=list(batches), replica=1),
         graphed(losses, batches=[f"{index:016x}" for index in range(steps)]),
     )
-    began = time.process_time()
-    verdict = verdict_of(claim, run, steps=steps)
-    seconds = time.process_time() - began
+    verdict, calls = counted(lambda: verdict_of(claim, run, steps=steps))
+    assert calls < steps / 10
     assert (verdict.reason, verdict.denominators["steps"]) == ("held", steps)
-    assert seconds < 1.0

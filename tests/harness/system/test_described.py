@@ -112,7 +112,8 @@ def test_what_an_earlier_system_left_is_not_another_ones_fault(strange: Path) ->
         "threading.Thread(target=wait).start()\n" + (strange / "stranger_prints.py").read_text()
     )
     (strange / "stranger_slow.py").write_text(
-        "import time; time.sleep(0.3)\n" + (strange / "stranger_prints.py").read_text()
+        "import sys, time\nif 'stranger_time_bomb' in sys.modules: time.sleep(600)\n"
+        + (strange / "stranger_prints.py").read_text()
     )
     answers = describe_all([system("time_bomb"), system("slow")])
     assert [type(answer) for answer in answers.values()] == [SystemDescription, SystemDescription]
