@@ -67,7 +67,11 @@ def test_arms_take_turns_and_none_is_timed_more_often(moved: Callable[[float], N
     order: list[str] = []
 
     def arm(name: str) -> Callable[[int], None]:
-        return lambda _index: (moved(0.001), order.append(name))[1]
+        def step(_index: int) -> None:
+            order.append(name)
+            moved(0.001)
+
+        return step
 
     found = interleaved({name: arm(name) for name in ("a", "b")}, torch.device("cpu"))
     turns = [name for place, name in enumerate(order) if place == 0 or order[place - 1] != name]

@@ -254,6 +254,11 @@ def begun(out: Path) -> bool:
     return any(json.loads(path.read_text())["ended"] for path in out.glob("one*/journal.json"))
 
 
+def goes_on(out: Path) -> bool:
+    """Return True once the shard was resumed."""
+    return any(read_bundle(path.parent).header.resumed for path in out.glob("one*/run.json"))
+
+
 @pytest.fixture
 def waiting(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A contract of which one unit is decided at once, and one when the file `go` is there; where its shard goes."""
@@ -275,8 +280,7 @@ def test_a_job_that_is_put_back_goes_on_where_it_was(waiting: Path) -> None:
         controller = submitted.name.partition("_")[0]
         [task] = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
         os.kill(int(task), signal.SIGUSR2)
-        headers = lambda: (read_bundle(path.parent).header for path in waiting.glob("one*/run.json"))
-        eventually(lambda: any(header.resumed for header in headers()), "the job goes on", process)
+        eventually(lambda: goes_on(waiting), "the job goes on", process)
         Path("go").touch()
         printed, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1

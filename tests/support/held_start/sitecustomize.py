@@ -23,5 +23,5 @@ class Finder:
     find_spec = staticmethod(hold)
 
 
-sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+sys.meta_path.insert(0, Finder)
 hold("site")
