@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from harness.errors import UsageError
 from harness.evidence import layout
@@ -43,6 +44,11 @@ def _is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - that of a Path raises where a folder above cannot be read
 
 
+def way(folder: Path, page: Path) -> str:
+    """Return the link from a page in `folder` to another page: both as they lie, whatever links led to them."""
+    return quote(Path(os.path.relpath(page.resolve(), folder.resolve())).as_posix())
+
+
 def made_folder(folder: Path) -> Path:
     """The folder, made with those above it. Raises UsageError where that cannot be, and for one in a run."""
     refuse_within_run(folder / "any")
@@ -54,8 +60,12 @@ def made_folder(folder: Path) -> Path:
 
 
 def temporary_folder(final: Path, behind: str = "") -> Path:
-    """A new folder of this user's alone in the folder of `final`, which is made: where that is written until it has
-    its name, which begins as that does where it ends with `behind` and something at random.
+    """Make a folder for this user alone next to `final`, where `final` is written until it gets its name.
+
+    `final`'s own folder is made, too. The name begins with `final`'s name and `behind`, if given, and
+    ends at random. The path is spelled as `final` is, so that it equals what a glob in `final.parent`
+    finds: since Python 3.12 `mkdtemp` returns an absolute path without `..`, and what `..` means
+    behind a link is lost.
 
     Raises UsageError where no such name can be given there, where it would lie in a run, and where this user could not
     read what is written.
@@ -64,7 +74,7 @@ def temporary_folder(final: Path, behind: str = "") -> Path:
     folder = made_folder(final.parent)
     prefix = f"{final.name}{behind}" if behind else f".{final.name}."
     try:
-        return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+        return folder / Path(tempfile.mkdtemp(prefix=prefix, dir=folder)).name
     except OSError as error:
         raise takes_nothing(final, error) from error
 

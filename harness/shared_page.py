@@ -6,12 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote
 
 from harness import session
 from harness.errors import UsageError
 from harness.evidence import layout
-from harness.output_paths import made_folder, refuse_within_run, takes_nothing
+from harness.output_paths import made_folder, refuse_within_run, takes_nothing, way
 from harness.report.view import RunPart
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.shards import part_names
@@ -56,4 +55,4 @@ def _way(out: Path, bundle: Bundle) -> str | None:
     page = bundle.place.derived / layout.PAGE
     if bundle.place.derived != bundle.place.named or not page.is_file():
         return None
-    return quote(Path(os.path.relpath(page.resolve(), out.resolve())).as_posix())
+    return way(out, page)

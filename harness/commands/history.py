@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
@@ -14,7 +13,7 @@ from harness.evidence import layout
 from harness.existing_paths import require_existing
 from harness.named_file import write_named
 from harness.numbers import counted
-from harness.output_paths import refuse_within_run
+from harness.output_paths import refuse_within_run, way
 from harness.rejudge import judged
 from harness.report.history import render_history
 from harness.report.history_runs import HistoryRun
@@ -49,8 +48,7 @@ def write_history(reports: Path, out: Path) -> str:
 def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
     """The run as it is judged again; why it is left out, if it is."""
     page = path / layout.PAGE
-    # `quote` leaves no address with a scheme
-    link = quote(os.path.relpath(page, out.parent).replace(os.sep, "/")) if page.is_file() else None
+    link = way(out.parent, page) if page.is_file() else None
     name = path.relative_to(reports).as_posix()
     if os.path.lexists(path / layout.INCOMPLETE):  # it may lack what is read below
         return HistoryRun(name, link, None, "did not finish")

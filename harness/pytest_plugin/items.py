@@ -34,7 +34,7 @@ def options_of(config: pytest.Config) -> session.VerifyOptions:
         workloads=tuple(config.getoption("--contract-workload")),
         tags=tuple(config.getoption("--contract-tag")),
         gate=bool(config.getoption("--contract-gate")),
-        reports=Path(config.getoption("--contract-reports")),
+        reports=config.invocation_params.dir / config.getoption("--contract-reports"),  # tests may change the folder
         command=("pytest", *config.invocation_params.args),
     )
 
@@ -273,7 +273,10 @@ class ContractReporter:
         terminalreporter.section("contracts")
         terminalreporter.write_line(escaped(self._judgement.view.count_line()), bold=True)
         terminalreporter.write_line(escaped(self._judgement.headline), bold=True)
-        terminalreporter.write_line(escaped(f"report: {self._judgement.run_directory}/report.html"))
+        start, directory = self._config.invocation_params.dir, self._judgement.run_directory
+        if directory is not None and directory.is_relative_to(start):
+            directory = directory.relative_to(start)
+        terminalreporter.write_line(escaped(f"report: {directory}/report.html"))
         view = self._judgement.view
         annotate(view, lambda annotation: terminalreporter.write_line(escaped_command(annotation)))
         append_step_summary(view)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
@@ -17,6 +16,7 @@ from harness.evidence.files import half_written, parse, write_text
 from harness.evidence.own_places import make_way, own_folder, remove
 from harness.evidence.run_evidence import Death
 from harness.numbers import dump_json
+from harness.output_paths import temporary_folder
 from harness.run_directory.bundle import Bundle, Header, LoadedContract, unused
 from harness.run_directory.listing import listing
 from harness.run_directory.manifest import digest_of, manifest_text
@@ -57,7 +57,6 @@ class BundleWriter:
         if named and final.exists():
             raise UsageError("a run directory is written once", where=str(final), remedy="name another directory")
         self._named, final = named, final if named or final == interrupted else unused(final)
-        final.parent.mkdir(parents=True, exist_ok=True)
         self.final, self._header = final, header
         self._copies = {f"{layout.CONTRACTS}/{loaded.contract.id}.yaml": loaded.text for loaded in contracts}
         self._copies |= {
@@ -68,8 +67,8 @@ class BundleWriter:
         self._copies |= {f"{layout.WAIVERS}/{number}.yaml": text for number, text in enumerate(waivers, start=1)}
         self.digest: str | None = None
         if interrupted is None:
-            self.path = Path(tempfile.mkdtemp(prefix=f"{final.name}{UNFINISHED_NAME}", dir=final.parent))
-            self.path.chmod(0o755)  # mkdtemp makes it private; a report is for others to read
+            self.path = temporary_folder(final, UNFINISHED_NAME)
+            self.path.chmod(0o755)  # a report is for others to read
         else:
             self.path = interrupted
             self._remove_what_was_made_of_it()

@@ -563,3 +563,15 @@ def test_an_inner_session_forgets_its_own_modules_alone(pytester: pytest.Pyteste
     assert "wave" not in sys.modules
     pytester.runpytest_inprocess("-k", "test_it").assert_outcomes(passed=1)
     assert ("wave" in sys.modules, "own" in sys.modules) == (True, False)
+
+
+def test_a_test_that_changes_the_folder_leaves_the_run_directory_where_pytest_began(
+    pytester: pytest.Pytester, project: Write
+) -> None:
+    project("held")
+    elsewhere = pytester.mkdir("elsewhere")
+    pytester.makepyfile(f"import os\n\ndef test_goes_away():\n    os.chdir({str(elsewhere)!r})\n")
+    result = pytester.runpytest_inprocess("--contract-reports", "parts", ".")
+    [directory] = (pytester.path / "parts").iterdir()
+    result.stdout.fnmatch_lines([f"report: parts/{directory.name}/report.html"])
+    assert [*elsewhere.iterdir()] == []
