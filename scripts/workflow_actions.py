@@ -26,7 +26,10 @@ class ActionError(Exception):
 
 @dataclass
 class Job:
-    """Where a job's steps run. `source` is what is checked out; artifacts and caches are the whole rehearsal's."""
+    """Where a job's steps run. `source` is what is checked out; artifacts and caches are the whole rehearsal's.
+
+    installed: an environment that the job finds in place of an empty one; None: it makes its own.
+    """
 
     source: Path
     workspace: Path
@@ -35,12 +38,15 @@ class Job:
     caches: Path
     environment: dict[str, str]
     to_save: list[Callable[[], object]]
+    installed: Path | None = None
 
 
 def checkout(job: Job, _: Options) -> None:
     """The workspace becomes the source's files: those of its repository, with what is not yet committed."""
     shutil.rmtree(job.workspace)
     job.workspace.mkdir()
+    if job.installed is not None:
+        (job.workspace / ".venv").symlink_to(job.installed)
     if not (job.source / ".git").exists():
         shutil.copytree(job.source, job.workspace, symlinks=True, dirs_exist_ok=True)
         return
@@ -59,8 +65,9 @@ _AUTHOR = ("-c", "user.name=rehearsal", "-c", "user.email=rehearsal@localhost")
 
 def setup_python(job: Job, _: Options) -> None:
     """A virtual environment of the job's own with this machine's Python, first on the path."""
-    place = job.temporary / "python"
-    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    place = job.installed or job.temporary / "python"
+    if job.installed is None:
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
     job.environment["PATH"] = f"{place / 'bin'}{os.pathsep}{job.environment['PATH']}"
 
 

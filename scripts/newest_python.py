@@ -1,0 +1,61 @@
+"""Print the newest Python of this machine that the project supports, besides the one that runs this script.
+
+    python scripts/newest_python.py
+
+It prints nothing where there is none. Searched: `pythonX.Y` on PATH, and the versions of pyenv. What is supported:
+`VERSIONS`, from the classifiers of pyproject.toml; of torch, from the extra `run` and constraints.txt.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)")
+VERSIONS = [found[1] for line in PROJECT["classifiers"] if (found := _PYTHON.fullmatch(line))]  # the oldest first
+
+
+def torch_versions() -> tuple[str, str]:
+    """Return the oldest and the newest supported torch, as `2.11`."""
+    [oldest] = re.findall(r"^torch>=(\d+\.\d+)$", "\n".join(PROJECT["optional-dependencies"]["run"]), re.MULTILINE)
+    [newest] = re.findall(r"^torch==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    return oldest, newest
+
+
+def candidates(version: str) -> Iterator[str]:
+    """Yield the commands that may be this Python."""
+    if (command := shutil.which(f"python{version}")) is not None:
+        yield command
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    installed = [path for path in pyenv.glob(f"{version}.*") if path.name.removeprefix(f"{version}.").isdigit()]
+    for path in sorted(installed, key=lambda path: -int(path.name.removeprefix(f"{version}."))):
+        yield str(path / "bin" / "python")
+
+
+def works(command: str) -> bool:
+    """Return True if the command starts and can make a virtual environment: a shim of pyenv's may not."""
+    try:
+        return (
+            subprocess.run([command, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0
+        )
+    except OSError:
+        return False
+
+
+def newest_python() -> str | None:
+    """Return the command of the newest supported Python that is not this one's version; None if there is none."""
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    others = [version for version in reversed(VERSIONS) if version != own]
+    return next((command for version in others for command in candidates(version) if works(command)), None)
+
+
+if __name__ == "__main__":
+    print(newest_python() or "")
