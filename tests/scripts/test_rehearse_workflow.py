@@ -86,6 +86,22 @@ def test_an_install_step_that_fails_shuts_it(rehearse: Rehearse, quick_venv: dic
     assert jobs(rehearsal) == ("failure", "failure", "failure")
 
 
+def test_an_installed_environment_stands_for_what_install_steps_make(
+    rehearse: Rehearse, source: Path, tmp_path: Path
+) -> None:
+    installed = (source / ".venv").rename(tmp_path / "installed")
+    options = {"skip": frozenset(), "installed": installed, "python": "3.0"}
+    assert jobs(rehearse("gate.yml", {"install": "false"}, **options)) == OPEN
+    (tmp_path / "workflow.yml").write_text(
+        "jobs:\n  a:\n    runs-on: ubuntu-latest\n    steps:\n"
+        "      - {uses: actions/setup-python@v1, with: {python-version: '3.0'}}\n"
+        "      - {id: install, run: 'false'}\n"
+        "      - {id: found, run: 'test $(command -v harness) = $INSTALLED/bin/harness'}\n"
+    )
+    options["variables"] = {"INSTALLED": str(installed)}
+    assert rehearse(str(tmp_path / "workflow.yml"), **options).results["a.found"] == "success"
+
+
 def test_a_contract_that_check_refuses_shuts_it(rehearse: Rehearse, ends: Ends) -> None:
     ends(check=11)
     rehearsal = rehearse("gate.yml", {"install": "false"})
