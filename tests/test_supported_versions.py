@@ -60,7 +60,7 @@ def test_every_extra_has_the_same_oldest_torch() -> None:
     assert named == {f"torch>={torch_versions()[0]}"}
 
 
-Install = Callable[[str], Path]
+Install = Callable[..., Path]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ SPELLINGS = {
     "behind a link": "../elsewhere/inner/..",  # `inner` leads to project/inner, so this is `project`
 }
 # each with its exit code and what it makes
-COMMANDS = (
+COMMANDS: tuple[tuple[str, int, list[str]], ...] = (
     ("check {}/contracts", 0, []),
     ("verify {}/contracts --gate --reports {}/parts --name part-0", 0, ["parts/part-0"]),
     ("verify {}/contracts --waivers {}/waivers.yaml --reports {}/parts --name part-1", 0, ["parts/part-1"]),
