@@ -30,10 +30,11 @@ SLURM_MIN = 60  # of a job in a queue; what has not ended by then goes on in the
 TURNS = 20  # as often
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo", "scontrol")
 _OPTION = re.compile(r"[a-z][a-z-]*=[^,\s]+")
+_GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")  # of a node, as sinfo writes them: gpu:4, or gpu:h200:8(S:0-1)
 
 
 class Engine(Protocol):
-    """`places`: what runs one job at a time each; None where the engine has a queue. owned: jobs end with this process.
+    """`places`: GPUs of one job at a time each; None where the engine has a queue. owned: jobs end with this process.
 
     poll_s: seconds between two looks at the jobs.
     """
@@ -42,8 +43,8 @@ class Engine(Protocol):
     owned: bool
     poll_s: float
 
-    def variables(self, place: str) -> Mapping[str, str]:
-        """Of the environment of a shard in that place."""
+    def variables(self, places: Sequence[str]) -> Mapping[str, str]:
+        """Return what the environment of a shard in those places has more."""
 
     def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]: ...
 
@@ -71,7 +72,7 @@ def engine(on: str | None, gpus: str | None = None) -> Engine:
 
 def gpu_names(wanted: str) -> list[str]:
     """The GPUs that `--gpus` names: all, or indices or UUIDs with commas between them. Raises UsageError."""
-    named = [name.strip() for name in wanted.split(",") if name.strip()]
+    named = list(dict.fromkeys(name.strip() for name in wanted.split(",") if name.strip()))
     names = [gpu.uuid for gpu in devices().gpus] if wanted.strip() == "all" else named
     if not names:
         raise UsageError(
@@ -90,8 +91,8 @@ class Local:
     owned: bool = True
     poll_s: float = 0.1
 
-    def variables(self, place: str) -> Mapping[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": place}
+    def variables(self, places: Sequence[str]) -> Mapping[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(places)}
 
     def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]:
         from submitit import LocalExecutor
@@ -117,23 +118,26 @@ class Slurm:
     places: Sequence[str] | None = None
     owned: bool = False
     poll_s: float = 2.0
-    _gpus: bool = field(init=False)
+    _gpus: int = field(init=False)  # of the node that has most
 
     def __post_init__(self) -> None:
         missing = [name for name in COMMANDS if shutil.which(name) is None]
         if missing:
             got, remedy = f"no {', '.join(missing)} on PATH", "start it on a machine from which jobs are submitted"
             raise UsageError("--on slurm needs Slurm's commands", got=got, remedy=remedy)
-        self._gpus = "gpu" in _slurm("sinfo", "--noheader", "--format=%G")
+        chosen = [f"--partition={self.options['partition']}"] if "partition" in self.options else []
+        nodes = _slurm("sinfo", "--noheader", "--format=%G", *chosen).splitlines()
+        self._gpus = max((sum(map(int, _GPUS.findall(node))) for node in nodes), default=0)
 
-    def variables(self, place: str) -> Mapping[str, str]:  # noqa: ARG002 - Slurm says which GPU a job has
+    def variables(self, places: Sequence[str]) -> Mapping[str, str]:  # noqa: ARG002 - Slurm says which GPUs
         return {}
 
     def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]:
         from submitit import SlurmExecutor
         from submitit.core.utils import FailedJobError
 
-        asked = {**({"gpus-per-node": "1"} if job.shard.on_gpu and self._gpus else {}), **self.options}
+        gpus = min(job.shard.gpus, self._gpus) if job.shard.on_gpu else 0
+        asked = {**({"gpus-per-node": str(gpus)} if gpus else {}), **self.options}
         executor = SlurmExecutor(folder, max_num_timeout=TURNS)
         executor.update_parameters(
             job_name=f"harness-{job.shard.name}",

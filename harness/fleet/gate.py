@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,25 +56,24 @@ def run_shards(
         raise takes_nothing(directory, error) from error
     shared = directory.resolve()
     waiting, codes = deque(shards), dict[str, int]()
-    running: dict[str, tuple[Shard, Job[Outcome]]] = {}
+    running: dict[tuple[str, ...], tuple[Shard, Job[Outcome]]] = {}
     with _submitter(shared, owned=engine.owned):
         try:
             while waiting or running:
-                for place in engine.places or [shard.name for shard in waiting]:
-                    if waiting and place not in running:
-                        shard = waiting.popleft()
-                        variables = engine.variables(place)
-                        harness = tuple(child_command("harness"))
-                        job = ShardJob(shard, harness, shared, tuple(passed_on), variables, owned=engine.owned)
-                        running[place] = shard, engine.submit(job, shared / JOBS)
+                while waiting and (places := _places(waiting[0], engine.places, running)):
+                    shard = waiting.popleft()
+                    variables = engine.variables(places)
+                    harness = tuple(child_command("harness"))
+                    job = ShardJob(shard, harness, shared, tuple(passed_on), variables, owned=engine.owned)
+                    running[places] = shard, engine.submit(job, shared / JOBS)
                 time.sleep(engine.poll_s)
                 under_way = engine.under_way([job for _, job in running.values()])
-                for place, (shard, job) in list(running.items()):
+                for places, (shard, job) in list(running.items()):
                     if job.job_id not in under_way:
-                        del running[place]
+                        del running[places]
                         outcome = _outcome(job, 0.0 if engine.owned else RESULT_S)
                         codes[shard.name] = ExitCode.ERROR if outcome is None else outcome.code
-                        ended(shard, place if engine.places else "", outcome)
+                        ended(shard, ",".join(places) if engine.places else "", outcome)
         except BaseException as error:
             if not running and not codes:  # the first job was refused
                 shutil.rmtree(directory)
@@ -82,6 +82,18 @@ def run_shards(
             error.add_note(f"what the shards saw is kept in {directory}")
             raise
     return codes
+
+
+def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return where the shard runs: free places, one for each GPU, or all that there are if it needs more.
+
+    Nothing while too few are free: no later shard overtakes it, or it would wait for all of them.
+    """
+    if places is None:
+        return (shard.name,)  # in a queue
+    free = [place for place in places if place not in set(chain.from_iterable(taken))]
+    number = min(shard.gpus, len(places))
+    return tuple(free[:number]) if len(free) >= number else ()
 
 
 @contextmanager

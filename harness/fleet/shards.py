@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.load import LoadedContract
+from harness.runners.gpu_needs import gpus_needed, needs_cuda
 
 MOST_FAULTS = 16  # of a drill's shard: an untimed fault took about twelve seconds on an H200
 
@@ -20,7 +21,7 @@ MOST_FAULTS = 16  # of a drill's shard: an untimed fault took about twelve secon
 class Shard:
     """One call of `harness verify`, or, with `drill`, of `harness drill`; `faults` empty: all.
 
-    on_gpu: some unit of it needs one.
+    on_gpu: some unit of it needs one. gpus: as many as the unit with most uses, where there are any.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Shard:
     faults: tuple[str, ...] = ()
     drill: bool = False
     on_gpu: bool = False
+    gpus: int = 1
 
     def words(self, but: Collection[str] = ()) -> list[str]:
         """What follows `harness` on the command line, but for options; `but`: claims that are left out."""
@@ -91,11 +93,15 @@ def _shard(
     name: str, loaded: LoadedContract, claims: tuple[str, ...], faults: tuple[str, ...] = (), *, drill: bool = False
 ) -> Shard:
     contract = loaded.contract
-    needs = [
-        contract.workloads[name].needs for claim in contract.claims if claim.id in claims for name in claim.judged_on
+    units = [
+        (contract, claim, contract.workloads[name])
+        for claim in contract.claims
+        if claim.id in claims
+        for name in claim.judged_on
     ]
-    on_gpu = any(need.device == "cuda" or need.asks_for_gpu for need in needs)
-    return Shard(name, loaded.path, claims, faults, drill, on_gpu)
+    on_gpu = any(needs_cuda(*unit) for unit in units)
+    gpus = max([1, *(gpus_needed(*unit) for unit in units)])
+    return Shard(name, loaded.path, claims, faults, drill, on_gpu, gpus)
 
 
 def _in_groups(claims: Sequence[AnyClaim]) -> list[tuple[str, ...]]:

@@ -17,7 +17,8 @@ from harness.evidence.base import Obstacle
 from harness.evidence.commit_records import SHORT
 from harness.kinds import kind_of
 from harness.runners.folders import without_folders
-from harness.runners.obstacles import capabilities_needed, ranks_of
+from harness.runners.gpu_needs import ranks_of
+from harness.runners.obstacles import capabilities_needed
 from harness.system.described import describe_all
 from harness.system.protocol import SystemDescription
 

@@ -1,13 +1,47 @@
-"""What a run asks of a GPU: whether it uses one at all, and how much of its memory, beside other runs."""
+"""What a unit or a run asks of GPUs: whether it uses any, how many, and how much memory next to other runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.contract.claims import AnyClaim, AnyPart, parts_of
+from harness.contract.schema import Contract, Workload
 from harness.evidence.cuda_driver import Gpu
 from harness.evidence.plan_records import Run
 
 ON_DEVICE = "device"  # a `target` of the probe `kernels`: the machine's own GPU
+
+
+def needs_cuda(contract: Contract, claim: AnyClaim, workload: Workload) -> bool:
+    """Return True if the unit can be decided on a machine with a GPU alone."""
+    parts = parts_of(claim)
+    return (
+        workload.needs.device == "cuda"
+        or workload.needs.asks_for_gpu
+        or "cuda_graph" in (claim.mechanism, *(part.mechanism for part in parts))
+        or any(part.asks_the_device() or _asks_of_replays(contract, part) for part in parts)
+    )
+
+
+def gpus_needed(contract: Contract, claim: AnyClaim, workload: Workload) -> int:
+    """Return how many GPUs the unit needs wherever it runs on one: one for each rank.
+
+    0 where its workload is for the processor.
+    """
+    if workload.needs.device == "cpu":
+        return 0
+    return max(workload.needs.gpus or 1, ranks_of(contract, parts_of(claim)))
+
+
+def ranks_of(contract: Contract, parts: Sequence[AnyPart]) -> int:
+    """Return the ranks of the arm that has most, of all arms that the parts name."""
+    return max((contract.arms[arm].ranks for part in parts for arm in part.arms().values()), default=1)
+
+
+def _asks_of_replays(contract: Contract, part: AnyPart) -> bool:
+    candidate = part.arms().get(part.candidate_path)
+    captures = candidate is not None and contract.arms[candidate].capture != "none"
+    return captures and part.asks_the_device_of_replays()
 
 
 def needs_gpu(run: Run) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.conditions import capability_of, is_gpu, reaches
@@ -15,6 +15,7 @@ from harness.evidence.environment import Machine
 from harness.extras import command_for
 from harness.kinds import kind_of
 from harness.runners.folders import without_folders
+from harness.runners.gpu_needs import gpus_needed, needs_cuda, ranks_of
 from harness.system.protocol import SystemDescription
 
 # What the extra `run` installs; cuda-bindings exist for Linux alone (pyproject.toml).
@@ -78,16 +79,11 @@ def _missing_module(workload: Workload, machine: Machine) -> Obstacle | None:
 
 
 def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
-    parts = parts_of(claim)
     # a device that is there and cannot be read is a violation, for a judge to say
-    reads_device = machine.gpu_unreadable and all(kind_of(part.kind).judges_unreadable_device for part in parts)
-    needed = (
-        workload.needs.device == "cuda"
-        or workload.needs.asks_for_gpu
-        or "cuda_graph" in (claim.mechanism, *(part.mechanism for part in parts))
-        or any(part.asks_the_device() or _asks_of_replays(contract, part) for part in parts)
+    reads_device = machine.gpu_unreadable and all(
+        kind_of(part.kind).judges_unreadable_device for part in parts_of(claim)
     )
-    if machine.cuda or reads_device or not needed:
+    if machine.cuda or reads_device or not needs_cuda(contract, claim, workload):
         return None
     return Obstacle(reason="needs_cuda", message=f"needs CUDA: {machine.cuda_message}")
 
@@ -110,11 +106,8 @@ def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
 
 def _missing_gpus(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
     """Ranks have a GPU each, wherever their workload runs on one."""
-    if not machine.gpus or workload.needs.device == "cpu":
-        return None
-    needed = max(workload.needs.gpus or 1, ranks_of(contract, parts_of(claim)))
-    there = len(machine.gpus)
-    if there >= needed:
+    needed, there = gpus_needed(contract, claim, workload), len(machine.gpus)
+    if there == 0 or there >= needed:
         return None
     return Obstacle(reason="needs_gpu", message=f"needs {needed} GPUs, one for each rank: this machine has {there}")
 
@@ -127,17 +120,6 @@ def _one_rank_only(contract: Contract, claim: AnyClaim) -> Obstacle | None:
             message = f"{part.kind} is judged of arms with one rank: its probe `{probe}` starts no others"
             return Obstacle(reason="one_rank_only", message=message)
     return None
-
-
-def ranks_of(contract: Contract, parts: Sequence[AnyPart]) -> int:
-    """The ranks of the arm with most that the judgements name."""
-    return max((contract.arms[arm].ranks for part in parts for arm in part.arms().values()), default=1)
-
-
-def _asks_of_replays(contract: Contract, part: AnyPart) -> bool:
-    candidate = part.arms().get(part.candidate_path)
-    captures = candidate is not None and contract.arms[candidate].capture != "none"
-    return captures and part.asks_the_device_of_replays()
 
 
 def _missing_memory(workload: Workload, machine: Machine) -> Obstacle | None:

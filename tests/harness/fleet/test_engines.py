@@ -67,28 +67,31 @@ def test_a_cluster_that_does_not_answer_is_an_error(commands: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "on_gpu", "options", "asked"),
+    ("gpus", "needed", "options", "asked"),
     [
-        ("gpu:h200:8", True, {}, "#SBATCH --gpus-per-node=1"),
-        ("gpu:h200:8", True, {"gpus-per-node": "2"}, "#SBATCH --gpus-per-node=2"),
-        ("gpu:h200:8", False, {}, None),
-        ("(null)", True, {}, None),
+        ("gpu:h200:8", 1, {}, "#SBATCH --gpus-per-node=1"),
+        ("gpu:h200:8", 1, {"gpus-per-node": "2"}, "#SBATCH --gpus-per-node=2"),
+        ("gpu:h200:8(S:0-1)", 4, {}, "#SBATCH --gpus-per-node=4"),
+        ("gpu:1\ngpu:a100:1,gpu:v100:2", 4, {}, "#SBATCH --gpus-per-node=3"),
+        ("gpu:h200:8", 0, {}, None),
+        ("(null)", 1, {}, None),
     ],
 )
-def test_a_shard_asks_for_a_gpu_where_it_needs_one_and_the_cluster_has_one(
-    commands: Path, tmp_path: Path, gpus: str, options: dict[str, str], asked: str | None, *, on_gpu: bool
+def test_a_shard_asks_for_the_gpus_that_it_needs_or_all_that_a_node_has(
+    commands: Path, tmp_path: Path, gpus: str, options: dict[str, str], asked: str | None, needed: int
 ) -> None:
     write(commands / "sinfo", f"echo '{gpus}'")
     write(commands / "sbatch", "echo Submitted batch job 5")
-    shard = Shard("one", Path("a.yaml"), ("A-001",), on_gpu=on_gpu)
+    shard = Shard("one", Path("a.yaml"), ("A-001",), on_gpu=needed > 0, gpus=max(1, needed))
     job = Slurm(options).submit(ShardJob(shard, ("harness",), tmp_path, (), {}), tmp_path / ".jobs")
     script = job.paths.submission_file.read_text().splitlines()
-    assert [line for line in script if "gpus" in line] == ([asked] if asked else [])
+    assert [line for line in script if "--gpus-per-node" in line] == ([asked] if asked else [])
     assert {"#SBATCH --requeue", "#SBATCH --job-name=harness-one"} <= set(script)
 
 
 def test_options_of_sbatch_are_passed_on(commands: Path, tmp_path: Path) -> None:
     write(commands / "sbatch", "echo Submitted batch job 5")
+    write(commands / "sinfo", 'test "$3" = --partition=gpu || exit 1')
     slurm = engine("slurm:partition=gpu,cpus-per-task=8,time=30")
     job = slurm.submit(ShardJob(Shard("one", Path("a.yaml"), ()), ("harness",), tmp_path, (), {}), tmp_path / ".jobs")
     script = job.paths.submission_file.read_text()

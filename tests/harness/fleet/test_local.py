@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import warm_start
+from submitit import Job
 from waiting import LIMIT_S, eventually
 
 from harness.commands.drill import drill_on
@@ -35,8 +36,8 @@ JOB = "int(open(f'/proc/{os.getppid()}/stat').read().split()[3])"  # the process
 Write = Callable[..., object]
 
 
-def shard(name: str) -> Shard:
-    return Shard(name, Path("a.yaml"), ("A-001",))
+def shard(name: str, gpus: int = 1) -> Shard:
+    return Shard(name, Path("a.yaml"), ("A-001",), gpus=gpus)
 
 
 @pytest.fixture
@@ -69,6 +70,60 @@ def test_a_shard_names_its_contract_and_claims() -> None:
 def test_shards_say_whether_they_need_a_gpu() -> None:
     needs = {shard.name: shard.on_gpu for shard in gate_shards(load_contracts([CONTRACTS]))}
     assert (needs["F-GRAPH-BWD-003"], needs["traced-step-v1"], needs["ptx-target-parity-v1"]) == (True, False, True)
+
+
+def test_each_shard_sees_its_own_gpus_and_none_overtakes(programs: Write, tmp_path: Path) -> None:
+    """Four GPUs; what needs more than there are has all of them, and a unit of it says what is missing."""
+    says = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    waits = f"{says}; import time; time.sleep(0.5)"
+    needs = {"one": 1, "two": 2, "four": 4, "other": 1, "eight": 8, "last": 2}
+    programs(**dict.fromkeys(needs, waits))
+    begun: list[str] = []
+
+    class Watched(Local):
+        def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]:
+            begun.append(job.shard.name)
+            return super().submit(job, folder)
+
+    shards = [shard(name, gpus) for name, gpus in needs.items()]
+    gate.run_shards(shards, Watched(["0", "1", "2", "3"]), tmp_path / "out", lambda *_: None)
+    seen = {name: (tmp_path / "out" / f"{name}.txt").read_text().strip() for name in needs}
+    assert seen == {"one": "0", "two": "1,2", "four": "0,1,2,3", "other": "0", "eight": "0,1,2,3", "last": "0,1"}
+    assert begun == list(needs)
+
+
+PLANS = """
+import os, sys
+from pathlib import Path
+from harness.contract.load import load_contracts
+from harness.evidence.cuda_driver import Gpu
+from harness.evidence.environment import Machine
+from harness.runners.plan import plan
+from harness.system.resolve import resolve
+seen = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+machine = Machine(True, "", tuple(Gpu("NVIDIA H100", uuid, "sm_90", 80.0) for uuid in seen), 64.0)
+claims = [sys.argv[place + 1] for place, word in enumerate(sys.argv) if word == "--claim"]
+contracts = load_contracts([Path(sys.argv[2])])
+found = plan(contracts, claims=claims, machine=machine, describe=lambda name: resolve(name).describe())
+print(len(seen), *{unit.obstacle.message for unit in found.units if unit.obstacle is not None})
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "seen"),
+    [("abc", "2"), ("a", "1 needs 2 GPUs, one for each rank: this machine has 1")],
+)
+@pytest.mark.parametrize("plan", [gate_shards, drill_shards])
+def test_no_unit_lacks_a_gpu_that_is_there(
+    plan: Callable[[Sequence[LoadedContract]], list[Shard]], gpus: str, seen: str, programs: Write, tmp_path: Path
+) -> None:
+    """GPUs are simulated. A shard sees as many as its units need; on fewer the units say how many they need."""
+    planned = {one.claims[0]: one for one in plan(load_contracts([CONTRACTS / "ranks-v1.yaml"]))}
+    shards = [planned["RANKS-004"], planned["RANKS-001"]]
+    programs(**{shard.name: PLANS for shard in shards})
+    gate.run_shards(shards, Local(list(gpus)), tmp_path / "out", lambda *_: None)
+    printed = {shard.name: (tmp_path / "out" / f"{shard.name}.txt").read_text().strip() for shard in shards}
+    assert printed == {shard.name: seen for shard in shards}
 
 
 def test_a_drill_plants_every_fault_of_every_claim_once() -> None:
