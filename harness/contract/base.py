@@ -107,6 +107,10 @@ class Judged(Strict):
         named = {field: getattr(self, field, None) for field in ("candidate", "baseline")}
         return {field: arm for field, arm in named.items() if arm is not None}
 
+    def uncaptured_may_begin(self) -> int:
+        """Return how many captures may begin in an arm of it that must be uncaptured."""
+        return 0
+
     # --- bounds that depend on where it is judged -------------------------------------------------------------
 
     _conditional: Conditional | None = PrivateAttr(default=None)

@@ -78,7 +78,7 @@ class ArmEnd(Record):
     frozen_digest: str
     skipped_steps: Count
     steps_called: Count
-    capture_attempts: Count | None = None  # that the harness saw begin in its steps; None: not watched
+    capture_attempts: Count | None = None  # that the harness saw begin until here; None: not watched
     capture_errors: list[str] | None = None  # what ended those that failed, whoever caught it; None: not watched
     state: State | None = None  # as in the start
     differences: list[EndDifference] | None = None

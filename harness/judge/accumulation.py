@@ -15,7 +15,7 @@ from typing import NamedTuple
 from harness.contract.kinds.accumulation import Accumulation
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, require_captured, require_uncaptured
+from harness.judge.context import Context, end_of, executed, require_captured
 from harness.judge.end_state import note_watched, require_finite_end, require_recorded
 from harness.judge.gradient_match import (
     Compared,
@@ -70,7 +70,6 @@ def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
     require_every_tensor(candidate, records, baseline)
     require_gradients(records)
     _require_two_ways(part, compared)
-    require_uncaptured(context, part, part.baseline, baseline)
     for name, execution in named.items():
         require_trained(name, execution)
     require_finite_end(named, sheet)

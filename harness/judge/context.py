@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any, NoReturn
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
@@ -23,6 +24,7 @@ from harness.judge.launched import DEFAULT, Bounds, uncounted, untraced
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Status
 from harness.judge.watched_steps import JudgedSteps
+from harness.numbers import counted
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,24 @@ class Context:
         """How many updates the arm may leave out: what the strictest claim of kind `capture` about it allows, as a loss
         scale needs that is found by trying; none where the contract has no such claim."""
         return min((each.skipped_steps_at_most for each in self._captures_of(arm)), default=0)
+
+    def plain_arms(self, part: AnyPart) -> set[str]:
+        """Return the arms of the part that must be uncaptured: declared so, and held against a captured arm.
+
+        A claim of the contract names both, or asks for an arm without a capture (`plain_path`). An arm that is judged
+        alone is held against its twin, which differs in nothing but `capture`. Other arms may capture by themselves,
+        as code does that torch compiles, and so may the candidate of a claim that names a mechanism.
+        """
+        arms, named = self.contract.arms, {*part.arms().values()}
+        settings = {name: arm.model_dump(exclude={"capture"}) for name, arm in arms.items()}
+        captured = {name for name, arm in arms.items() if arm.capture != "none"}
+        twins = {name for name in named if any(settings[name] == settings[other] for other in captured)}
+        parts = [(each, claim) for claim in self.contract.claims for each in parts_of(claim)]
+        captured |= {each.arms()[each.candidate_path] for each, claim in parts if each.mechanism or claim.mechanism}
+        held_against = [each.arms().values() for each, _ in parts if each.arms()[each.candidate_path] in captured]
+        plain = set(chain.from_iterable(held_against)) | (twins if len(named) == 1 else set())
+        plain |= {arm for each, _ in parts for path, arm in each.arms().items() if path == each.plain_path}
+        return named & plain - captured
 
     def _captures_of(self, arm: str) -> list[Capture]:
         parts = [each for claim in self.contract.claims for each in parts_of(claim) if isinstance(each, Capture)]
@@ -277,24 +297,17 @@ def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) 
         )
 
 
-def require_uncaptured(context: Context, part: AnyPart, arm: str, execution: ArmEvidence) -> None:
-    """Settle FAIL when an arm declared uncaptured replayed a capture: it would be compared with its twin.
+def require_uncaptured(part: AnyPart, context: Context) -> None:
+    """Settle FAIL when an arm of the part that must be uncaptured captured: it would be compared with its twin.
 
-    Of such an arm no capture is recorded but by the harness's own count of those that began. Two arms of which none
-    is said to be captured may do so alike, as compiled code does.
+    The count of captures is the harness's own, which every arm's end holds; older evidence may lack it.
     """
-    if context.contract.arms[arm].capture != "none":
-        return
-    capture, end = execution.capture, end_of(execution)
-    if capture is not None and capture.captured:
-        settle(
-            reasons.VACUOUS_BASELINE_CAPTURED,
-            f"arm {arm} is declared uncaptured and replayed a capture {capture.replays} times",
-        )
-    made = (end.capture_attempts or 0) - len(end.capture_errors or ())
-    candidate = context.contract.arms[part.arms()[part.candidate_path]]
-    if made > 0 and (candidate.capture != "none" or context.mechanism(part) is not None):
-        settle(
-            reasons.VACUOUS_BASELINE_CAPTURED,
-            f"arm {arm} is declared uncaptured, and began {made} captures in its steps that did not fail",
-        )
+    for arm in sorted(context.plain_arms(part)):
+        executions = [each for run in context.runs for seen in (run, *run.ranks) for each in seen.arms.get(arm, [])]
+        ends = [each.end for each in executions if each.end is not None]
+        made = max(((end.capture_attempts or 0) - len(end.capture_errors or ()) for end in ends), default=0)
+        if made > part.uncaptured_may_begin():
+            settle(
+                reasons.VACUOUS_BASELINE_CAPTURED,
+                f"arm {arm} is declared uncaptured, and {counted(made, 'capture')} began in it and did not fail",
+            )

@@ -13,7 +13,7 @@ from harness.contract.kinds.between_steps import Evaluation
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed, replicas, require_captured, require_uncaptured
+from harness.judge.context import Context, executed, replicas, require_captured
 from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
 from harness.judge.series import Bounds, difference, losses, require_comparable, require_equal, require_finite
@@ -57,7 +57,6 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     returned = ""
     if part.plain is not None:
         plain = executed(run, part.plain)
-        require_uncaptured(context, part, part.plain, plain)
         returned = _require_values(part, evaluations, plain, sheet)
     for name, execution in compared.items():
         require_trained(name, execution)

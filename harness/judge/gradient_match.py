@@ -17,7 +17,7 @@ from harness.contract.kinds.training import ClippedNorm, GradientMatch
 from harness.evidence.arm_records import Gradients, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, require_captured, require_uncaptured
+from harness.judge.context import Context, end_of, executed, require_captured
 from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_active_clip, require_trained
 from harness.judge.rounded_gradients import require_most_compared
@@ -74,7 +74,7 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         if part.baseline is not None and same_system:
             _require_groups_of(baseline, records)
         _require_clipped(part.clipped_norm, records, sheet)
-    _require_guards(part, context, named, records, sheet)
+    _require_guards(part, named, records, sheet)
     require_finite_end(named, sheet)
     if part.equality == "bitwise":
         require_equal_ends(named, sheet, same_system=same_system)
@@ -300,12 +300,9 @@ def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet
         )
 
 
-def _require_guards(
-    part: GradientMatch, context: Context, named: dict[str, ArmEvidence], records: list[Gradients], sheet: Sheet
-) -> None:
+def _require_guards(part: GradientMatch, named: dict[str, ArmEvidence], records: list[Gradients], sheet: Sheet) -> None:
     executions = list(named.values())
     if part.baseline is not None:
-        require_uncaptured(context, part, part.baseline, executions[-1])
         require_every_tensor(executions[0], records, executions[-1])
         require_gradients(records)
     for name, execution in named.items():

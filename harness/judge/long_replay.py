@@ -15,7 +15,7 @@ from harness.contract.kinds.long_replay import LongReplay
 from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, require_captured, require_uncaptured
+from harness.judge.context import Context, end_of, executed, require_captured
 from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.flatness import slowdown
 from harness.judge.guards import require_trained
@@ -41,7 +41,6 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     require_comparable(named, sheet)
     _require_equal_losses(seen, named, sheet)
     _require_replayed(part, candidate)
-    require_uncaptured(context, part, part.baseline, baseline)
     for name, execution in named.items():
         require_trained(name, execution)
     _require_distinct_batches(part, seen[ours], sheet)

@@ -16,7 +16,7 @@ from harness.contract.kinds.seeds import NotWorse
 from harness.evidence.base import Probe
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import paired_seeds, reasons
-from harness.judge.context import Context, replicas, require_captured, require_uncaptured
+from harness.judge.context import Context, replicas, require_captured
 from harness.judge.end_state import note_watched, require_finite_end, require_recorded
 from harness.judge.guards import require_guards, require_moving, with_control
 from harness.judge.interrupted_seeds import joined, note_halves, require_halves, require_steps_after_load
@@ -69,7 +69,6 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
         require_precisions(part, by_seed[seed][part.candidate], by_seed[seed][part.baseline])
         same_system = context.same_system(part.candidate, part.baseline)
         require_comparable(executions, sheet, frozen=same_system and part.precisions is None)
-        require_uncaptured(context, part, part.baseline, by_seed[seed][part.baseline])
     _require_unequal_seeds(part, by_seed)
     note_halves(halves, sheet)
     pairs = pairs_of(part, by_seed)

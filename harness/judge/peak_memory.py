@@ -13,7 +13,7 @@ from harness.contract.kinds.memory import PeakMemory
 from harness.evidence.arm_records import MemoryPeak, PeakMemoryEvidence
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed, require_captured, require_uncaptured
+from harness.judge.context import Context, executed, require_captured
 from harness.judge.end_state import require_recorded
 from harness.judge.equal_training import named_trajectory, require_equal_training
 from harness.judge.sheet import Sheet, number, settle
@@ -34,7 +34,6 @@ def judge(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
     trajectory = named_trajectory(part.trajectory, context)
     same_system = context.same_system(part.candidate, part.baseline)
     require_equal_training(trajectory, named, sheet, nothing=f"{ours} recorded no step", same_system=same_system)
-    require_uncaptured(context, part, part.baseline, baseline)
     sheet.count("steps", steps)
     seen = {name: _seen(name, execution) for name, execution in named.items()}
     for role, peaks in (("candidate", seen[ours]), ("baseline", seen[theirs])):

@@ -11,7 +11,7 @@ from harness.contract.kinds.ranks import RanksMatch
 from harness.evidence.arm_records import RankSteps
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, require_captured, require_uncaptured
+from harness.judge.context import Context, end_of, executed, require_captured
 from harness.judge.end_state import note_distance, note_watched, require_distance, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
 from harness.judge.near_ends import require_near_ends
@@ -53,9 +53,6 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
         settle(reasons.VACUOUS_STEPS, f"{shortest} steps were compared, the claim demands {part.steps}")
     ours = f"the ranks of {part.candidate}"
     require_equal(found, "within", bounds, f"{ours} (their mean) and {theirs}")
-    for arm, alone in ((part.baseline, baseline), (part.in_turn, in_turn)):
-        if arm is not None and alone is not None:
-            require_uncaptured(context, part, arm, alone)
     for name, execution in everything.items():
         require_trained(name, execution)
     require_finite_end(everything, sheet)

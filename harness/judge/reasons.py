@@ -117,7 +117,7 @@ VACUOUS_CONTROL_DIFFERS = _fails(
 )
 VACUOUS_BASELINE_CAPTURED = _fails(
     "vacuous_baseline_captured",
-    "The baseline is declared uncaptured but replayed a capture, so nothing was compared with it.",
+    "An arm that is declared uncaptured captured, so nothing was compared with an uncaptured step.",
 )
 VACUOUS_GRADIENTS_ZERO = _fails("vacuous_gradients_zero", "Every compared gradient is zero.")
 VACUOUS_PRECISION = _fails(

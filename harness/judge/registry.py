@@ -12,7 +12,7 @@ from harness.evidence.base import Obstacle
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed, obstacle_reason
+from harness.judge.context import Context, executed, obstacle_reason, require_uncaptured
 from harness.judge.repeats import accused_by_bits
 from harness.judge.sheet import Sheet, concluded, settle
 from harness.judge.verdict import WORST_FIRST, Figure, Judgement, Status, Verdict
@@ -58,13 +58,27 @@ def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgem
     if judgement.status is not Status.PASS:
         return judgement
 
-    def whole(_: Sheet) -> Judgement:
+    def require_all_whole() -> None:
         for part in parts_of(claim):
             require_whole_runs(part, context)
+
+    return _if_still(judgement, require_all_whole)
+
+
+def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
+    """Return the judgement, or what the check settles, with the figures of the judgement."""
+
+    def checked(_: Sheet) -> Judgement:
+        check()
         return judgement
 
     seen = {"figures": judgement.figures, "denominators": judgement.denominators}
-    return concluded(whole, judgement.mechanism).model_copy(update=seen)
+    return concluded(checked, judgement.mechanism).model_copy(update=seen)
+
+
+def _is_undecided_but_captured(judgement: Judgement) -> bool:
+    """Return True unless an arm that must be captured was not: then arms may have changed places, which it says."""
+    return judgement.status is Status.INCONCLUSIVE and judgement.reason != reasons.CANDIDATE_NOT_CAPTURED
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
@@ -89,8 +103,10 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
 
     def at(rank: int) -> Judgement:
         seen = context.at_rank(rank) if rank else context
-        judged = concluded(lambda sheet: judge(_by_its_bounds(part, seen, sheet), seen, sheet), mechanism)
-        return accused_by_bits(judged, part, seen)
+        judgement = concluded(lambda sheet: judge(_by_its_bounds(part, seen, sheet), seen, sheet), mechanism)
+        if judgement.status is Status.PASS or _is_undecided_but_captured(judgement):
+            return _if_still(judgement, lambda: require_uncaptured(part, seen))
+        return accused_by_bits(judgement, part, seen)
 
     return _worst_rank([at(rank) for rank in range(_ranks(part, context))])
 

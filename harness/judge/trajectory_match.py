@@ -13,7 +13,7 @@ from harness.contract.kinds.seeds import NotWorse
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, replicas, require_captured, require_uncaptured
+from harness.judge.context import Context, end_of, executed, replicas, require_captured
 from harness.judge.end_state import (
     distance,
     note_distance,
@@ -87,7 +87,6 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         )
     in_noise = _in_noise(noise, found.largest)
     require_equal(found, part.equality, bounds, f"{ours} and {theirs}", in_noise, part.metric)
-    require_uncaptured(context, part, part.baseline, baseline)
     require_guards(part, {ours: candidate, theirs: baseline}, run, sheet)
     require_moving({ours: candidate, theirs: baseline}, part.metric)
     watched = with_control(part.guards, compared, run)

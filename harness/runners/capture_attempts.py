@@ -1,11 +1,14 @@
-"""How often a capture begins in this process, how those that fail end, and which operators are captured: what a system
-says of itself is held against it.
+"""Count the captures that begin in this process, and keep how those that fail end, and what they hold.
+
+What a system says of its captures is held against this count. `harness.runners.opening` opens every arm under a count
+of its own, and every record of an arm's end holds that count and the operators that were captured.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -16,18 +19,21 @@ from harness.system.replay.operators import OperatorWatch
 from harness.system.replay.traced import TracedStep
 
 _BEGINNINGS: tuple[tuple[Any, str], ...] = ((torch.cuda.CUDAGraph, "capture_begin"), (TracedStep, "record"))
+_COUNTING: list[CaptureAttempts] = []  # the last one counts: of the arm that is being opened, or that works
 _ENDINGS: tuple[tuple[Any, str], ...] = ((torch.cuda.CUDAGraph, "capture_end"),)
 
 
 class CaptureAttempts:
-    """Within its block, counts captures that begin: of a CUDA graph by torch, by whichever library, or traced ones.
+    """Counts, within its block, captures that begin: of a CUDA graph by torch, by whichever library, or traced ones.
 
-    `errors` has a sentence for each that an exception ended, whoever caught it, with the user's line.
+    Of several blocks that are open the innermost counts, or the one whose `working` was entered last. `errors` has a
+    sentence for each capture that an exception ended, whoever caught it, with the user's line.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.errors: list[str] = []
+        self.training: object = None  # the arm's
         self.operators: set[str] = set()
         self._capturing: list[OperatorWatch] = []
         self._handled: BaseException | None = None  # by the code that began the last one
@@ -39,16 +45,30 @@ class CaptureAttempts:
                 method = getattr(owner, name)
                 self._replaced.append((owner, name, method))
                 setattr(owner, name, watched(method))
+        _COUNTING.append(self)
         return self
 
     def __exit__(self, *_raised: object) -> None:
         self._stop_watching()  # of a capture that was never ended
+        self.training = self._handled = None
+        _COUNTING.remove(self)
         for owner, name, method in self._replaced:
             setattr(owner, name, method)
         self._replaced.clear()
 
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Count what begins in the block, also where another arm was opened later."""
+        _COUNTING.append(self)
+        try:
+            yield
+        finally:
+            _COUNTING.pop()
+
     def _begun(self, begin: Callable[..., object]) -> Callable[..., object]:
         def begun(*arguments: object, **keywords: object) -> object:
+            if _COUNTING[-1] is not self:
+                return begin(*arguments, **keywords)
             self.count += 1
             self._handled = sys.exception()
             returned = self._noting(begin, *arguments, **keywords)
@@ -61,6 +81,8 @@ class CaptureAttempts:
         def ended(*arguments: object, **keywords: object) -> object:
             self._stop_watching()
             raised = sys.exception()  # by the captured code: a `with` that it leaves ends the capture
+            if _COUNTING[-1] is not self:
+                return end(*arguments, **keywords)
             if raised is None or raised is self._handled:
                 return self._noting(end, *arguments, **keywords)
             self._note(raised)
@@ -91,3 +113,11 @@ class CaptureAttempts:
 
     def _note(self, error: BaseException) -> None:
         self.errors.append(str(error if isinstance(error, HarnessError) else CaptureFailedError("the capture", error)))
+
+
+def attempts_of(training: object) -> CaptureAttempts:
+    """Return the count of an open arm's captures. Raises LookupError for what `opened` did not open."""
+    found = next((each for each in _COUNTING if each.training is training), None)
+    if found is None:
+        raise LookupError(f"no arm is open whose run is a {type(training).__name__}")
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 from harness.commits.import_path import in_use
 from harness.errors import UsageError
@@ -18,13 +19,17 @@ from harness.system.resolve import resolve
 from harness.system.users_code import return_place
 from harness.system.wrappers import DECOY_GRAPH, HARNESS_FAULTS, SWAPPED_ARMS, wrap
 
+if TYPE_CHECKING:
+    from harness.runners.capture_attempts import CaptureAttempts
+
 
 @contextmanager
 def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
     """The training run of `arm`, entered; released on exit, its memory returned to the device.
 
     The process's generators start from the workload's seed in every arm: none draws on where another left them, nor
-    on what an import drew, which only the first of them makes. A fault that the system describes is the system's to
+    on what an import drew, which only the first of them makes. Captures that begin meanwhile are counted
+    (`attempts_of`). A fault that the system describes is the system's to
     plant; otherwise it must be one of the harness's own.
     Raises `UsageError` for a fault that neither knows, and for an arm of another commit than this process's;
     `NotAvailable` as the system does.
@@ -37,12 +42,16 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
         raise UsageError(rule, where=arm, got=planned.commit or "the working tree's")
     system = resolve(planned.system)
     fault = run.fault if arm in run.fault_arms else None
+    from harness.runners.capture_attempts import CaptureAttempts  # torch
+
     settings = deterministic_algorithms() if planned.arm.deterministic else nullcontext()
-    with rank_seat.together(run, arm), settings:
-        yield from _opened_here(run, planned, system, fault)
+    with rank_seat.together(run, arm), settings, CaptureAttempts() as attempts:
+        yield from _opened_here(run, planned, system, fault, attempts)
 
 
-def _opened_here(run: Run, planned: PlannedArm, system: TrainingSystem, fault: str | None) -> Iterator[TrainingRun]:
+def _opened_here(
+    run: Run, planned: PlannedArm, system: TrainingSystem, fault: str | None, attempts: CaptureAttempts
+) -> Iterator[TrainingRun]:
     _seed_generators(run.workload.seed)
     own = fault is not None and _planted_by_harness(system, fault, planned.system)
     announced = announced_steps(run)
@@ -57,11 +66,13 @@ def _opened_here(run: Run, planned: PlannedArm, system: TrainingSystem, fault: s
     if own and fault is not None and fault != SWAPPED_ARMS:
         training = wrap(training, fault, steps=run.workload.steps)
     with AnnouncedSteps(training, announced) as entered:
+        attempts.training = entered
         if planned.nudged:
             nudge(entered)
         yield entered
         if (at_commit := in_use()) is not None:
             at_commit.require(planned.system)  # what was imported meanwhile, too
+    attempts.training = None
     del training, entered
     release_memory()
 

@@ -30,7 +30,7 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import ArmFailed, Part
 from harness.runners.announced import shapes_of
 from harness.runners.capture import capture_evidence, capture_record
-from harness.runners.capture_attempts import CaptureAttempts
+from harness.runners.capture_attempts import attempts_of
 from harness.runners.exchange import Exchange
 from harness.runners.host_sync import OBSERVED_STEPS, device_of, observe_syncs
 from harness.runners.micro_batches import MicroBatchWatch
@@ -191,28 +191,25 @@ class ArmExecution:
         self._phase("start")
         start = arm_start(self.training, self.arm, self.replica, self.watch, self.planned.rounded_to)
         self.recorder.write(start.model_copy(update={"facts": {**start.facts, **self.facts}}))
-        attempts = CaptureAttempts()
-        every_step = self.parts.ask(partial(self._watch_of_every_step, attempts), *self._watched_parts())
-        with attempts:
-            watched = self._series(kept, every_step, keep=keep)
+        every_step = self.parts.ask(self._watch_of_every_step, *self._watched_parts())
+        watched = self._series(kept, every_step, keep=keep)
         self._phase("end")
         end = arm_end(self.training, self.arm, self.replica, self.steps_called, self.watch, self.ends)
         changes = {
-            "capture_attempts": attempts.count,
-            "capture_errors": attempts.errors,
             "input_names": self.input_names,
             "input_shapes": self.input_shapes,
             "updates": self.updates,
-            "operators": sorted(attempts.operators | self.operators.names) or None,
+            "operators": sorted(attempts_of(self.training).operators | self.operators.names) or None,
         }
         self.recorder.write(end.model_copy(update=changes))
         self._observe(watched, every_step)
 
-    def _watch_of_every_step(self, attempts: CaptureAttempts) -> SeriesWatch | None:
+    def _watch_of_every_step(self) -> SeriesWatch | None:
         """For a captured arm; and for one whose host syncs are judged, where its steps can be watched as they are."""
         device, captured = device_of(self.training), self.planned.arm.capture != "none"
         if not captured and not (self.planned.watch_every_step and device == "cuda"):
             return None
+        attempts = attempts_of(self.training)
         return SeriesWatch(
             device,
             captured=captured,
@@ -427,7 +424,7 @@ def arm_start(
 
 
 def arm_end(training: TrainingRun, arm: str, replica: int, steps: int, watch: StateWatch, ends: Ends) -> ArmEnd:
-    """Digests of what the arm has become, and how far it lies from what other arms of this run have become."""
+    """Return what the arm has become, how far from other arms of this run, and how many captures began in it."""
     state = watch.at_end()
     trainable, frozen = digests_of(training)
     ended = {**named_parameters(training), **watch.end_buffers}
@@ -437,6 +434,7 @@ def arm_end(training: TrainingRun, arm: str, replica: int, steps: int, watch: St
     if watch.moved is not None:
         apart = ends.moves.apart(watch.moved, watch.watched)
         ends.moves.keep(watch.moved, arm)
+    attempts = attempts_of(training)
     return ArmEnd(
         arm=arm,
         replica=replica,
@@ -444,6 +442,8 @@ def arm_end(training: TrainingRun, arm: str, replica: int, steps: int, watch: St
         frozen_digest=frozen,
         skipped_steps=training.skipped_steps() if isinstance(training, CountsSkippedSteps) else 0,
         steps_called=steps,
+        capture_attempts=attempts.count,
+        capture_errors=list(attempts.errors),
         state=state,
         differences=differences,
         moved_apart=apart,

@@ -19,6 +19,7 @@ from torch import Tensor
 from harness.evidence.arm_records import ArmEnd, ArmStart
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import StepErrors, TensorErrors
+from harness.runners.capture_attempts import attempts_of
 from harness.runners.opening import opened
 from harness.runners.paired import digests_of
 from harness.runners.recorder import Recorder
@@ -235,6 +236,7 @@ def _start(training: TrainingRun, arm: str, replica: int, seed: int, watch: Stat
 def _end(training: TrainingRun, arm: str, replica: int, steps: int, watch: StateWatch | None = None) -> ArmEnd:
     state = None if watch is None else watch.at_end()
     trainable, frozen, _ = _digests(training)
+    attempts = attempts_of(training)
     return ArmEnd(
         arm=arm,
         replica=replica,
@@ -242,6 +244,8 @@ def _end(training: TrainingRun, arm: str, replica: int, steps: int, watch: State
         frozen_digest=frozen,
         skipped_steps=training.skipped_steps() if isinstance(training, CountsSkippedSteps) else 0,
         steps_called=steps,
+        capture_attempts=attempts.count,
+        capture_errors=list(attempts.errors),
         state=state,
     )
 

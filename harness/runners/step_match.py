@@ -17,6 +17,7 @@ import torch
 from harness.evidence.arm_records import ComparedStep
 from harness.evidence.plan_records import Run
 from harness.runners.capture import capture_evidence, capture_record
+from harness.runners.capture_attempts import attempts_of
 from harness.runners.opening import opened
 from harness.runners.paired import arm_end, arm_start
 from harness.runners.profiling import Watched
@@ -59,12 +60,14 @@ def execute(run: Run, recorder: Recorder) -> None:
         before = _start_of(candidate)
         for index in range(run.workload.steps):
             exact, noisy = (_evaluated(twin, index, before) for twin in (reference, yardstick))
-            ours = _seen(candidate, candidate.step(index))
+            with attempts_of(candidate).working():
+                ours = _seen(candidate, candidate.step(index))
             for arm, seen in zip(arms, (exact, noisy, ours), strict=True):
                 arm.block.add(index, seen.loss)
             after = _state_of(candidate)
-            expected = reference.update(index, before, ours.gradients)
-            scale = reference.update(index, *magnitudes(before, ours.gradients))
+            with attempts_of(reference).working():
+                expected = reference.update(index, before, ours.gradients)
+                scale = reference.update(index, *magnitudes(before, ours.gradients))
             recorder.write(
                 ComparedStep(
                     arm=names[2],
@@ -114,7 +117,8 @@ def _offering(arm: _Arm, own: str, protocol: type) -> TrainingRun:
 
 
 def _evaluated(twin: _Twin, index: int, before: OptimizerState) -> Evaluated:
-    return _seen(twin, twin.evaluate(index, before.parameters))
+    with attempts_of(twin).working():
+        return _seen(twin, twin.evaluate(index, before.parameters))
 
 
 def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:

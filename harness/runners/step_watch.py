@@ -45,11 +45,12 @@ class SeriesWatch:
     captures: Callable[[], int]
     attempts: Callable[[], int] = lambda: 0
     _known_captures: int = 0
-    _known_attempts: int = 0
+    _known_attempts: int = field(init=False)
     _fewest: int | None = None  # operations of a step so far
     _steps: dict[int, _Seen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._known_attempts = self.attempts()
         on_cuda = self.device == "cuda"
         self._warnings = SyncWarnings() if on_cuda else None
         self._waits = WaitingCalls() if on_cuda else None

@@ -21,6 +21,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Block, TimingEvidence
 from harness.runners.announced import TIMED_WATCHED_STEPS, WARMUP_STEPS
 from harness.runners.capture import capture_evidence, capture_record
+from harness.runners.capture_attempts import attempts_of
 from harness.runners.launch_counter import counter_of_this_process
 from harness.runners.opening import opened
 from harness.runners.pace import Paces, slower
@@ -65,7 +66,8 @@ class TimedProcess:
         training = self._stack.enter_context(opened(self.run, name))
         watch = StateWatch(training)
         self.recorder.write(arm_start(training, name, 0, watch))
-        self.arms[name] = TimedArm(name, self.run.arms[name], training, self.run, self.recorder, watch)
+        attempts = attempts_of(training)
+        self.arms[name] = TimedArm(name, self.run.arms[name], training, self.run, self.recorder, watch, attempts)
 
     def warm_up(self, name: str) -> None:
         """Its first steps, capture and compilations included."""

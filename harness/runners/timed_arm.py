@@ -15,6 +15,7 @@ from torch import Tensor
 
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners.announced import TIMED_WATCHED_STEPS
+from harness.runners.capture_attempts import CaptureAttempts
 from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.recorder import Recorder
 from harness.runners.reductions import stacked
@@ -47,6 +48,7 @@ class TimedArm:
     run: Run
     recorder: Recorder
     watch: StateWatch
+    attempts: CaptureAttempts = field(default_factory=CaptureAttempts)
     next_index: int = 0
     _generators: dict[str, Any] = field(default_factory=lambda: generators.states(generators.global_generators()))
     _settings: dict[str, Any] = field(default_factory=torch_settings)
@@ -56,12 +58,13 @@ class TimedArm:
     @contextmanager
     def own_globals(self) -> Iterator[None]:
         """The process's generators as this arm left them: both arms draw what they would draw alone. Torch's settings
-        likewise: one that the candidate made as it opened would slow the baseline.
+        likewise: one that the candidate made as it opened would slow the baseline. Captures count as this arm's.
         """
         known = generators.global_generators()
         generators.restore(known, self._generators)
         restore_torch_settings(self._settings)
-        yield
+        with self.attempts.working():
+            yield
         self._generators, self._settings = generators.states(known), torch_settings()
 
     def block(self, steps: int, *, profiled: bool = False) -> BlockTimes:

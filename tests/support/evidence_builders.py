@@ -162,9 +162,13 @@ def arm(
     inputs: Sequence[str] | None = ("targets", "tokens"),
     dtypes: Sequence[str] | None = ("float32",),
     rounded: str | None = None,
+    attempts: int | None = None,
     **columns: Any,
 ) -> ArmEvidence:
-    """One execution of an arm, trained; states change by category, `columns` go to `series`."""
+    """One execution of an arm, trained; states change by category, `columns` go to `series`.
+
+    attempts: captures that began in it, of which none failed; None: recorded before they were counted.
+    """
     return ArmEvidence(
         start=ArmStart(
             arm=name,
@@ -183,6 +187,8 @@ def arm(
             replica=replica,
             trainable_digest=end,
             frozen_digest=frozen if frozen_end is None else frozen_end,
+            capture_attempts=attempts,
+            capture_errors=None if attempts is None else [],
             skipped_steps=skipped,
             steps_called=len(losses) if steps_called is None else steps_called,
             state=state(end, **(end_state or {})),

@@ -233,11 +233,8 @@ TRAJECTORY_CASES = [
     Case("control's start", "vacuous_training_effect", lambda: trajectory(control=untrained(start="s", end="s"))),
     Case("control's steps", "vacuous_training_effect", lambda: trajectory(control=untrained(losses=LOSSES[:9]))),
     Case("control's batches", "vacuous_training_effect", lambda: trajectory(control=untrained(batches=["b"] * STEPS))),
-    Case(
-        "captured baseline",
-        "vacuous_baseline_captured",
-        lambda: trajectory(baseline=arm("ungraphed", capture=cuda_graph())),
-    ),
+    Case("captured baseline", "vacuous_baseline_captured", lambda: trajectory(baseline=arm("ungraphed", attempts=1))),
+    Case("captured control", "vacuous_baseline_captured", lambda: trajectory(control=untrained(attempts=1))),
     Case(
         "a baseline that was seen to capture",
         "vacuous_baseline_captured",

@@ -107,6 +107,9 @@ class CaptureFallback(Judged):
     def captures_candidate(self) -> bool:
         return True
 
+    def uncaptured_may_begin(self) -> int:
+        return self.unasked_at_most
+
     def compared(self) -> list[list[str]]:
         return []  # by series and digests alone
 

@@ -100,7 +100,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "give both arms equal settings but for `learning_rate: 0`",
     ),
     "vacuous_baseline_captured": (
-        "The baseline's setting for capture is not obeyed, so both arms are the captured step.",
+        "The arm's setting for capture is not obeyed, so both arms are the captured step.",
         "see that the adapter captures nothing in an arm with `capture: none`",
     ),
     "vacuous_gradients_zero": (

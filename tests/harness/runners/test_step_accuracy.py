@@ -19,6 +19,7 @@ from harness.runners import opening, step_accuracy
 from harness.runners.recorder import Recorder
 from harness.runners.remaining import write_run
 from harness.system.protocol import NotAvailable
+from harness.system.replay.traced import TracedStep
 
 WORKLOAD = Workload(model="m", batch_size=4, seq_len=1, steps=5)
 SETTINGS: dict[str, object] = {
@@ -134,6 +135,20 @@ def test_all_arms_start_and_read_alike(tmp_path: Path, monkeypatch: pytest.Monke
     assert [each.start.trainable_names for each in evidence.arms["ours"]] == [["w"]] * 3
     for record in evidence.step_errors:
         assert len(set(record.parameters.values())) == len(set(record.batches.values())) == 1
+
+
+def test_captures_are_counted_in_every_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Captures(Regression):
+        def restart(self, seed: int) -> None:
+            super().restart(seed)
+            TracedStep(self.w.sum, lambda: {"w": self.w}).record()
+
+    found = systems()
+    found["theirs"].run = Captures
+    evidence = executed(tmp_path / "run", monkeypatch, found)
+    ends = {arm: [each.end for each in executions] for arm, executions in evidence.arms.items()}
+    counted = {arm: [end.capture_attempts for end in each if end is not None] for arm, each in ends.items()}
+    assert counted == {"ours": [0, 0, 0], "theirs": [2, 3, 4], "exact": [0, 0, 0]}, "opened once, begun anew each time"
 
 
 def test_losses_of_every_step_where_they_are_compared_else_as_far_as_gradients(
