@@ -122,10 +122,11 @@ def _require_one_update(part: Accumulation, candidate: ArmEvidence, sheet: Sheet
     if updates is None:
         settle(reasons.EVIDENCE_MISSING, f"nobody looked for {part.candidate}'s counters of updates")
     if not updates:
-        settle(
+        sheet.leave_open(
             reasons.UPDATES_UNCOUNTED,
             f"no optimizer of {part.candidate} counts its updates; let its state have a tensor `updates` that does",
         )
+        return
     made = max(updates)  # a tensor without a gradient, such as an expert that no token chose, counts fewer
     sheet.figure("updates", made, "updates")
     if made != steps:

@@ -14,7 +14,7 @@ from harness.judge.guards import require_trained
 from harness.judge.launched import Bounds, blind, graphs_per_step, outside_share, plain_type, uncounted
 from harness.judge.series import require_finite
 from harness.judge.sheet import Sheet, settle, some
-from harness.judge.verdict import Judgement
+from harness.judge.verdict import Judgement, Status
 from harness.judge.watched_steps import JudgedSteps
 
 # cudaGraphNodeType without its prefix. Host nodes call back into Python, allocations and frees make addresses
@@ -179,10 +179,12 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
     what = "replayed operations" if traced else "graph launches"
     sheet.figure("observed_launches", seen, what)
     if seen is None or capture.observed_steps == 0:
-        settle(reasons.LAUNCHES_UNOBSERVED, f"no {what} were observed by the harness")
+        sheet.leave_open(reasons.LAUNCHES_UNOBSERVED, f"no {what} were observed by the harness")
+        return
     unseen = blind(capture.arm, capture)
     if unseen is not None:
-        settle(unseen.reason, unseen.message)
+        sheet.leave_open(unseen.reason, unseen.message)
+        return
     per_step = _node_counts(capture)[0] if traced else graphs_per_step(capture)
     needed = per_step * capture.observed_steps
     # a dispatch mode also sees the host copy each batch in: a few operations more are no second execution
@@ -204,7 +206,8 @@ def _require_counted(part: Capture, capture: CaptureEvidence, steps: JudgedSteps
     bounds = Bounds(part.outside_share_at_most, part.outside_operations_at_most)
     found = uncounted(part.candidate, capture, bounds, steps)
     if found is not None:
-        settle(found.reason, found.message)
+        undecided = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
+        (sheet.leave_open if undecided else settle)(found.reason, found.message)
 
 
 def _require_bounds(

@@ -60,20 +60,20 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
         sheet.count(f"{role}_steps", min(reading.steps for reading in counted.readings))
         sheet.count(f"{role}_detectors", len({reading.detector for reading in counted.readings}))
         sheet.figure(f"{role}_syncs_per_step", counted.per_step(), "syncs")
-    for counted in (candidate, control):
-        _require_seeing_profiler(counted)
+    _require_seeing_profiler(candidate)
     if candidate.violated():
         settle(reasons.SYNC_COUNT, f"{candidate.sentence()}{_places(candidate)}")
     replayed = executions[part.candidate.arm]
     _require_every_step(candidate, replayed, context.judged_steps(replayed), mechanism, sheet)
+    _require_seeing_profiler(control)
     _require_control(control)
     _require_eyesight(candidate, control)
-    _require_agreement(candidate, executions[part.candidate.arm])
-    _require_agreement(control, executions[part.control.arm])
     require_finite({part.candidate.arm: replayed}, sheet)
     require_finite_end(executions, sheet)
     # a control may wait for the device and do nothing else
     require_trained(part.candidate.arm, replayed, context.skipped_steps_at_most(part.candidate.arm))
+    _require_agreement(candidate, executions[part.candidate.arm])
+    _require_agreement(control, executions[part.control.arm])
     require_recorded(executions)
     return sheet.held(f"{candidate.sentence()}; control {control.sentence()}")
 
@@ -83,7 +83,7 @@ def _require_replayed(context: Context, part: HostSyncs, execution: ArmEvidence,
     arm = part.candidate.arm
     if context.contract.arms[arm].capture == "none":
         return None
-    require_captured(context, part, arm, execution, sheet)
+    require_captured(context, part, arm, execution, sheet, of_replays=True)
     if execution.syncs is not None and not execution.syncs.replayed:
         settle(reasons.CANDIDATE_NOT_CAPTURED, f"the steps of {arm} that were observed were no replays")
     return sheet.mechanism
@@ -123,7 +123,7 @@ def _require_every_step(
         settle(reasons.SYNC_COUNT, f"{judged.sentence()}, first in step {first}{_places(judged)}")
     _require_busiest_step(judged)
     if (found := unwatched(f"host syncs of {candidate.demand.arm}", watched, steps)) is not None:
-        settle(found.reason, found.message)
+        sheet.leave_open(found.reason, found.message)
     blind = [reading.detector for reading in every_step if not reading.sees_planted]
     if blind:
         settle(

@@ -26,7 +26,8 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
     """Growth of allocated and of reserved bytes, or of reserved ones alone, at most `growth_at_most` (0.01 is 1 %)."""
     run = context.only_run("recapture" if part.per == "recapture" else "paired")
     execution = executed(run, part.candidate)
-    require_captured(context, part, part.candidate, execution, sheet, watched=part.per == "replay")
+    watched = part.per == "replay"
+    require_captured(context, part, part.candidate, execution, sheet, watched=watched, of_replays=True)
     if execution.capture is not None and execution.capture.mechanism == "traced":
         settle(reasons.MECHANISM_MISSING, "a traced replay decides nothing about device memory")
     samples = _samples(part, execution.memory)

@@ -83,7 +83,7 @@ def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Shee
                 f"{most}: inputs have as many along their first dimension",
             )
     if whole < FEWEST_WHOLE * made:
-        settle(
+        sheet.leave_open(
             reasons.RANK_SHARE_UNSEEN,
             f"in {made - whole} of {made} steps every rank showed fewer rows than its share of a batch of "
             f"{batch_size}, which is {most}",

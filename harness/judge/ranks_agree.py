@@ -28,7 +28,7 @@ SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients behind its firs
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, frozen tensors, lengths, replicas, shares, batches, collectives, training, ends."""
+    """Order: captured, finiteness, frozen tensors, lengths, replicas, shares, batches, collectives, training, ends."""
     run = context.only_run("paired")
     executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
     for execution in executions.values():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from harness.judge import reasons
-from harness.judge.verdict import Figure, Judgement
+from harness.judge.verdict import Figure, Judgement, Status
 from harness.numbers import rounded
 
 
@@ -34,6 +34,16 @@ class Sheet:
         self.mechanism = mechanism
         self.figures: dict[str, Figure] = {}
         self.denominators: dict[str, int] = {}
+        self._open: Judgement | None = None
+
+    def leave_open(self, reason: str, message: str) -> None:
+        """Note why the claim cannot hold, and let the judge go on: a violation that it finds later is one all the same.
+
+        Of several reasons the first one counts, with the figures so far. For what says nothing of later figures.
+        """
+        noted = self.conclude(reason, message)
+        so_far = {"figures": dict(self.figures), "denominators": dict(self.denominators)}
+        self._open = self._open or noted.model_copy(update=so_far)
 
     def figure(self, name: str, value: bool | float | str | None, unit: str = "") -> None:
         """Note a number with its unit; floats are rounded to 12 digits so that machines agree."""
@@ -58,8 +68,16 @@ class Sheet:
             mechanism=self.mechanism,
         )
 
+    def decided(self, judgement: Judgement) -> Judgement:
+        """Return the judgement, or what was left open before where it holds, or decides nothing either."""
+        if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
+            return judgement
+        return self._open
+
     def held(self, message: str) -> Judgement:
         """PASS, unless a denominator is zero or there is none: then FAIL `vacuous_nothing_compared`."""
+        if self._open is not None:  # a zero may come of it
+            return self._open
         empty = sorted(name for name, number in self.denominators.items() if number <= 0)
         if empty or not self.denominators:
             settle(reasons.VACUOUS_NOTHING_COMPARED, f"nothing was compared: {', '.join(empty) or 'nothing'} counted 0")
@@ -71,9 +89,10 @@ def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Jud
     sheet = Sheet(mechanism)
     try:
         try:
-            return judge(sheet)
+            judgement = judge(sheet)
         except Settled as settled:
-            return sheet.conclude(settled.reason, settled.message)
+            judgement = sheet.conclude(settled.reason, settled.message)
+        return sheet.decided(judgement)
     except Exception as error:
         return sheet.conclude(reasons.JUDGE_ERROR, f"the judge failed with {type(error).__name__}: {error}")
 

@@ -98,6 +98,9 @@ ACCUMULATION_CASES = [
     Case("an update at each micro-batch", "update_count", lambda: accumulated(updates=[2 * STEPS])),
     Case("an update lost", "update_count", lambda: accumulated(updates=[STEPS - 1])),
     Case("nobody counts", "updates_uncounted", lambda: accumulated(updates=[])),
+    Case(
+        "nobody counts, and another gradient", "differs_from_one_batch", lambda: accumulated(A, unlike(0.1), updates=[])
+    ),
     Case("another gradient", "differs_from_one_batch", lambda: accumulated(A, unlike(0.1))),
     Case("zero but for rounding", "held", lambda: accumulated(A, unlike(4e-7, baseline_max_abs=1e-7))),
     Case(

@@ -172,6 +172,11 @@ CAPTURE_CASES = [
     Case("a step twice", "extra_step", lambda: captured(replays=STEPS + 1)),
     Case("launches unseen", "launches_unobserved", lambda: captured(observed_graph_launches=None)),
     Case("no step watched", "launches_unobserved", lambda: captured(observed_steps=0, observed_graph_launches=0)),
+    Case(
+        "launches unseen, and a buffer moved",
+        "moved_buffer",
+        lambda: captured(observed_graph_launches=None, moved_buffers=["tokens"]),
+    ),
     Case("a launch missing", "launches_differ", lambda: captured(observed_graph_launches=2)),
     Case("a launch too many", "launches_differ", lambda: captured(observed_graph_launches=4)),
     Case("replayed too little", "launches_differ", lambda: retraced(observed_replayed_operations=119)),
@@ -318,6 +323,13 @@ SYNC_CASES = [
         "planted sync unseen by the control's profiler",
         "profiler_blind",
         lambda: watched(control=blind(control(dispatch_mode=0, profiler=0), "profiler")),
+    ),
+    Case(
+        "a control's profiler that is blind, and a candidate that waits",
+        "sync_count",
+        lambda: watched(
+            replays({"profiler": 1, "sync_debug_mode": 0}), blind(control(dispatch_mode=0, profiler=0), "profiler")
+        ),
     ),
     Case(
         "fewer than exactly, by a blind profiler",

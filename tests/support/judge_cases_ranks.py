@@ -36,6 +36,7 @@ MATCH: dict[str, Any] = {
 OF_GRAPH = MATCH | {"id": "OF-GRAPH", "candidate": "ranked_graph", "in_turn": "same_system"}
 PARAMETERS = [f"parameters{index}" for index in range(STEPS + 1)]
 OF_STEPS = ("parameters", "rows", "collectives", "names", "parts", "held")
+SILENT: dict[str, Any] = {"collectives": [0] * STEPS}
 KILLED = Death(cause="signal", detail="SIGKILL", phase=None, stack="")
 
 
@@ -100,6 +101,18 @@ def in_graph(
     other = {**reduced, **({} if kernels is None else {"capture": graph(kernels)})}
     ranks = [rank_of(0, collectives=(9, *[0] * (STEPS - 1)), **reduced), rank_of(1, collectives=collectives, **other)]
     return verdict_of(AGREE | IN_GRAPH | claim, run_of(*ranks))
+
+
+def behind_the_graph(
+    kernels: dict[str, int], collectives: int = 1, launched: Sequence[GraphNodes] | None = None, **last: Any
+) -> Verdict:
+    """Ranks whose graphs end before the sum, as with the fault `sum_outside_graph` on two H100s: 0.0877 is outside."""
+    nodes = graph(kernels).nodes
+    ran = nodes if launched is None else launched
+    capture = cuda_graph(nodes=nodes, device_work=device_work(ran, outside_kernel_seconds=0.03 * 0.0877 / 0.9123))
+    begun = (9, *[collectives] * (STEPS - 1))
+    each: dict[str, Any] = {"name": "ranked_graph", "capture": capture, "collectives": begun}
+    return verdict_of(AGREE | IN_GRAPH, run_of(rank_of(0, **each), rank_of(1, **each, **last)))
 
 
 def of_two_shapes(*collectives: int) -> Verdict:
@@ -227,6 +240,11 @@ AGREE_CASES = [
     Case("more rows in one step", "rank_row_count", lambda: reading(0, rows=lambda rows, at: rows * (1 + (at == 3)))),
     Case("a smaller batch at the end", "held", lambda: reading(0, 1, rows=lambda rows, at: rows[: 1 + (at < 9)])),
     Case("a batch packed into a row", "rank_share_unseen", lambda: reading(0, 1, rows=lambda rows, _: rows[:1])),
+    Case(
+        "batches packed into a row, and no collective",
+        "vacuous_no_collective",
+        lambda: agreeing(*({"rows": [[f"row{rank}.{at}"] for at in range(STEPS)], **SILENT} for rank in (0, 1))),
+    ),
     Case("one row over and over", "vacuous_batches_repeat", lambda: reading(1, rows=lambda rows, _: rows[:1] * 2)),
     Case("rows of a small data set", "held", lambda: agreeing(from_few(0), from_few(1))),
     Case("the same rows at every step", "vacuous_batches_repeat", lambda: reading(0, 1, rows=_of_first_step)),
@@ -245,6 +263,24 @@ AGREE_CASES = [
         "a reduction outside a graph",
         "collectives_outside_graph",
         lambda: in_graph(collectives=(9, *[0] * 4, 1, *[0] * 4)),
+    ),
+    Case("a sum behind the graph", "collectives_missing_in_graph", lambda: behind_the_graph({"adam": 3})),
+    Case(
+        "work behind the graph, and the sum in it",
+        "candidate_not_captured",
+        lambda: behind_the_graph({"ncclDevKernel_AllReduce_Sum_f32_RING_LL": 2, "adam": 3}, collectives=0),
+    ),
+    Case(
+        "work behind the graph, and parameters of its own",
+        "ranks_differ",
+        lambda: behind_the_graph(
+            {"ncclDevKernel_AllReduce_Sum_f32_RING_LL": 2}, collectives=0, parameters=[*PARAMETERS[:-1], "other"]
+        ),
+    ),
+    Case(
+        "a graph that nobody counted",
+        "candidate_not_captured",
+        lambda: behind_the_graph({"adam": 3}, launched=graph({"adam": 3, "ncclDevKernel_AllReduce": 1}).nodes),
     ),
     Case("a capture in every step", "vacuous_steps", captured_in_every_step),
     Case("other frozen parameters in one rank", "unequal_start", lambda: agreeing(last={"frozen": "other"})),
