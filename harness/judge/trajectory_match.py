@@ -136,8 +136,6 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
     require_comparable(executions, sheet, frozen=same_system)
     require_finite_end(executions, sheet)
     seen = require_within_noise(part, candidates, baselines, sheet, same_system=same_system)
-    for each in baselines.values():
-        require_uncaptured(context, part, part.baseline, each)
     trained = {**candidates, **baselines}
     require_guards(part, trained, run, sheet)
     require_moving(trained, part.metric)
