@@ -257,6 +257,8 @@ class CaptureEvidence(Record):
     asked_whether_captured: list[str] = Field(default_factory=list)
     # traced: operators that have no form for fake tensors, so that nothing says whether they wait; [] in older evidence
     unseen_operators: list[str] = Field(default_factory=list)
+    # traced: where the step called compiled code, which was recorded as it is written; [] in older evidence
+    as_written: list[str] = Field(default_factory=list)
 
 
 class SyncPlace(Record):

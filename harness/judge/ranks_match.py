@@ -16,7 +16,15 @@ from harness.judge.end_state import note_distance, note_watched, require_distanc
 from harness.judge.guards import require_trained
 from harness.judge.near_ends import require_near_ends
 from harness.judge.ranks import named, of_ranks, rank_steps, require_equal_frozen
-from harness.judge.series import Bounds, difference, losses, note_difference, require_equal, require_finite
+from harness.judge.series import (
+    Bounds,
+    difference,
+    losses,
+    note_difference,
+    require_equal,
+    require_finite,
+    require_same_code,
+)
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.verdict import Judgement
 
@@ -45,6 +53,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
 
     require_finite(everything, sheet)
     _require_one_training(everything, theirs)
+    require_same_code(everything)
     same_system = context.same_system(part.candidate, part.baseline)
     require_equal_frozen(everything if same_system else named(executions))
     _require_joined(rank_steps(executions), rank_steps({0: baseline})[0], sheet)

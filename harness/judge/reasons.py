@@ -370,6 +370,10 @@ ONE_DETECTOR = _undecided("one_detector", "Fewer than two usable sync detectors 
 OPERATORS_UNSEEN = _undecided(
     "operators_unseen", "A recorded step has operators of which nothing on a CPU says whether they wait for the device."
 )
+RAN_AS_WRITTEN = _undecided(
+    "ran_as_written",
+    "A recording holds as it is written what the step runs as compiled code, which computes other bits.",
+)
 DRIVER_VERSION_UNKNOWN = _undecided("driver_version_unknown", "The newest PTX version the driver loads is unknown.")
 MISSING_CASES = _undecided("missing_cases", "Some operation, data type, shape or magnitude of the grid was not run.")
 

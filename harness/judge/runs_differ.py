@@ -9,13 +9,13 @@ from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured
 from harness.judge.end_state import note_watched, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
-from harness.judge.series import first_true, losses, require_finite
+from harness.judge.series import first_true, losses, require_finite, require_same_code
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Judgement
 
 
 def judge(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
-    """Order: finiteness, steps, losses, batches, start; then that both arms trained."""
+    """Order: finiteness, the code that ran, steps, losses, batches, start; then that both arms trained."""
     run = context.only_run("paired")
     ours, theirs = executed(run, part.candidate), executed(run, part.baseline)
     named = {part.baseline: theirs, part.candidate: ours}
@@ -23,6 +23,7 @@ def judge(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
         require_captured(context, part, arm, execution, sheet)
     note_watched(named, sheet)
     require_finite(named, sheet)
+    require_same_code(named)
     steps = min(len(ours.series.loss), len(theirs.series.loss))
     sheet.count("steps", steps)
     sheet.figure("steps_run", steps, "steps")

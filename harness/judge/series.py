@@ -153,6 +153,7 @@ def require_comparable(
         if frozen:
             require_equal_start_state(name, execution, reference_name, reference, more_in)
     require_same_work(executions, sheet)
+    require_same_code(executions)
 
 
 def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
@@ -165,6 +166,25 @@ def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> No
             settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps and {reference_name} {theirs}")
     for name, execution in others:
         _require_equal_work(name, execution, reference_name, reference, sheet)
+
+
+def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
+    """Settle INCONCLUSIVE where arms are compared and one of them replays compiled code as it is written.
+
+    Compiled code computes other bits, and draws other random numbers, and may have defects of its own.
+    """
+    recorded = {
+        name: execution.capture.as_written
+        for name, execution in executions.items()
+        if execution.capture is not None and execution.capture.as_written
+    }
+    if recorded and len({execution.start.arm for execution in executions.values()}) > 1:
+        name, places = next(iter(recorded.items()))
+        settle(
+            reasons.RAN_AS_WRITTEN,
+            f"the step of {name} calls compiled code at {some(places, 3)}, and its recording holds that code as it is "
+            "written: how a captured step compares is seen with CUDA graphs alone",
+        )
 
 
 def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:

@@ -50,6 +50,7 @@ def capture_evidence(
         host_changes=[*record.host_changes][:NAMED],
         asked_whether_captured=[*record.asked_whether_captured][:NAMED],
         unseen_operators=[*record.unseen_operators][:NAMED],
+        as_written=[*record.as_written][:NAMED],
     )
 
 

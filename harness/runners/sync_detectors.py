@@ -21,14 +21,14 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.runners.device_work import PLANTED, WAITS
 from harness.runners.profiling import planted_sync, profiler, raw_events
 from harness.runners.raised import message_of
-from harness.system.replay.fake_step import FakeStepMode
+from harness.system.replay.fake_step import on_fake_tensors
 from harness.system.replay.frames import Place, innermost, of_current_stack, of_traceback
 from harness.system.replay.inside_operator import executed
+from harness.system.replay.observer import Observer
 
 Execute = Callable[[], object]
 
@@ -105,14 +105,14 @@ def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) ->
     return {source.device.type, target.type} == {"cpu", "cuda"} and not asynchronous
 
 
-class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DispatchWatch(Observer):
     """Counts the ATen operations that reach the dispatcher, and those among them that make the host wait.
 
     Its block may be entered again, and counts on; `restart` begins anew.
     """
 
     def __init__(self, device: str, *, stand_in: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._device, self._stand_in = device, stand_in
         self.restart()
 
@@ -184,7 +184,7 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
     by one less than it). Raises `FakePassError` where it fails before any. The caller undoes what fake tensors were
     left behind.
     """
-    with FakeStepMode() as fake, DispatchWatch(device, stand_in=True) as mode:
+    with on_fake_tensors() as fake, DispatchWatch(device, stand_in=True) as mode:
         try:
             execute()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:

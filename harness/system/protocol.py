@@ -237,6 +237,7 @@ class CaptureRecord:
     host_changes: Sequence[str] = ()  # what the captured step changes on the host, which no replay does again
     asked_whether_captured: Sequence[str] = ()  # traced: where it asked whether it is captured
     unseen_operators: Sequence[str] = ()  # traced: of which nothing says whether they wait for the device
+    as_written: Sequence[str] = ()  # traced: where it called compiled code, which was recorded as it is written
 
 
 @runtime_checkable

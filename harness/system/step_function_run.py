@@ -138,13 +138,13 @@ class StepFunctionRun:
         return require_batch(given, index, self._function.batch, self._structure)
 
     def step_body(self) -> Callable[[], Tensor]:
-        from harness.system.replay.cpu_checks import without_cpu_checks
+        from harness.system.replay.cpu_checks import as_on_a_device
 
         copied, step, on_cpu = self._copied_batch(), self._function.step, self._device.type == "cpu"
 
         def body() -> Tensor:
             batch = copied()
-            with without_cpu_checks() if on_cpu else nullcontext():
+            with as_on_a_device() if on_cpu else nullcontext():
                 return require_loss(step(batch), step, "step(batch)")
 
         return body
@@ -248,6 +248,7 @@ class StepFunctionRun:
             captured_addresses={} if captured is None else captured.buffers.captured,
             host_changes=[] if captured is None else captured.host_changes,
             asked_whether_captured=getattr(captured, "asked_whether_captured", []),
+            as_written=getattr(captured, "as_written", []),
             unseen_operators=getattr(captured, "unseen_operators", []),
         )
 

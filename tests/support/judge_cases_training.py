@@ -259,6 +259,16 @@ TRAJECTORY_CASES = [
         lambda: trajectory(graphed(capture=cuda_graph(mechanism=None)), claim={"mechanism": "cuda_graph"}),
     ),
     Case(
+        "a recording of compiled code as it is written, beside another arm",
+        "ran_as_written",
+        lambda: trajectory(graphed(LOSSES + 0.2, capture=traced(as_written=["train.py:7"])), claim={"mechanism": None}),
+    ),
+    Case(
+        "a recording of compiled code as it is written, with the bits of another arm",
+        "ran_as_written",
+        lambda: trajectory(graphed(capture=traced(as_written=["train.py:7"])), claim={"mechanism": None}),
+    ),
+    Case(
         "noisy baseline",
         "noise_above_tolerance",
         lambda: trajectory(repetition=arm("ungraphed", LOSSES + 0.2, replica=1)),

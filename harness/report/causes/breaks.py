@@ -208,6 +208,16 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "An operator of one's own is not registered for fake tensors.",
         "run it on a machine with a CUDA device, or register one: `my_operator.register_fake`",
     ),
+    "ran_as_written": (
+        (
+            "The step calls torch.compile. Without a GPU a step is recorded as operators, and compiled code has none. "
+            "It rounds differently, and it draws other random numbers unless it is compiled with `fallback_random`."
+        ),
+        (
+            "run it on a machine with a CUDA device, whose graphs hold compiled code; or set TORCHDYNAMO_DISABLE=1, so "
+            "that every arm runs the step as it is written"
+        ),
+    ),
     "driver_version_unknown": (
         "The driver could not be asked, or is newer than the table of PTX versions.",
         "run it where the driver answers, or update the harness",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from harness.system.replay.as_written import as_written
 
 
 class WithoutCpuChecks(TorchFunctionMode):
@@ -30,12 +32,18 @@ class WithoutCpuChecks(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def without_cpu_checks() -> AbstractContextManager[object]:
-    """`WithoutCpuChecks` where a dispatch mode watches what is executed; nothing where nobody looks.
+@contextmanager
+def as_on_a_device() -> Iterator[None]:
+    """Execute a step so that a dispatch mode on a CPU sees what it would see of a device; without a mode do nothing.
 
-    The mode is called at every operation and at every attribute of a tensor that is read.
+    A function mode is called at every operation and at every attribute of a tensor that is read. torch.compile would
+    trace through it, and compile anew.
     """
-    return WithoutCpuChecks() if torch._C._len_torch_dispatch_stack() else nullcontext()
+    if not torch._C._len_torch_dispatch_stack():
+        yield
+        return
+    with as_written(), WithoutCpuChecks():
+        yield
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

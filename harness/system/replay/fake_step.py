@@ -7,7 +7,8 @@ people's own wait for the device stays unseen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree
 
 from harness.system.error_text import named
+from harness.system.replay.as_written import as_written
 from harness.system.replay.inside_operator import is_of_torch
 from harness.system.users_code import own_frame_of_stack
 
@@ -69,6 +71,13 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             frame = own_frame_of_stack()
             self.refusal = self.refusal or (f"{frame}: " if frame else "") + named(error)
         return found
+
+
+@contextmanager
+def on_fake_tensors() -> Iterator[FakeStepMode]:
+    """Execute a block on fake tensors. Compiled code runs as it is written: it would write to memory that is not there."""
+    with as_written(), FakeStepMode() as mode:
+        yield mode
 
 
 def _reads_what_it_draws_from(func: Any, *args: Any, **kwargs: Any) -> bool:

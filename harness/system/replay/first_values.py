@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from harness.system.replay.inside_operator import tensors_in
+from harness.system.replay.observer import Observer
 from harness.system.replay.writing import writing_to
 from harness.system.shards import local
 
@@ -34,11 +34,11 @@ _SAME = {_aten.clone, _aten.detach, _aten._to_copy, _aten.alias, _aten.view, _at
 _LIFTED = {_aten.lift_fresh, _aten.lift_fresh_copy}
 
 
-class FirstValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class FirstValues(Observer):
     """Within its block, remembers the first value of each tensor that numbers alone made."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._values: Any = WeakTensorKeyDictionary()  # one number, or a small tensor's values on the host
         self._empty: Any = WeakTensorKeyDictionary()
         self._changed: Any = WeakTensorKeyDictionary()

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.system.replay.observer import Observer
 
 # what their operators wait for is known by name and tag
 _OF_TORCH = {"aten", "prims", "c10d", "_c10d_functional", "quantized", "mkldnn", "inductor"}
@@ -50,9 +51,9 @@ def _is_plain(tensor: Tensor) -> bool:
     return ordinary and tensor.device.type == "cpu"
 
 
-class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Inside(Observer):
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.needed: list[str] = []
 
     def __torch_dispatch__(

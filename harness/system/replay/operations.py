@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from harness.system.replay.inside_operator import executed, tensors_in
+from harness.system.replay.observer import Observer
 from harness.system.replay.operators import operator_name
 
 _LIFT, _COPY = torch.ops.aten.lift_fresh.default, torch.ops.aten.clone.default
@@ -95,11 +95,11 @@ def record(function: Callable[[], list[Tensor]]) -> Operations:
     return Operations(recording.operations, [recording.known(tensor) for tensor in returned], recording.places)
 
 
-class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Recording(Observer):
     """Within its block, executes every operation and keeps it."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.operations: list[_Operation] = []
         self.places = 0
         self._results: Any = WeakTensorKeyDictionary()

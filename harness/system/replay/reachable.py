@@ -270,7 +270,9 @@ class _Walk:
             self._is_shared |= "<locals>" not in function.__qualname__  # made once, as its module is
             self._hold(vars(function), path or function.__name__)
             entries += list(vars(function).items())
-        named = self._named(path, function.__code__, function.__globals__)
+        # a function that torch wraps has the name of its module, and torch's globals
+        is_own = _is_own_code(function.__globals__)
+        named = self._named(path, function.__code__, function.__globals__) if is_own else []
         # no step need call a method: what one of them has of a library's is left to it
         return entries + [
             each for each in named if id(function) not in self._methods or not holders.is_foreign(each[1])
@@ -312,7 +314,11 @@ def _is_own(thing: Any) -> bool:
 
 
 def _is_own_module(module: ModuleType) -> bool:
-    return holders.asked(lambda: module.__name__, "").partition(".")[0] not in _LIBRARIES
+    return _is_own_code(holders.asked(lambda: vars(module), {}))
+
+
+def _is_own_code(module: Mapping[str, Any]) -> bool:
+    return str(module.get("__name__", "")).partition(".")[0] not in _LIBRARIES
 
 
 def _free(path: str, taken: Mapping[str, object]) -> str:

@@ -24,8 +24,9 @@ from harness.errors import HarnessError
 from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.as_captured import as_captured
+from harness.system.replay.as_written import as_written
 from harness.system.replay.cpu_checks import WithoutCpuChecks
-from harness.system.replay.fake_step import FakeStepMode
+from harness.system.replay.fake_step import on_fake_tensors
 from harness.system.replay.first_values import FirstValues
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.generator_states import noted_generator_states
@@ -87,6 +88,7 @@ class TracedStep:
         self._kept: KeptTensors | None = None
         self.host_changes: list[str] = []
         self.asked_whether_captured: list[str] = []
+        self.as_written: list[str] = []
         self.unseen_operators: list[str] = []
         self.outputs: Mapping[str, Tensor] = {}
         self.fake_pass_clean: bool | None = None
@@ -168,6 +170,7 @@ class TracedStep:
         kept, changes = KeptTensors(self._roots), HostChanges(self._roots, of_device=False)
         with (
             WithoutCpuChecks(),
+            as_written() as self.as_written,
             as_captured() as self.asked_whether_captured,
             noted_generator_states() as states_set,
         ):
@@ -194,10 +197,11 @@ class TracedStep:
         """The second execution shows whether what the first one built is left alone from then on."""
         with StateGuard(self._state, self._roots) as guard:
             try:
-                with first_values or nullcontext():
+                with as_written():
+                    with first_values or nullcontext():
+                        self._body()
+                    guard.executed_once()
                     self._body()
-                guard.executed_once()
-                self._body()
                 guard.restore(keep_created=True, first_values=first_values)
             except BaseException:
                 guard.restore()
@@ -226,7 +230,7 @@ def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> FakePas
     """
     with StateGuard(state, roots) as guard:
         try:
-            with FakeStepMode() as mode, WithoutCpuChecks(), as_captured():
+            with on_fake_tensors() as mode, WithoutCpuChecks(), as_captured():
                 body()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise HostSyncError(str(error.func), *of_traceback(error.__traceback__), called_at(error)) from error

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.system.replay.frames import Place, of_current_stack
+from harness.system.replay.observer import Observer
 
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _SHOWN = 8
 
 
-class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Waits(Observer):
     """Within its block counts, by line, what needs values of tensors on `device`, or a shape that depends on them."""
 
     def __init__(self, device: torch.device) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._device = device
         self.seen: Counter[Place] = Counter()
 
