@@ -21,7 +21,8 @@ from harness.runners.sync_detectors import (
     by_sync_debug_mode,
     counted_by_profiler,
 )
-from harness.system.protocol import HasCapture, HasStepBody, TrainingRun
+from harness.system.protocol import HasCapture, HasStateRoots, HasStepBody, TrainingRun
+from harness.system.replay.fake_leftovers import no_fake_tensors_left
 from harness.system.replay.state import StateGuard
 
 OBSERVED_STEPS = 2
@@ -165,8 +166,10 @@ def _named(detector: str) -> Iterator[None]:
         raise
 
 
+@no_fake_tensors_left()
 def _read_fake_pass(training: HasStepBody, device: str) -> DetectorReading:
-    with StateGuard(training.state_tensors) as guard:
+    roots = training.state_roots() if isinstance(training, HasStateRoots) else [training]
+    with StateGuard(training.state_tensors, roots) as guard:
         try:
             detector = _Detector("fake_pass", partial(by_fake_pass, device=device))
             return _read(detector, device, 1, training.step_body)

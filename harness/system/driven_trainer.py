@@ -52,6 +52,14 @@ class DrivenTrainer:
         self._loop = OwnedLoop(train, owner)
 
     # what a library's subclass defines
+    libraries: frozenset[str]  # top names of the packages that are the trainer
+
+    def trainer(self) -> Any:
+        raise NotImplementedError
+
+    def callbacks(self) -> Sequence[Any]:
+        raise NotImplementedError
+
     def model(self) -> Any:
         raise NotImplementedError
 
@@ -92,8 +100,7 @@ class DrivenTrainer:
             return OwnedLoopRun(self._loop, self._batches, parameters, self.state, owner=self._owner, capture=capture)
         if capture != "none":
             make_capturable(self.optimizer())
-        # model and optimizer as arguments: the harness finds their state there
-        step = partial(self._step, self.model(), self.optimizer())
+        step = partial(self._step, **self.roots())  # as arguments: the harness finds the state there
         function = StepFunction(step, self._batches, self.parameters, after=self.schedule)
         return SteppedRun(self, function, capture=capture, layers=layers)
 
@@ -102,12 +109,22 @@ class DrivenTrainer:
         return {name: each for name, each in self.model().named_parameters() if each.requires_grad}
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """What is found of either drive: model and optimizers, their learning rates included."""
+        """What is found of either drive: model, optimizers with their learning rates, trainer and callbacks."""
         from harness.system.replay.found_state import found_state
 
-        return found_state(self.model(), *self.optimizers(), parameters=self.parameters())
+        return found_state(self.roots(), parameters=self.parameters())
 
-    def _step(self, _model: Any, _optimizer: Any, batch: Batch) -> Tensor:
+    def roots(self) -> dict[str, Any]:
+        """Return what holds the training's state: user code keeps some on the trainer and on its callbacks, too."""
+        from harness.system.replay.holders import OwnPart
+
+        callbacks: dict[str, list[Any]] = {}
+        for each in self.callbacks():
+            callbacks.setdefault(type(each).__name__, []).append(each)
+        trainer = OwnPart(self.trainer(), self.libraries)
+        return {"trainer": trainer, "model": self.model(), "optimizers": self.optimizers(), "callbacks": callbacks}
+
+    def _step(self, batch: Batch, **_roots: Any) -> Tensor:
         return self.one_step(batch)
 
 

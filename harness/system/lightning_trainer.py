@@ -13,6 +13,7 @@ optimizer, automatic optimization, and batches of tensors, in tuples, lists or d
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.system.driven_trainer import DrivenTrainer, DrivenTrainerSystem, UnsuitableTrainerError
@@ -40,6 +41,8 @@ class LightningSystem(DrivenTrainerSystem):
 
 
 class DrivenLightningTrainer(DrivenTrainer):
+    libraries = frozenset({"lightning", "pytorch_lightning"})
+
     def __init__(self, trainer: Any, module: Any, loader: Any) -> None:
         super().__init__(functools.partial(trainer.fit, module, loader), loader, "Lightning's Trainer.fit")
         self._trainer, self._module, self._training_step = trainer, module, module.training_step
@@ -60,6 +63,12 @@ class DrivenLightningTrainer(DrivenTrainer):
             # what is logged is kept in tensors of the trainer, which belong to its loop
             self._module.log = self._module.log_dict = lambda *_arguments, **_options: None
         return super().run(drive, capture, layers)
+
+    def trainer(self) -> Any:
+        return self._trainer
+
+    def callbacks(self) -> Sequence[Any]:
+        return list(self._trainer.callbacks)
 
     def model(self) -> Any:
         return self._module

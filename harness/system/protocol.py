@@ -255,6 +255,13 @@ class HasStepBody(Protocol):
 
 
 @runtime_checkable
+class HasStateRoots(Protocol):
+    def state_roots(self) -> Sequence[object]:
+        """The objects from which everything that a step changes is reached; the training itself without this."""
+        ...
+
+
+@runtime_checkable
 class CountsSkippedSteps(Protocol):
     def skipped_steps(self) -> int:
         """Updates that were left out because of a non-finite loss or gradient."""

@@ -179,6 +179,9 @@ class StepFunctionRun:
     def frozen(self) -> Mapping[str, Tensor]:
         return {}
 
+    def state_roots(self) -> list[object]:
+        return [self._function.step]
+
     def state_tensors(self) -> Mapping[str, Tensor]:
         return {**self._named_state(), **self._parameters}
 
@@ -281,10 +284,14 @@ class StepFunctionRun:
 
     def _capture(self, shape: _Shape) -> None:
         """Capture the step over `shape`; a failure is kept for the record, and training goes on uncaptured."""
+        from harness.system.replay.fake_leftovers import FakeTensorsLeftError
+
         static = lambda: {**shape.static, **self._parameters}
         capture = self._capture_graph if self._device.type == "cuda" else self._record_trace
         try:
             capture(shape, static)
+        except FakeTensorsLeftError:  # the step would go on with them
+            raise
         except HarnessError as error:
             self._failure = str(error)
             return
@@ -294,7 +301,7 @@ class StepFunctionRun:
         from harness.system.replay.traced import TracedStep
 
         outputs = lambda: {**_named(GRADIENTS, self._leaf_gradients()), **_named(METRICS, self._named_metrics())}
-        traced = TracedStep(self.step_body(), self.state_tensors, outputs, static=static, roots=[self._function.step])
+        traced = TracedStep(self.step_body(), self.state_tensors, outputs, static=static, roots=self.state_roots())
         traced.record()
         shape.captured = traced
 
@@ -309,7 +316,7 @@ class StepFunctionRun:
             self.state_tensors,
             static,
             lambda: _named(METRICS, self._named_metrics()),
-            roots=[self._function.step],
+            roots=self.state_roots(),
             stream=self._stream,
         )
         captured.capture()

@@ -11,6 +11,7 @@ An arm says `drive: loop` (or nothing) for `trainer.train()`, `drive: steps` for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.system.driven_trainer import DrivenTrainer, DrivenTrainerSystem, UnsuitableTrainerError
@@ -38,6 +39,8 @@ class TransformersTrainerSystem(DrivenTrainerSystem):
 class DrivenTransformersTrainer(DrivenTrainer):
     """Raises `UnsuitableTrainerError` for one that accumulates gradients."""
 
+    libraries = frozenset({"transformers"})
+
     def __init__(self, trainer: Any) -> None:
         accumulated = trainer.args.gradient_accumulation_steps
         kind = f"{type(trainer).__module__.partition('.')[0]}.{type(trainer).__name__}"
@@ -52,6 +55,12 @@ class DrivenTransformersTrainer(DrivenTrainer):
         self._trainer, self._training_step = trainer, trainer.training_step
         trainer.training_step = self._take_and_train
         self.prepare()
+
+    def trainer(self) -> Any:
+        return self._trainer
+
+    def callbacks(self) -> Sequence[Any]:
+        return list(self._trainer.callback_handler.callbacks)
 
     def model(self) -> Any:
         return self._trainer.model_wrapped

@@ -24,6 +24,7 @@ from torch.utils import _pytree
 
 from harness.system.error_text import named
 from harness.system.replay.as_written import as_written
+from harness.system.replay.fake_leftovers import note_mode
 from harness.system.replay.inside_operator import is_of_torch
 from harness.system.users_code import own_frame_of_stack
 
@@ -75,8 +76,9 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def on_fake_tensors() -> Iterator[FakeStepMode]:
-    """Execute a block on fake tensors. Compiled code runs as it is written: it would write to memory that is not there."""
+    """Execute a block on fake tensors. Compiled code runs as written: it would write to memory that is not there."""
     with as_written(), FakeStepMode() as mode:
+        note_mode(mode)
         yield mode
 
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dis
 import functools
 import gc
+import inspect
 import optparse
 import queue
 import sys
@@ -15,6 +17,7 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -101,6 +104,40 @@ class Bindings:
             delattr(self.owner, name)
         else:
             _DELETE(self.owner, name)
+
+
+class OwnPart:
+    """What user code keeps on an object of a library's class: a trainer, on which the library keeps its loop, too.
+
+    Left out is what functions of the library's classes bind there, unless user code is called through it, and objects
+    of the library's own classes.
+    """
+
+    def __init__(self, owner: object, libraries: frozenset[str]) -> None:
+        """libraries: the top names of the packages that drive the object."""
+        self.owner, self._libraries = owner, libraries
+
+    def current(self) -> list[tuple[str, Any]]:
+        """Return name and value of each attribute that is the user's."""
+        kinds = filter(self._is_librarys, type(self.owner).__mro__)
+        bound = frozenset[str]().union(*map(_bound_by, kinds))
+        return [(name, value) for name, value in vars(self.owner).items() if self._is_users(name, value, bound)]
+
+    def _is_users(self, name: str, value: Any, bound: AbstractSet[str]) -> bool:
+        if name in bound:
+            return callable(value) and is_users_callable(value)
+        return not self._is_librarys(type(value))
+
+    def _is_librarys(self, kind: type) -> bool:
+        return module_of(kind).partition(".")[0] in self._libraries
+
+
+@functools.cache
+def _bound_by(kind: type) -> frozenset[str]:
+    """Names of attributes that the functions of a class bind, of whatever object."""
+    codes = [inspect.unwrap(function).__code__ for function in functions_of(kind)]
+    instructions = (each for code in codes for each in dis.get_instructions(code))
+    return frozenset(each.argval for each in instructions if each.opname == "STORE_ATTR")
 
 
 class Memo:

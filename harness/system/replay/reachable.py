@@ -28,7 +28,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from harness.system.replay import holders
 from harness.system.replay.generators import Accessors, accessors_of
-from harness.system.replay.holders import ATOMS, NAMESPACES, Bindings, LruCache, Memo, Values
+from harness.system.replay.holders import ATOMS, NAMESPACES, Bindings, LruCache, Memo, OwnPart, Values
 
 _LIBRARIES = {"torch", "numpy", "triton", "harness", "builtins", "functorch", "cuda"} | set(sys.stdlib_module_names)
 # A Lightning module names its trainer, and a trainer everything: batches, loggers, what it has counted.
@@ -81,6 +81,7 @@ class _Walk:
     def __init__(self) -> None:
         self.found = Reachable()
         self._seen: dict[int, object] = {}  # the objects are held, so that no id is used twice
+        self._last: list[tuple[str, Any]] = []  # followed once all else is, so that what else holds it names it
         self._shared: set[int] = set()  # identities of what modules and classes hold, and of what that holds
         self._is_shared = False  # whether the one that is looked into now is such a one
         self._methods: set[int] = set()  # identities of functions that are reached through their class alone
@@ -88,7 +89,9 @@ class _Walk:
     def follow(self, entries: list[tuple[str, Any]]) -> None:
         """Depth first, in order; a list instead of recursion, since chains of objects may be long."""
         waiting = entries[::-1]
-        while waiting:
+        while waiting or self._last:
+            if not waiting:
+                waiting, self._last = self._last[::-1], []
             path, value = waiting.pop()
             # by its type: a proxy of nothing that is there raises even when it is asked for its class
             if id(value) in self._seen or issubclass(type(value), ATOMS):
@@ -181,7 +184,15 @@ class _Walk:
         self._hold(vars(tensor), path)
         return [*vars(tensor).items(), *_hooks(tensor, _HOOKS_OF_TENSORS)]
 
+    def _own_part(self, path: str, part: OwnPart) -> list[tuple[str, Any]]:
+        self._seen[id(part.owner)] = part.owner  # who else names it leads no further
+        self._hold(vars(part.owner), type(part.owner).__name__)
+        self._last += [(_joined(path, name), each) for name, each in part.current()]
+        return [("", type(part.owner))]
+
     def _of_python(self, path: str, value: Any) -> list[tuple[str, Any]]:
+        if isinstance(value, OwnPart):
+            return self._own_part(path, value)
         inside = self._of_code(path, value)
         if inside is None:
             over = holders.seen_through(value)

@@ -26,6 +26,7 @@ from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.as_captured import as_captured
 from harness.system.replay.as_written import as_written
 from harness.system.replay.cpu_checks import WithoutCpuChecks
+from harness.system.replay.fake_leftovers import no_fake_tensors_left
 from harness.system.replay.fake_step import on_fake_tensors
 from harness.system.replay.first_values import FirstValues
 from harness.system.replay.frames import called_at, of_traceback
@@ -222,6 +223,7 @@ class FakePass(NamedTuple):
     unseen: list[str]
 
 
+@no_fake_tensors_left()
 def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> FakePass:
     """Run `body` on fake tensors, and undo it.
 
