@@ -182,7 +182,7 @@ def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
         name, places = next(iter(recorded.items()))
         settle(
             reasons.RAN_AS_WRITTEN,
-            f"the step of {name} calls compiled code at {some(places, 3)}, and its recording holds that code as it is "
+            f"the step of {name} runs compiled code ({some(places, 3)}), and its recording holds that code as it is "
             "written: how a captured step compares is seen with CUDA graphs alone",
         )
 

@@ -26,7 +26,11 @@ def as_written() -> Iterator[list[str]]:
 
     def run_eagerly(compiler: Any) -> None:  # asked at each call of compiled code; None and False compile nothing
         outer(compiler)
-        if compiler not in (None, False) and (place := asked_at()) not in calls:
+        if compiler in (None, False):
+            return
+        place = asked_at()
+        place = place if place[0] != "?" else "the step itself"  # called by no line of the user's
+        if place not in calls:
             calls.append(place)
 
     # the stance alone leaves no note, and a step may set a stance of its own
