@@ -139,7 +139,7 @@ class TrainConfig:
     ``device`` and ``dtype`` "auto" mean CUDA where there is one, bfloat16 on CUDA and float32 on the CPU.
     ``learning_rate`` is the peak of a linear warm-up followed by a cosine to a tenth of it; 0 trains nothing.
     ``weight_decay`` acts on every trainable tensor, as in one parameter group of `torch.optim.AdamW`.
-    ``data`` is a text file or folder; None is the text of CPython's `pydoc_data.topics`.
+    ``data`` is a text file or folder; None is the text in `reference_impl/text/`.
     ``micro_batches`` is the number of equal parts that a batch is taken in, one after the other, for one update.
     ``loss_chunk`` is the number of tokens whose logits exist at one time: 512 where it is None, and 1024 in FP8, whose
     products take half the time, so that the launches around them weigh twice as much (`chunk_tokens`).

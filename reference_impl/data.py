@@ -1,7 +1,7 @@
 """The text to train on, cut into batches that are a pure function of (seed, index).
 
-Unless the run names its data it is the text of CPython's `pydoc_data.topics`, which comes with Python. Tokens are
-bytes, or those of a model directory's ``tokenizer.json``.
+Unless the run names its data it is the text in `text/`, the same bytes on every machine and Python. Tokens are bytes,
+or those of a model directory's ``tokenizer.json``.
 """
 
 from __future__ import annotations
@@ -18,25 +18,29 @@ from reference_impl.errors import ReferenceImplError
 from reference_impl.files import read_all
 from reference_impl.seeding import seeded_generator
 
+DEFAULT_TEXT = Path(__file__).parent / "text" / "python-topics.txt"
+DEFAULT_TEXT_SHA256 = "b5bb57d637a700f50d8c7309e7340f40a333fdf2cba89d3f1da81c1b74ee8952"
 
-def default_text() -> str:
-    """The topics of Python's own help system, in the order of their names.
 
-    Raises `ReferenceImplError` where Python was built without `pydoc_data`.
+def default_text() -> bytes:
+    """Return the text that comes with the trainer.
+
+    Raises `ReferenceImplError` for a file with other bytes, such as one whose line ends a checkout has converted:
+    guards of the shipped contracts were measured on this text.
     """
-    try:
-        topics: dict[str, str] = import_module("pydoc_data.topics").topics
-    except ImportError as error:
+    text = DEFAULT_TEXT.read_bytes()
+    digest = hashlib.sha256(text).hexdigest()
+    if digest != DEFAULT_TEXT_SHA256:
         raise ReferenceImplError(
-            "data", f"this Python has no pydoc_data.topics ({error})", "pass a text file or folder as data"
-        ) from error
-    return "\n".join(topics[name] for name in sorted(topics))
+            "data", f"{DEFAULT_TEXT.name} has SHA-256 {digest}, not {DEFAULT_TEXT_SHA256}", "restore the file"
+        )
+    return text
 
 
 def read_text(data: str | None) -> bytes:
-    """The bytes of a file, of all files under a folder in the order of their paths, or of the default text."""
+    """Return the bytes of a file, of all files under a folder in the order of their paths, or of the default text."""
     if data is None:
-        return default_text().encode()
+        return default_text()
     path = Path(data)
     if path.is_file():
         return read_all([path])

@@ -32,7 +32,7 @@ class Declared:
     """One training run in the contract's words; every field must be declared there."""
 
     checkpoint: Path  # a directory in the Hugging Face layout
-    text: Path | None  # a file or a folder; None: the text of CPython's `pydoc_data.topics`
+    text: Path | None  # a file or a folder; None: the text in `reference_impl/text/`
     dtype: str
     batch_size: int
     seq_len: int

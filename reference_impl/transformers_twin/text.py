@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler
 
+DEFAULT_TEXT = Path(__file__).parents[1] / "text" / "python-topics.txt"
+
 
 def generator_of(seed: int, name: str) -> torch.Generator:
     """The generator of one draw: seeded with the first 56 bits of SHA-256 over "SEED:NAME", big end first."""
@@ -26,10 +28,10 @@ def generator_of(seed: int, name: str) -> torch.Generator:
 
 
 def read_text(path: Path | None) -> bytes:
-    """A file; or all files under a folder in the order of their paths, a line end between them; or Python's topics."""
+    """Return a file; or all files under a folder in the order of their paths, a line end between them; or the text in
+    `reference_impl/text/`."""
     if path is None:
-        topics: dict[str, str] = import_module("pydoc_data.topics").topics
-        return "\n".join(text for _, text in sorted(topics.items())).encode()
+        return DEFAULT_TEXT.read_bytes()
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     return b"\n".join(each.read_bytes() for each in files)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from reference_impl.data import TextBatches, default_text, read_text, tokenize
+from reference_impl.data import TextBatches, read_text, tokenize
 from reference_impl.errors import ReferenceImplError
 
 
@@ -65,12 +64,6 @@ def test_a_tokenizer_file_is_used(tmp_path: Path) -> None:
     assert tokenize(b"b a c", tmp_path / "tokenizer.json").tolist() == [2, 1, 0]
 
 
-def test_the_default_text_is_in_the_order_of_its_topics() -> None:
-    topics = pytest.importorskip("pydoc_data.topics").topics
-    assert default_text().startswith(topics[min(topics)])
-    assert len(default_text()) == sum(map(len, topics.values())) + len(topics) - 1
-
-
 def test_digest_is_that_of_the_text() -> None:
     assert TextBatches(tokenize(b"abc", None), 256, 0).digest == hashlib.sha256(b"abc").hexdigest()
 
@@ -91,12 +84,6 @@ def test_missing_data_is_named(tmp_path: Path) -> None:
 def test_an_empty_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReferenceImplError, match=r"data: no file under"):
         read_text(str(tmp_path))
-
-
-def test_a_python_without_topics_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(ReferenceImplError, match=r"data: this Python has no pydoc_data.topics .*; pass a text file"):
-        default_text()
 
 
 def test_too_short_a_text_is_named() -> None:
