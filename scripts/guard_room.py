@@ -1,0 +1,235 @@
+"""Show how much room every guard of a shipped contract leaves a correct trainer: docs/guard-room.md.
+
+    python scripts/guard_room.py cases    # the trainings that the guards are about, for measure_guard_room.py
+    python scripts/guard_room.py write    # the page, from the measurements in reports/statistics/guard-room/
+
+The exit code of `write` is 1 where a guard was not measured or has too little room.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from measure_guard_room import CASES, LOST_LEARNING, SHORT
+
+from harness.contract.base import Judged
+from harness.contract.claims import parts_of
+from harness.contract.conditions import Situation
+from harness.contract.load import load_contracts
+from harness.contract.schema import Contract
+from harness.judge.guards import STANDARD_ERRORS
+from reference_impl.system import train_config
+
+ROOT = Path(__file__).parents[1]
+FOLDER = CASES.parent
+PAGE = ROOT / "docs" / "guard-room.md"
+BEGIN, END = "<!-- table: scripts/guard_room.py -->", "<!-- end of table -->"
+EFFECT, CLIP, BATCHES = "training_effect.at_least", "clip_active_steps", "distinct_batches"
+FOLLOWS = "standard errors"  # the judge's own number, of every training effect
+# Of the smallest value that was measured, the largest part that a guard may demand. Batches are a function of the seed
+# alone; what is learned and clipped depends on the machine's arithmetic, too.
+SHARES = {EFFECT: 0.5, CLIP: 0.9, BATCHES: 1.0, FOLLOWS: 0.7}
+HEAD = (
+    *("contract", "claim", "workload", "guard", "demanded", "smallest measured", "trainings", "part demanded"),
+    f"at {LOST_LEARNING:g} of the rate, at most",
+)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One number of one claim on one workload, and the cases whose trainings it is about."""
+
+    contract: str
+    claim: str
+    workload: str
+    name: str
+    demanded: float
+    last: int | None  # of a training effect: the steps that it is averaged over
+    cases: tuple[str, ...]
+
+    @staticmethod
+    def is_short(cases: Mapping[str, Mapping[str, Any]]) -> bool:
+        return all(case["config"]["steps"] <= SHORT for case in cases.values())
+
+    @property
+    def place(self) -> str:
+        return f"{self.contract} {self.claim} {self.workload} {self.name}"
+
+
+@dataclass(frozen=True)
+class Room:
+    """A guard with what was measured: the smallest value, and the largest one of a training that hardly learns."""
+
+    guard: Guard
+    smallest: float | None = None
+    trainings: int = 0
+    machines: tuple[str, ...] = ()
+    lost_learning: float | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the number; None: a correct trainer has room, and the fault is caught."""
+        if self.smallest is None:
+            return "was not measured"
+        if self.guard.demanded > SHARES[self.guard.name] * self.smallest:
+            return f"demands more than {SHARES[self.guard.name]:g} of the smallest value measured, {self.smallest:.4g}"
+        if self.lost_learning is not None and self.lost_learning >= self.guard.demanded:
+            return f"lets a training at {LOST_LEARNING:g} of the rate pass, with {self.lost_learning:.4g}"
+        return None
+
+
+def shipped() -> list[Contract]:
+    return [loaded.contract for loaded in load_contracts([ROOT / "contracts", ROOT / "contracts-long"])]
+
+
+def case_of(contract: Contract, workload: str, arm: str) -> tuple[str, dict[str, Any]]:
+    """Return the training of one arm without its seed and its capture, and a key that changes with it."""
+    of, trained = contract.workloads[workload], contract.arms[arm]
+    config = asdict(train_config(of, trained, None, None))
+    del config["seed"]
+    if config["dtype"] == "auto":  # as the trainer reads it
+        config["dtype"] = "bfloat16" if config["device"] == "cuda" else "float32"
+    if trained.ranks > 1:
+        if trained.settings().get("micro_batches", 1) != 1:
+            raise ValueError(f"{contract.id}: arm {arm} has ranks and micro-batches, which no case can stand for")
+        config |= {"batch_size": of.batch_size, "micro_batches": trained.ranks}
+    lengths = of.seq_len if isinstance(of.seq_len, list) else [of.seq_len]
+    case = {"config": config, "lengths": lengths, "ranks": trained.ranks}
+    return hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()[:12], case
+
+
+def guards_of(contract: Contract) -> Iterator[tuple[Guard, dict[str, dict[str, Any]]]]:
+    """Yield every guard number of a contract on every workload, with its cases by key."""
+    for claim in contract.claims:
+        for part in parts_of(claim):
+            for workload in claim.judged_on:
+                resolved = part.resolved(Situation(workload, None, None, None))
+                for path in resolved.demanded():
+                    name = next((each for each in SHARES if path.endswith(each)), None)
+                    if name is not None:
+                        guard, cases = _guard(contract, claim.id, resolved, workload, path, name)
+                        yield guard, cases
+                        if name == EFFECT and guard.is_short(cases):
+                            yield replace(guard, name=FOLLOWS, demanded=STANDARD_ERRORS), cases
+
+
+def _guard(
+    contract: Contract, claim: str, part: Judged, workload: str, path: str, name: str
+) -> tuple[Guard, dict[str, dict[str, Any]]]:
+    roles = part.arms()
+    judged = ("candidate", "baseline") if name == CLIP else ("candidate",)
+    cases = dict(case_of(contract, workload, roles[role]) for role in judged if role in roles)
+    last = part.value_at("guards.training_effect.last") if name == EFFECT else None
+    number = part.value_at(path)
+    assert isinstance(number, int | float)  # noqa: S101 - a guard is a number
+    assert last is None or isinstance(last, int)  # noqa: S101
+    return Guard(contract.id, claim, workload, name, number, last, tuple(cases)), cases
+
+
+def all_guards() -> tuple[list[Guard], dict[str, dict[str, Any]]]:
+    """Return every guard of the shipped contracts, and their cases by key; a case names its effects' lengths."""
+    guards: list[Guard] = []
+    cases: dict[str, dict[str, Any]] = {}
+    for contract in shipped():
+        for guard, own in guards_of(contract):
+            guards.append(guard)
+            for key, case in own.items():
+                known = cases.setdefault(key, {**case, "last": [], "is_trained": False})
+                known["is_trained"] |= guard.name != BATCHES
+                if guard.last is not None and guard.last not in known["last"]:
+                    known["last"].append(guard.last)
+    return guards, cases
+
+
+def cases_text() -> str:
+    return json.dumps(all_guards()[1], indent=1) + "\n"
+
+
+def records() -> list[dict[str, Any]]:
+    """Return the measurements in their folder, by name."""
+    paths = sorted(path for path in FOLDER.glob("*.json") if path != CASES)
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def room(guard: Guard, measured: Sequence[Mapping[str, Any]]) -> Room:
+    """Return the smallest value over all records, seeds and arms of a guard."""
+    values, lost, machines = [], [], []
+    for record in measured:
+        for row in record["rows"]:
+            if row["case"] not in guard.cases:
+                continue
+            values.append(_value(guard, row))
+            machines.append(machine(record))
+            if guard.name == EFFECT and "lost_learning" in row:
+                lost.append(row["lost_learning"][str(guard.last)])
+    if not values:
+        return Room(guard)
+    return Room(guard, min(values), len(values), tuple(dict.fromkeys(machines)), max(lost, default=None))
+
+
+def _value(guard: Guard, row: Mapping[str, Any]) -> float:
+    value = row["effect"][str(guard.last)] if guard.name == EFFECT else row[guard.name.replace(" ", "_")]
+    return float(value)
+
+
+def machine(record: Mapping[str, Any]) -> str:
+    of = record["machine"]
+    return f"{of['device']}, Python {of['python']}, torch {of['torch']}"
+
+
+def rooms() -> list[Room]:
+    measured = records()
+    return [room(guard, measured) for guard in all_guards()[0]]
+
+
+def table(found: Sequence[Room]) -> str:
+    """Return the Markdown of all guards, and of the machines that measured them."""
+    measured = records()
+    seen = [
+        f"- {machine(record)}: {len(record['rows'])} trainings, text "
+        f"{', '.join(sorted({row['text_digest'][:8] for row in record['rows']}))}"
+        for record in measured
+    ]
+    lines = [*seen, "", f"| {' | '.join(HEAD)} |", f"|{' --- |' * len(HEAD)}"]
+    for each in found:
+        guard, smallest = each.guard, each.smallest
+        cells = [guard.contract, guard.claim, guard.workload, f"`{guard.name}`", f"{guard.demanded:g}"]
+        cells += ["not measured", "0", "–"] if smallest is None else [_shown(smallest), str(each.trainings)]
+        if smallest is not None:
+            cells.append(f"{guard.demanded / smallest:.2f}" if smallest > 0 else "–")
+        cells.append("–" if each.lost_learning is None else _shown(each.lost_learning))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _shown(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) else f"{value:.4f}"
+
+
+def with_table(page: str, found: Sequence[Room]) -> str:
+    """Return the page with its table made anew."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("cases", "write"))
+    if parser.parse_args().what == "cases":
+        CASES.write_text(cases_text(), encoding="utf-8")
+        return
+    found = rooms()
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
+    problems = [f"{each.guard.place} {each.problem}" for each in found if each.problem is not None]
+    print("\n".join(problems) if problems else f"{len(found)} guards have room")
+    raise SystemExit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""Measure what the guards of the shipped contracts ask about: how much a training learns, how often its clip acts.
+
+    PYTHONPATH=. python scripts/measure_guard_room.py --device cpu|cuda --out FILE.json [--seeds 10] [--large-seeds 3]
+        [--seconds SECONDS]
+
+The cases are those of `reports/statistics/guard-room/cases.json`, which `scripts/guard_room.py cases` writes from the
+contracts. This script needs torch and the reference trainer alone. It writes the file after every training, and starts
+none after `--seconds`. Seeds come one after the other, so that a stopped measurement has the first seeds of all cases.
+What the file already has of this machine and text is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impl.accumulation import Accumulation
+from reference_impl.attention import StepShape
+from reference_impl.config import TrainConfig
+from reference_impl.cuda_graph import CapturingTrainer
+from reference_impl.data import TextBatches, read_text, tokenize
+from reference_impl.trainer import Trainer
+
+CASES = Path(__file__).parents[1] / "reports" / "statistics" / "guard-room" / "cases.json"
+LOST_LEARNING = 0.01  # of the learning rate: a fault that changes every parameter, and learns next to nothing
+FAULTY_SEEDS = 3
+SHORT = (
+    20  # steps: the judge's check that a loss follows the control's is the harder to meet, the fewer steps there are
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training that guards are about."""
+
+    key: str
+    config: TrainConfig  # of all ranks together, each rank's rows as a micro-batch
+    lengths: tuple[int, ...]  # sequence lengths, taken in turn
+    ranks: int
+    last: tuple[int, ...]  # over how many last steps an effect is averaged
+    is_trained: bool  # False: its guards are about batches alone
+
+    @property
+    def is_large(self) -> bool:
+        return self.config.model != "tiny"
+
+    def batches(self, seed: int) -> TextBatches:
+        """Return the batches of one seed: bytes are tokens in both models."""
+        return TextBatches(tokenize(read_text(None), None), 256, seed)
+
+    def length(self, index: int) -> int:
+        """Return the sequence length of step `index`."""
+        return self.lengths[index % len(self.lengths)]
+
+    def distinct_batches(self, batches: TextBatches) -> int:
+        """Return how many of the batches differ."""
+        size = self.config.batch_size
+        read = (batches.batch(index, size, self.length(index)) for index in range(self.config.steps))
+        return len(
+            {hashlib.sha256(tokens.numpy().tobytes() + targets.numpy().tobytes()).digest() for tokens, targets in read}
+        )
+
+
+def read_cases(path: Path, device: str) -> list[Case]:
+    """Return the cases of one device, in the order of the file."""
+    return [
+        Case(
+            key,
+            TrainConfig(**each["config"]),
+            tuple(each["lengths"]),
+            each["ranks"],
+            tuple(each["last"]),
+            each["is_trained"],
+        )
+        for key, each in json.loads(path.read_text(encoding="utf-8")).items()
+        if each["config"]["device"] == device
+    ]
+
+
+class RankLosses(Accumulation):
+    """Takes each rank's rows in turn, which gives the ranks' parameters in every bit, and keeps each rank's loss."""
+
+    def __init__(self, trainer: Trainer, ranks: int) -> None:
+        super().__init__(trainer.model, ranks)
+        self.losses = torch.zeros(ranks, device=trainer.device)  # [ranks], one address, so that a graph can write it
+
+    def micro_batch(self, tokens: Tensor, targets: Tensor, shape: StepShape, number: int) -> Tensor:
+        loss = super().micro_batch(tokens, targets, shape, number)
+        self.losses[number].copy_(loss * self.parts)
+        return loss
+
+
+class Training:
+    """One trainer of a case with one seed; every step gives a loss for each rank, float64 [ranks]."""
+
+    def __init__(self, case: Case, seed: int, rate: float = 1.0) -> None:
+        config = replace(case.config, seed=seed, learning_rate=case.config.learning_rate * rate)
+        self._case = case
+        self.trainer = Trainer(config)
+        self._of_ranks = RankLosses(self.trainer, case.ranks) if case.ranks > 1 else None
+        if self._of_ranks is not None:
+            self.trainer.accumulation = self._of_ranks
+        # On a GPU a replay has the plain step's bits in a fraction of its time. The synchronizing clip has no replay.
+        replayed = self.trainer.device.type == "cuda" and config.clip_mode == "fused"
+        self.capturing = CapturingTrainer(self.trainer, "step" if replayed else "none")
+
+    def untrained(self, index: int) -> Tensor:
+        """Return the losses of batch `index` from the present parameters, which stay as they are."""
+        self._select(index)
+        self.trainer.prepare(index)
+        return self._losses(self.trainer.gradients_body())
+
+    def step(self, index: int) -> Tensor:
+        """Train on batch `index`; return the losses before the update."""
+        self._select(index)
+        return self._losses(self.capturing.step(index))
+
+    def clip_acted(self) -> Tensor:
+        """Return a bool [] on the device: the last step's clip scaled at least one group."""
+        return (self.trainer.clip.norms > self.trainer.config.max_norm).any()
+
+    def _select(self, index: int) -> None:
+        self.trainer.set_shape(self._case.length(index))
+
+    def _losses(self, loss: Tensor) -> Tensor:
+        each = loss.reshape(1) if self._of_ranks is None else self._of_ranks.losses
+        return each.to(torch.float64, copy=True)
+
+    def close(self) -> None:
+        self.capturing.close()
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What guards look at in one training; of several ranks the worst one."""
+
+    effect: dict[str, float]  # by number of last steps
+    clip_active_steps: int
+    standard_errors: float | None  # of a short training: how clearly its loss follows the control's
+
+
+def trained(case: Case, seed: int, rate: float = 1.0) -> Trained:
+    training = Training(case, seed, rate)
+    try:
+        return measured(training, case)
+    finally:
+        training.close()
+
+
+def measured(training: Training, case: Case) -> Trained:
+    """Train, and compare with the losses of the first parameters on the same batches, as the judge does.
+
+    `harness.judge.guards` defines effect and standard errors.
+    """
+    steps = case.config.steps
+    is_short = steps <= SHORT and bool(case.last)
+    compared = steps if is_short else max(case.last, default=0)
+    control = [training.untrained(index) for index in range(steps - compared, steps)]
+    losses, acted = [], []
+    for index in range(steps):
+        losses.append(training.step(index))
+        acted.append(training.clip_acted())
+    if training.capturing.failure is not None:
+        raise RuntimeError(f"{case.key} was not captured: {training.capturing.failure}")
+    effect, standard_errors = {}, None
+    if compared:
+        theirs, ours = torch.stack(control).cpu(), torch.stack(losses[steps - compared :]).cpu()  # [compared, ranks]
+        effect = {str(last): (theirs - ours)[-last:].mean(dim=0).min().item() for last in case.last}
+        standard_errors = shared_change(ours, theirs) if is_short else None
+    return Trained(effect, int(torch.stack(acted).sum().item()), standard_errors)
+
+
+def shared_change(ours: Tensor, theirs: Tensor) -> float:
+    """Return by how many standard errors the share of the control's changes is above zero; float64 [steps, ranks]."""
+    mine, control = ours.diff(dim=0), theirs.diff(dim=0)
+    spread = (control * control).sum(dim=0)
+    slope = (mine * control).sum(dim=0) / spread
+    rest = mine - slope * control
+    error = ((rest * rest).sum(dim=0) / (len(mine) - 1) / spread).sqrt()
+    return float((slope / error).min().item())
+
+
+def row(case: Case, seed: int, *, with_fault: bool) -> dict[str, Any]:
+    """Measure one case with one seed, and with the learning rate of the fault if asked."""
+    batches = case.batches(seed)
+    found: dict[str, Any] = {
+        "case": case.key,
+        "seed": seed,
+        "text_digest": batches.digest,
+        "distinct_batches": case.distinct_batches(batches),
+    }
+    if case.is_trained:
+        found |= asdict(trained(case, seed))
+    if case.last and with_fault:
+        found["lost_learning"] = trained(case, seed, LOST_LEARNING).effect
+    return found
+
+
+def missing(cases: list[Case], seeds: int, large_seeds: int, rows: list[dict[str, Any]]) -> Iterator[tuple[Case, int]]:
+    """Yield the cases and seeds that have no row yet, seed by seed."""
+    known = {(row["case"], row["seed"]) for row in rows}
+    for seed in range(max(seeds, large_seeds)):
+        for case in cases:
+            if seed < (large_seeds if case.is_large else seeds) and (case.key, seed) not in known:
+                yield case, seed
+
+
+def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the rows of an earlier file: those of these cases, on this machine and this text."""
+    if not path.is_file():
+        return []
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if record["machine"] != machine:
+        raise SystemExit(f"{path} was measured on {record['machine']}, this is {machine}; name another file")
+    keys, text = {case.key for case in cases}, cases[0].batches(0).digest
+    return [row for row in record["rows"] if row["case"] in keys and row["text_digest"] == text]
+
+
+def this_machine(device: str) -> dict[str, str]:
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
+    return {"device": name, "python": platform.python_version(), "torch": torch.__version__}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--large-seeds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    arguments = parser.parse_args()
+    cases, machine = read_cases(CASES, arguments.device), this_machine(arguments.device)
+    rows = kept_rows(arguments.out, cases, machine)
+    end = time.monotonic() + arguments.seconds
+    for case, seed in missing(cases, arguments.seeds, arguments.large_seeds, rows):
+        began = time.monotonic()
+        if began > end:
+            raise SystemExit(f"stopped before seed {seed} of {case.key}; start the same command again for the rest")
+        # The fault is planted in the small model alone: 28 layers take minutes for it.
+        rows.append(row(case, seed, with_fault=not case.is_large and seed < FAULTY_SEEDS))
+        print(f"{case.key} seed {seed}: {time.monotonic() - began:.1f} s, {rows[-1]}", file=sys.stderr, flush=True)
+        record = {"machine": machine, "rows": rows}
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
