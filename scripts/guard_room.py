@@ -1,7 +1,7 @@
 """Show how much room every guard of a shipped contract leaves a correct trainer: docs/guard-room.md.
 
-    python scripts/guard_room.py cases    # the trainings that the guards are about, for measure_guard_room.py
-    python scripts/guard_room.py write    # the page, from the measurements in reports/statistics/guard-room/
+    PYTHONPATH=. python scripts/guard_room.py cases    # the trainings that measure_guard_room.py measures
+    PYTHONPATH=. python scripts/guard_room.py write    # the page, from reports/statistics/guard-room/
 
 The exit code of `write` is 1 where a guard was not measured or has too little room.
 """
@@ -34,7 +34,7 @@ EFFECT, CLIP, BATCHES = "training_effect.at_least", "clip_active_steps", "distin
 FOLLOWS = "standard errors"  # the judge's own number, of every training effect
 # Of the smallest value that was measured, the largest part that a guard may demand. Batches are a function of the seed
 # alone; what is learned and clipped depends on the machine's arithmetic, too.
-SHARES = {EFFECT: 0.5, CLIP: 0.9, BATCHES: 1.0, FOLLOWS: 0.7}
+SHARES = {EFFECT: 0.5, CLIP: 0.9, BATCHES: 1.0, FOLLOWS: 0.75}
 HEAD = (
     *("contract", "claim", "workload", "guard", "demanded", "smallest measured", "trainings", "part demanded"),
     f"at {LOST_LEARNING:g} of the rate, at most",
@@ -53,10 +53,6 @@ class Guard:
     last: int | None  # of a training effect: the steps that it is averaged over
     cases: tuple[str, ...]
 
-    @staticmethod
-    def is_short(cases: Mapping[str, Mapping[str, Any]]) -> bool:
-        return all(case["config"]["steps"] <= SHORT for case in cases.values())
-
     @property
     def place(self) -> str:
         return f"{self.contract} {self.claim} {self.workload} {self.name}"
@@ -69,7 +65,6 @@ class Room:
     guard: Guard
     smallest: float | None = None
     trainings: int = 0
-    machines: tuple[str, ...] = ()
     lost_learning: float | None = None
 
     @property
@@ -115,7 +110,7 @@ def guards_of(contract: Contract) -> Iterator[tuple[Guard, dict[str, dict[str, A
                     if name is not None:
                         guard, cases = _guard(contract, claim.id, resolved, workload, path, name)
                         yield guard, cases
-                        if name == EFFECT and guard.is_short(cases):
+                        if name == EFFECT and contract.workloads[workload].steps <= SHORT:
                             yield replace(guard, name=FOLLOWS, demanded=STANDARD_ERRORS), cases
 
 
@@ -159,23 +154,19 @@ def records() -> list[dict[str, Any]]:
 
 def room(guard: Guard, measured: Sequence[Mapping[str, Any]]) -> Room:
     """Return the smallest value over all records, seeds and arms of a guard."""
-    values, lost, machines = [], [], []
-    for record in measured:
-        for row in record["rows"]:
-            if row["case"] not in guard.cases:
-                continue
-            values.append(_value(guard, row))
-            machines.append(machine(record))
-            if guard.name == EFFECT and "lost_learning" in row:
-                lost.append(row["lost_learning"][str(guard.last)])
+    rows = [row for record in measured for row in record["rows"] if row["case"] in guard.cases]
+    values = [value for row in rows if (value := _value(guard, row)) is not None]
     if not values:
         return Room(guard)
-    return Room(guard, min(values), len(values), tuple(dict.fromkeys(machines)), max(lost, default=None))
+    last = str(guard.last)
+    lost = [row["lost_learning"][last] for row in rows if guard.name == EFFECT and last in row.get("lost_learning", {})]
+    return Room(guard, min(values), len(values), max(lost, default=None))
 
 
-def _value(guard: Guard, row: Mapping[str, Any]) -> float:
-    value = row["effect"][str(guard.last)] if guard.name == EFFECT else row[guard.name.replace(" ", "_")]
-    return float(value)
+def _value(guard: Guard, row: Mapping[str, Any]) -> float | None:
+    """Return what a row says of a guard; None where it was made before the guard asked."""
+    value = row["effect"].get(str(guard.last)) if guard.name == EFFECT else row.get(guard.name.replace(" ", "_"))
+    return None if value is None else float(value)
 
 
 def machine(record: Mapping[str, Any]) -> str:

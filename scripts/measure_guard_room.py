@@ -223,8 +223,12 @@ def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[di
     record = json.loads(path.read_text(encoding="utf-8"))
     if record["machine"] != machine:
         raise SystemExit(f"{path} was measured on {record['machine']}, this is {machine}; name another file")
-    keys, text = {case.key for case in cases}, cases[0].batches(0).digest
-    return [row for row in record["rows"] if row["case"] in keys and row["text_digest"] == text]
+    asked, text = {case.key: {str(last) for last in case.last} for case in cases}, cases[0].batches(0).digest
+    return [
+        row
+        for row in record["rows"]
+        if row["case"] in asked and asked[row["case"]] <= row.get("effect", {}).keys() and row["text_digest"] == text
+    ]
 
 
 def this_machine(device: str) -> dict[str, str]:
