@@ -65,28 +65,25 @@ def runs_of(system: Noisy, arm: str, steps: int, fault: str | None = None) -> li
     return [executed(system, arm, replica, steps, fault) for replica in range(RUNS)]
 
 
-def judged(candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], steps: int) -> dict[str, object]:
+def judged(candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], steps: int) -> dict[str, Any]:
     """Return whether the rule accuses the candidate, with the figures that say so."""
     part = TrajectoryMatch.model_validate(
         {"kind": "trajectory_match", "candidate": "candidate", "baseline": "baseline", "equality": "noise"}
         | {"guards": {"steps": steps}}
     )
     sheet, message = Sheet(), ""
-    arms = [
-        {f"{arm} {index}": each for index, each in enumerate(runs)}
-        for arm, runs in zip(("candidate", "baseline"), (candidates, baselines), strict=True)
-    ]
+    ours, theirs = (
+        {f"{each.start.arm} {index}": each for index, each in enumerate(runs)} for runs in (candidates, baselines)
+    )
     try:
-        require_within_noise(part, *arms, sheet, same_system=True)
+        require_within_noise(part, ours, theirs, sheet, same_system=True)
     except Settled as settled:
         message = str(settled)
-    return {name: figure.value for name, figure in sheet.figures.items()} | {
-        "accused": bool(message),
-        "message": message,
-    }
+    figures: dict[str, Any] = {name: figure.value for name, figure in sheet.figures.items()}
+    return figures | {"accused": bool(message), "message": message}
 
 
-def measured(system: Noisy, pairs: int, steps: int) -> dict[str, object]:
+def measured(system: Noisy, pairs: int, steps: int) -> dict[str, Any]:
     """Judge equal pairs, then one candidate with each fault against the last pair's baseline."""
     began, equal, baselines = time.monotonic(), [], []
     for pair in range(pairs):

@@ -304,10 +304,10 @@ def _bits(execution: ArmEvidence) -> tuple[bytes, str, str]:
 
 
 def _note(sheet: Sheet, seen: OwnNoise) -> None:
-    sheet.count("runs_of_each_arm", seen.runs)
+    sheet.count("runs_per_arm", seen.runs)
     sheet.figure("beyond_noise", seen.separation.beyond, "of what noise explains")
-    sheet.figure("furthest_apart", seen.separation.feature)
-    sheet.figure("gradients_compared", seen.of("gradient "), "tensors")
-    sheet.count("end_tensors_compared", seen.of("end "))
-    sheet.figure("hidden_loss_difference", seen.hidden_loss, LOSS)
+    sheet.figure("most_beyond_noise", seen.separation.feature)
+    sheet.figure("gradients", seen.of("gradient "), "tensors")
+    sheet.count("end_tensors", seen.of("end "))
+    sheet.figure("hidden_loss", seen.hidden_loss, LOSS)
     sheet.figure("hidden_end_distance", seen.hidden_way, "of the baseline's movement")

@@ -35,7 +35,7 @@ CLAIM: dict[str, Any] = {
     "equality": "noise",
     "guards": {"steps": STEPS, "distinct_batches": STEPS},
 }
-ARMS = {
+ARMS: dict[str, dict[str, Any]] = {
     "fused": {"capture": "none", "fused": True},
     "plain": {"capture": "none"},
     "untrained": {"capture": "none", "learning_rate": 0.0},
@@ -131,8 +131,8 @@ def test_both_arms_run_five_times_in_one_process_and_are_sketched(noisy: Recorde
 def test_equal_arms_hold_and_the_sentence_says_what_noise_would_hide(noisy: Recorded) -> None:
     found = noisy.verdict()
     assert (found.status, found.reason) == (Status.PASS, "held"), found.message
-    assert found.denominators["runs_of_each_arm"] == 5
-    assert found.figures["gradients_compared"].value == 4 * 6
+    assert found.denominators["runs_per_arm"] == 5
+    assert found.figures["gradients"].value == 4 * 6
     assert 0 < float(found.figures["hidden_end_distance"].value) < 1e-4  # type: ignore[arg-type]
     assert "the noise would hide ends that lie" in found.message
 
@@ -148,7 +148,7 @@ def test_equal_arms_hold_and_the_sentence_says_what_noise_would_hide(noisy: Reco
 def test_what_lies_apart_in_all_runs_is_named(change: Change, furthest: str, noisy: Recorded) -> None:
     found = noisy.verdict(change)
     assert (found.status, found.reason) == (Status.FAIL, "beyond_noise"), found.message
-    assert found.figures["furthest_apart"].value == furthest
+    assert found.figures["most_beyond_noise"].value == furthest
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_planted_fault_is_found_for_the_reason_that_the_drill_expects(
     system: str, fault: str, tmp_path: Path
 ) -> None:
     name = f"noisy_trainers:{system}"
-    faults = HARNESS_FAULTS | resolve(name).describe().faults
+    faults = {**HARNESS_FAULTS, **resolve(name).describe().faults}
     expected = expectation_for(contract_of(name, CLAIM, arms=ARMS).claims[0], faults[fault])
     found = judged(name, tmp_path, CLAIM, fault=fault, steps=STEPS, arms=ARMS)
     assert expected is not None

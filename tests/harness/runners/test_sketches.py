@@ -14,7 +14,7 @@ from harness.runners import reductions
 from harness.runners.reductions import sketches
 
 
-def sums(tensor: Tensor, name: str = "weight") -> np.ndarray:  # type: ignore[type-arg]
+def sums(tensor: Tensor, name: str = "weight") -> np.ndarray:
     return np.array(sketches({name: tensor})[name][2:])
 
 
