@@ -135,6 +135,8 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
     same_system = context.same_system(part.candidate, part.baseline)
     require_comparable(executions, sheet, frozen=same_system)
     require_finite_end(executions, sheet)
+    if not found.steps:
+        require_guards(part, {**candidates, **baselines}, run, sheet)
     seen = require_within_noise(part, candidates, baselines, sheet, same_system=same_system)
     trained = {**candidates, **baselines}
     require_guards(part, trained, run, sheet)

@@ -60,6 +60,15 @@ def unsketched() -> Verdict:
     return verdict_of(TRAJECTORY | NOISE_CLAIM, paired(*runs, untrained()))
 
 
+def without_steps() -> Verdict:
+    """The verdict on runs that made no step."""
+    none = {"start": "start", "end": "start", "batches": []}
+    runs = [arm("ungraphed", [], replica=each, **none) for each in range(RUNS)]
+    runs += [graphed([], replica=each, **none) for each in range(RUNS)]
+    found = [sketched(each, ending(np.zeros((4, 4)))) for each in runs]
+    return verdict_of(TRAJECTORY | NOISE_CLAIM | ALONE, paired(*found))
+
+
 NOISE_CASES = [
     Case("within its own noise", "held", in_noise),
     Case("beyond its own noise", "beyond_noise", lambda: in_noise(off=0.01)),
@@ -73,5 +82,6 @@ NOISE_CASES = [
     Case("noise that hides the ends and no loss", "held", lambda: in_noise(way=1e-5)),
     Case("a rounding without noise", "no_noise", lambda: in_noise(noise=0.0, off=4e-16)),
     Case("apart without noise", "beyond_noise", lambda: in_noise(noise=0.0, off=0.01)),
+    Case("no steps within noise", "vacuous_steps", without_steps),
     Case("noise that was not sketched", "evidence_missing", unsketched),
 ]
