@@ -71,16 +71,17 @@ def deterministic_algorithms() -> Iterator[None]:
     The workspace is one of two that cuBLAS documents as reproducible; torch reads the variable at each product.
     """
     known, workspace = torch_settings(), os.environ.get(_WORKSPACE)
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+    filling: Any = torch.utils.deterministic
+    filled = filling.fill_uninitialized_memory
     os.environ[_WORKSPACE] = ":4096:8"
-    torch.utils.deterministic.fill_uninitialized_memory = False  # it launches kernels that are no part of the step
+    filling.fill_uninitialized_memory = False  # it launches kernels that are no part of the step
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     try:
         yield
     finally:
         restore_torch_settings(known)
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+        filling.fill_uninitialized_memory = filled
         if workspace is None:
             del os.environ[_WORKSPACE]
         else:

@@ -62,7 +62,7 @@ def unsketched() -> Verdict:
 
 def without_steps() -> Verdict:
     """The verdict on runs that made no step."""
-    none = {"start": "start", "end": "start", "batches": []}
+    none: dict[str, Any] = {"start": "start", "end": "start", "batches": []}
     runs = [arm("ungraphed", [], replica=each, **none) for each in range(RUNS)]
     runs += [graphed([], replica=each, **none) for each in range(RUNS)]
     found = [sketched(each, ending(np.zeros((4, 4)))) for each in runs]

@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any
 
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.system.replay.observer import Observer
 
 # Operators that move or make memory and round nothing: a capture copies its batch, and a plain step need not.
 _MOVES = frozenset(
@@ -43,15 +44,11 @@ def _known(func: OpOverload) -> tuple[str | None, tuple[tuple[int, str], ...]]:
     return name, tuple((place, each.name) for place, each in arguments if str(each.type) == "Optional[Tensor]")
 
 
-class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperatorWatch(Observer):
     """Collect in `names` the operators that run in its block, but for those within compiled code."""
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.names: set[str] = set()
 
     def __torch_dispatch__(

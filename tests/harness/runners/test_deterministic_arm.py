@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners.opening import opened
 from harness.system.step_function import StepFunctionSystem
+
+FILLING: Any = torch.utils.deterministic
 
 
 class Told(StepFunctionSystem):
@@ -27,9 +30,10 @@ class Told(StepFunctionSystem):
                 torch.are_deterministic_algorithms_enabled(),
                 torch.backends.cudnn.deterministic,
                 os.environ.get("CUBLAS_WORKSPACE_CONFIG") == ":4096:8",
-                not torch.utils.deterministic.fill_uninitialized_memory,
+                not FILLING.fill_uninitialized_memory,
             )
-            return torch.tensor(float(sum(settings))) + 0 * model(batch["x"]).sum()
+            loss: Tensor = torch.tensor(float(sum(settings))) + 0 * model(batch["x"]).sum()
+            return loss
 
         return step, lambda _index: {"x": torch.ones(2, 2)}, model
 
@@ -50,5 +54,5 @@ def test_an_arm_runs_under_deterministic_algorithms_where_it_asks_for_them(
         assert float(training.step(0)) == settings
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.backends.cudnn.deterministic is before
-    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert FILLING.fill_uninitialized_memory
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ

@@ -21,7 +21,8 @@ def attention(mask: Tensor | None) -> set[str]:
     query = torch.ones(1, 1, 4, 8)
     with OperatorWatch() as watch, torch.no_grad():
         scaled_dot_product_attention(query, query, query, attn_mask=mask)
-    return watch.names
+    names: set[str] = watch.names
+    return names
 
 
 def test_a_kernel_with_a_mask_is_another_one_than_without() -> None:

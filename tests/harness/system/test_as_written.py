@@ -145,7 +145,7 @@ def test_compiled_code_is_watched_and_recorded_as_it_is_written(make: Callable[[
     system = System(make)
     with system.open(WORKLOAD, Arm()) as run:
         plain = [run.step(index).item() for index in range(3)]
-        seen = observe_syncs(run, "plain", 0, first_index=3)
+    seen = observe_syncs(lambda: system.open(WORKLOAD, Arm()), "plain", 0, announced=WORKLOAD.steps)
     assert [(reading.detector, reading.count) for reading in seen.readings] == [("dispatch_mode", 0), ("fake_pass", 0)]
     with system.open(WORKLOAD, Arm(capture="step")) as run:
         assert [run.step(index).item() for index in range(3)] == plain
