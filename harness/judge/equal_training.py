@@ -54,7 +54,7 @@ def require_equal_training(
     found = difference(losses(candidate), losses(baseline), trajectory.compare, bounds)
     if found.steps == 0:
         settle(reasons.VACUOUS_STEPS, nothing)
-    require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}")
+    require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}")  # `noise` is judged over all processes
     for name, execution in named.items():
         require_trained(name, execution)
     note_watched(named, sheet)

@@ -19,13 +19,13 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.contract.kinds.training import TrajectoryMatch
+from harness.contract.kinds.training import RUNS, TrajectoryMatch
 from harness.evidence.arm_records import Sketch
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of, executed
 from harness.judge.end_state import differing, require_equal_ends
-from harness.judge.series import LOSS, values
+from harness.judge.series import LOSS, losses, values
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.numbers import counted
 
@@ -35,6 +35,7 @@ ROUNDINGS = 2.0  # epsilons of a feature's size: the least spread
 _TINY = 1e-150  # least spread of what is 0 in every run; its square is a number
 _MANTISSAS = (8, 11, 24, 53)  # bits of bfloat16, float16, float32 and float64
 _AT_ONCE = 512  # divisions
+MOST_TIMED = 8  # processes of a timing: 12 of each arm have 2.7 million divisions
 PARAMETER = "end parameters "
 
 Floats = NDArray[np.float64]
@@ -173,6 +174,27 @@ def require_within_noise(
     return seen
 
 
+def require_timed_within_noise(
+    candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], ours: str, theirs: str
+) -> None:
+    """Settle FAIL where the timed losses of both arms' processes are separated as no other halves are.
+
+    The timed steps that all processes made; of more than `MOST_TIMED` processes the first ones.
+    """
+    runs = [losses(each) for each in (*candidates[:MOST_TIMED], *baselines[:MOST_TIMED])]
+    if len(runs) < 2 * RUNS:
+        settle(reasons.TOO_FEW_PROCESSES, f"{len(runs) // 2} processes show too little of the arms' noise; {RUNS} do")
+    steps = min(map(len, runs))
+    series = np.stack([each[:steps] for each in runs])
+    found = separation([_of_series(series, LOSS)])
+    if found.beyond > 1:
+        settle(
+            reasons.BEYOND_NOISE,
+            f"the timed losses of {ours} lie apart from those of {theirs} as no other half of all {len(runs)} does, "
+            f"{number(found.beyond)} times as far as noise explains: {found.feature}",
+        )
+
+
 def require_decided(
     part: TrajectoryMatch,
     seen: OwnNoise,
@@ -203,10 +225,7 @@ def require_decided(
 def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Features]:
     """Losses, and sketches of gradients and ends, that all runs have."""
     for metric in dict.fromkeys((LOSS, part.metric)):
-        series = np.stack([values(each, metric) for each in runs])
-        floor = ROUNDINGS * max(map(_epsilon, series)) * np.abs(series).max(axis=0)
-        names = [f"{metric} of step {step}" for step in range(series.shape[1])]
-        yield Features(names, series, 1, np.maximum(floor, _TINY))
+        yield _of_series(np.stack([values(each, metric) for each in runs]), metric)
     sketched = [_sketches(each) for each in runs]
     half = len(runs) // 2
     _require_same_gradients(sketched[:half], sketched[half:])
@@ -217,6 +236,13 @@ def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Fe
             settle(reasons.NON_FINITE, "a gradient or a tensor of the end is too large for a sum of its numbers")
         floor = ROUNDINGS * (table[:, :, 0] * table[:, :, 1]).max(axis=0)
         yield Features(names, table[:, :, 2:].reshape(len(runs), -1), 4, np.maximum(floor, _TINY))
+
+
+def _of_series(series: Floats, metric: str) -> Features:
+    """Each step of [runs, steps] is a feature."""
+    floor = ROUNDINGS * max(map(_epsilon, series)) * np.abs(series).max(axis=0)
+    names = [f"{metric} of step {step}" for step in range(series.shape[1])]
+    return Features(names, series, 1, np.maximum(floor, _TINY))
 
 
 def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
@@ -280,9 +306,9 @@ def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) 
     effect = part.guards.training_effect
     if effect is None:
         return False
-    losses = seen.groups[0]
-    away = np.abs(values(executed(run, effect.control), LOSS) - losses.values[seen.runs :].mean(axis=0))
-    return bool((away > seen.separation.needed * SHIFT * losses.spread(seen.runs)).any())
+    series = seen.groups[0]
+    away = np.abs(values(executed(run, effect.control), LOSS) - series.values[seen.runs :].mean(axis=0))
+    return bool((away > seen.separation.needed * SHIFT * series.spread(seen.runs)).any())
 
 
 def _noisy(candidate: ArmEvidence, baselines: Sequence[ArmEvidence]) -> set[str]:

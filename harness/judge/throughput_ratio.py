@@ -19,6 +19,7 @@ from harness.judge.end_state import require_recorded
 from harness.judge.equal_training import named_trajectory, require_equal_training
 from harness.judge.idle import require_busy_baseline, require_unhindered_host
 from harness.judge.machine import require_quiet_machine
+from harness.judge.own_noise import require_timed_within_noise
 from harness.judge.pace import Counted, counted
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.sound_clock import require_sound_clock
@@ -44,6 +45,9 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     trajectory = named_trajectory(part.trajectory, context)
     for process in processes:
         _require_equal_training(part, trajectory, context, process, sheet)
+    if trajectory.equality == "noise":
+        arms = ([executed(process.run, arm) for process in processes] for arm in (part.candidate, part.baseline))
+        require_timed_within_noise(*arms, part.candidate, part.baseline)
     require_profiled(part, processes, sheet)
     timed = counted(part, processes, sheet)
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from evidence_builders import LOSSES, STEPS, TRAJECTORY, arm, graphed, paired, untrained, verdict_of
 from judge_cases import Case
+from judge_cases_throughput import FASTER, processes
 
 from harness.evidence.arm_records import Sketch
-from harness.evidence.run_evidence import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge.verdict import Verdict
 
 RUNS, NOISE, EPSILON = 5, 1e-4, 2.0**-23
@@ -24,7 +25,7 @@ def sketched(execution: ArmEvidence, ends: dict[str, Sketch] | None) -> ArmEvide
     assert execution.end is not None
     start = execution.start.model_copy(update={"sketches": dict.fromkeys(WAY, (EPSILON, 0.0, 0.0, 0.0, 0.0, 0.0))})
     end = execution.end.model_copy(update={"sketches": ends})
-    return dataclasses.replace(execution, start=start, end=end)
+    return replace(execution, start=start, end=end)
 
 
 def ending(scatter: np.ndarray[Any, Any], way: float = 1.0) -> dict[str, Sketch]:
@@ -84,4 +85,35 @@ NOISE_CASES = [
     Case("apart without noise", "beyond_noise", lambda: in_noise(noise=0.0, off=0.01)),
     Case("no steps within noise", "vacuous_steps", without_steps),
     Case("noise that was not sketched", "evidence_missing", unsketched),
+]
+
+
+def scattered(off: float = 0.0) -> list[RunEvidence]:
+    """Processes of a timing whose losses scatter from one to the next; the candidate's lie `off` away."""
+    drawn = np.random.default_rng(0)
+    return [
+        replace(
+            run,
+            arms={
+                name: [replace(each, series=replace(each.series, loss=each.series.loss + drawn.normal(0, 1e-4) + away))]
+                for name, away in (("graphed", off), ("ungraphed", 0.0))
+                for each in run.arms[name]
+            },
+        )
+        for run in processes(1.2)
+    ]
+
+
+def timed_in_noise(off: float = 0.0) -> Verdict:
+    return verdict_of(FASTER, *scattered(off), beside=[TRAJECTORY | NOISE_CLAIM])
+
+
+TIMED_NOISE_CASES = [
+    Case("in losses that scatter as the baseline's do", "held", timed_in_noise),
+    Case("in losses that lie apart from the baseline's", "beyond_noise", lambda: timed_in_noise(0.01)),
+    Case(
+        "in bits, of losses that scatter as the baseline's do",
+        "baseline_not_repeatable",
+        lambda: verdict_of(FASTER, *scattered(), beside=[TRAJECTORY]),
+    ),
 ]

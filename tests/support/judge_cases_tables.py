@@ -14,7 +14,7 @@ from judge_cases_kernels import PREWARM_CASES, PTX_CASES
 from judge_cases_launched import LAUNCHED
 from judge_cases_long_replay import LONG_CASES
 from judge_cases_mechanisms import MECHANISMS
-from judge_cases_noise import NOISE_CASES
+from judge_cases_noise import NOISE_CASES, TIMED_NOISE_CASES
 from judge_cases_peak_memory import PEAK_CASES
 from judge_cases_ranks import AGREE_CASES, AT_RANKS
 from judge_cases_ranks import MATCH_CASES as RANK_MATCH_CASES
@@ -43,7 +43,7 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "step_match": STEP_CASES,
     "step_accuracy": ACCURACY_CASES,
     "not_worse": SEED_CASES + RESUMED_SEED_CASES,
-    "throughput_ratio": THROUGHPUT_CASES,
+    "throughput_ratio": THROUGHPUT_CASES + TIMED_NOISE_CASES,
     "accumulation": ACCUMULATION_CASES,
     "peak_memory": PEAK_CASES,
     "long_replay": LONG_CASES,

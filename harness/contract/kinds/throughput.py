@@ -102,7 +102,7 @@ class ThroughputRatio(Judged):
         on: Sequence[str],  # noqa: ARG002
         claims: Mapping[str, Sequence[Judged]],
     ) -> Iterator[Problem]:
-        yield from trajectory_problems(self.trajectory, claims)
+        yield from trajectory_problems(self.trajectory, claims, several_runs=True)
 
     def undecidable(self) -> Iterator[Problem]:
         # unanimity of n processes has a chance of 2^-n where the ratio is the demanded one
@@ -127,14 +127,21 @@ class ThroughputRatio(Judged):
         return process // self.processes
 
 
-def trajectory_problems(named: str, claims: Mapping[str, Sequence[Judged]]) -> Iterator[Problem]:
-    """The field `trajectory` where it names no claim that compares the losses of measured steps."""
-    valid = [name for name, parts in claims.items() if any(compares_timed_steps(one) for one in parts)]
+def trajectory_problems(
+    named: str, claims: Mapping[str, Sequence[Judged]], *, several_runs: bool = False
+) -> Iterator[Problem]:
+    """Yield the field `trajectory` where it names no claim that compares the losses of measured steps.
+
+    several_runs: each arm is measured by several processes, so that its own noise is seen.
+    """
+    valid = [
+        name
+        for name, parts in claims.items()
+        if any(compares_timed_steps(one) and (several_runs or one.value_at("equality") != "noise") for one in parts)
+    ]
     if named not in valid:
-        claims_here = (
-            "a trajectory_match claim of this contract about losses, in bits or within a bound, "
-            "and not of the first step alone"
-        )
+        how = "" if several_runs else ", in bits or within a bound"
+        claims_here = f"a trajectory_match claim of this contract about losses{how}, and not of the first step alone"
         rule = f"`trajectory` names {claims_here}"
         yield Problem(("trajectory",), rule, f"'{named}'", nearest(named, valid) or "add one")
     for one in claims.get(named, ()):
@@ -145,10 +152,5 @@ def trajectory_problems(named: str, claims: Mapping[str, Sequence[Judged]]) -> I
 
 
 def compares_timed_steps(part: Judged) -> bool:
-    """Whether it can say that measured steps trained alike: each arm is measured once, which shows no noise."""
-    return (
-        isinstance(part, TrajectoryMatch)
-        and part.compare != "first"
-        and part.metric == "loss"
-        and part.equality != "noise"
-    )
+    """Return True if it can say that measured steps trained alike."""
+    return isinstance(part, TrajectoryMatch) and part.compare != "first" and part.metric == "loss"
