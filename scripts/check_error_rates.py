@@ -1,7 +1,7 @@
 """The published error rates, simulated again: equal to the last digit, and bounded.
 
 Today's judges get the published seed and number of experiments. Another version of numpy may draw other numbers; then
-`scripts/error_rates.py`, `scripts/seed_error_rates.py` and `scripts/noise_error_rates.py` publish anew.
+`scripts/error_rates.py` and `scripts/seed_error_rates.py` publish anew.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT / "reports" / "statistics"
-SCRIPTS = ("error_rates", "seed_error_rates", "noise_error_rates")  # each writes a file of its name
+SCRIPTS = ("error_rates", "seed_error_rates")  # each writes a file of its name
 
 
 def check(name: str) -> tuple[str, bool]:

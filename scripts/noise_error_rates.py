@@ -1,9 +1,9 @@
-"""Measure the error rates of equality within the baseline's own noise by simulation; write them to reports/statistics/.
+"""Measure the error rates of equality within the baseline's own noise by simulation; write them to a folder.
 
 Every experiment is five runs of each arm, decided by `harness.judge.own_noise`, which is the judge's own code. A run
 has 20 losses and some sketched tensors, of four sums each.
 
-    python scripts/noise_error_rates.py [--experiments 300] [--seed 0] [--output reports/statistics]
+    python scripts/noise_error_rates.py [--experiments 300] [--seed 0] [--output .]
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from harness.contract.kinds.training import RUNS
 from harness.judge.own_noise import Features, separation
 from harness.numbers import dump_json
 
-REPORTS = Path(__file__).parents[1] / "reports"
 LOSSES, SUMS = 20, 4
 TENSORS = (10, 100, 1000)
 MEASURED_AT = 100  # tensors, for the power
@@ -169,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--experiments", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=REPORTS / "statistics")
+    parser.add_argument("--output", type=Path, default=Path())
     arguments = parser.parse_args()
     found = points(arguments.experiments, arguments.seed)
     arguments.output.mkdir(parents=True, exist_ok=True)
