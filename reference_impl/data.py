@@ -19,7 +19,7 @@ from reference_impl.files import read_all
 from reference_impl.seeding import seeded_generator
 
 DEFAULT_TEXT = Path(__file__).parent / "text" / "python-topics.txt"
-DEFAULT_TEXT_SHA256 = "b5bb57d637a700f50d8c7309e7340f40a333fdf2cba89d3f1da81c1b74ee8952"
+DEFAULT_TEXT_SHA256 = "7dd38bc19ee54289f6d1229194ee5318d31aa42bf93e0590ea390c4b8735e1f4"
 
 
 def default_text() -> bytes:
