@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from measure_guard_room import CASES, LOST_LEARNING, SHORT
+from measure_guard_room import CASES, SHORT
 
 from harness.contract.base import Judged
 from harness.contract.claims import parts_of
@@ -37,7 +37,7 @@ FOLLOWS = "standard errors"  # the judge's own number, of every training effect
 SHARES = {EFFECT: 0.5, CLIP: 0.9, BATCHES: 1.0, FOLLOWS: 0.75}
 HEAD = (
     *("contract", "claim", "workload", "guard", "demanded", "smallest measured", "trainings", "part demanded"),
-    f"at {LOST_LEARNING:g} of the rate, at most",
+    "of the fault, at most",
 )
 
 
@@ -75,7 +75,7 @@ class Room:
         if self.guard.demanded > SHARES[self.guard.name] * self.smallest:
             return f"demands more than {SHARES[self.guard.name]:g} of the smallest value measured, {self.smallest:.4g}"
         if self.lost_learning is not None and self.lost_learning >= self.guard.demanded:
-            return f"lets a training at {LOST_LEARNING:g} of the rate pass, with {self.lost_learning:.4g}"
+            return f"lets a training pass that learns next to nothing, with {self.lost_learning:.4g}"
         return None
 
 

@@ -33,7 +33,7 @@ from reference_impl.data import TextBatches, read_text, tokenize
 from reference_impl.trainer import Trainer
 
 CASES = Path(__file__).parents[1] / "reports" / "statistics" / "guard-room" / "cases.json"
-LOST_LEARNING = 0.01  # of the learning rate: a fault that changes every parameter, and learns next to nothing
+LOST_LEARNING = 0.01  # of the learning rate, at most: a fault that changes every parameter, and learns next to nothing
 FAULTY_SEEDS = 3
 SHORT = (
     20  # steps: the judge's check that a loss follows the control's is the harder to meet, the fewer steps there are
@@ -54,6 +54,11 @@ class Case:
     @property
     def is_large(self) -> bool:
         return self.config.model != "tiny"
+
+    @property
+    def lost_learning(self) -> float:
+        """Return the fault's share of the rate: all its updates together are at most one update of the training."""
+        return min(LOST_LEARNING, 1 / self.config.steps)
 
     def batches(self, seed: int) -> TextBatches:
         """Return the batches of one seed: bytes are tokens in both models."""
@@ -203,7 +208,8 @@ def row(case: Case, seed: int, *, with_fault: bool) -> dict[str, Any]:
     if case.is_trained:
         found |= asdict(trained(case, seed))
     if case.last and with_fault:
-        found["lost_learning"] = trained(case, seed, LOST_LEARNING).effect
+        found["lost_learning"] = trained(case, seed, case.lost_learning).effect
+        found["lost_learning_share"] = case.lost_learning
     return found
 
 
@@ -223,12 +229,15 @@ def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[di
     record = json.loads(path.read_text(encoding="utf-8"))
     if record["machine"] != machine:
         raise SystemExit(f"{path} was measured on {record['machine']}, this is {machine}; name another file")
-    asked, text = {case.key: {str(last) for last in case.last} for case in cases}, cases[0].batches(0).digest
-    return [
-        row
-        for row in record["rows"]
-        if row["case"] in asked and asked[row["case"]] <= row.get("effect", {}).keys() and row["text_digest"] == text
-    ]
+    by_key, text = {case.key: case for case in cases}, cases[0].batches(0).digest
+    return [row for row in record["rows"] if row["text_digest"] == text and _is_of(by_key.get(row["case"]), row)]
+
+
+def _is_of(case: Case | None, row: dict[str, Any]) -> bool:
+    """Return True if a row has all that is asked of its case today."""
+    if case is None or not {str(last) for last in case.last} <= row.get("effect", {}).keys():
+        return False
+    return "lost_learning" not in row or row.get("lost_learning_share", LOST_LEARNING) == case.lost_learning
 
 
 def this_machine(device: str) -> dict[str, str]:

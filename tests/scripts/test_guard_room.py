@@ -63,7 +63,7 @@ def test_the_page_is_what_its_script_writes() -> None:
     ("room", "problem"),
     [
         (Room(Guard("c", "C", "w", EFFECT, 0.1, 4, ("k",)), 0.0347, 10, 0.002), "demands more than 0.5"),
-        (Room(Guard("c", "C", "w", EFFECT, 0.1, 4, ("k",)), 0.3, 10, 0.12), "lets a training at 0.01"),
+        (Room(Guard("c", "C", "w", EFFECT, 0.1, 4, ("k",)), 0.3, 10, 0.12), "lets a training pass that learns"),
         (Room(Guard("c", "C", "w", EFFECT, 0.1, 4, ("k",))), "was not measured"),
         (Room(Guard("c", "C", "w", guard_room.CLIP, 12, None, ("k",)), 12, 10), "demands more than 0.9"),
     ],
