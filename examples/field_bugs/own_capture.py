@@ -85,7 +85,7 @@ class OwnGraph:
                 self.result = body().detach()
             return graph
         before = {str(index): each.grad for index, each in enumerate(self._parameters)}
-        empty: dict[str, Tensor] = {}
+        like: list[tuple[torch.Size, torch.dtype]] = []  # of the result, which may have no values: no tensor is kept
 
         def outputs() -> dict[str, Tensor]:
             found = {name: each.grad for name, each in zip(before, self._parameters, strict=True)}
@@ -95,12 +95,13 @@ class OwnGraph:
 
         def body_and_shape() -> Tensor:
             result = body()
-            empty["result"] = result
+            like[:] = [(result.shape, result.dtype)]
             return result
 
         traced = TracedStep(body_and_shape, dict, outputs, roots=[body])
         traced.record()
-        self.result = torch.zeros(empty["result"].shape, dtype=empty.pop("result").dtype)
+        [(shape, dtype)] = like
+        self.result = torch.zeros(shape, dtype=dtype)
         for name in self._allocated:
             parameter = self._parameters[int(name)]
             self._gradients[name] = parameter.grad = torch.zeros_like(parameter)
