@@ -70,7 +70,7 @@ def _sleeping_lines(program: str) -> Iterator[str]:
     before = ""
     for line in program.splitlines():
         if any(float(seconds) < HANGS_S for seconds in SLEEP.findall(line)) and not re.search(
-            r"\b(while|for)\b", before + line
+            r"\b(while|for)\b", f"{before}\n{line}"
         ):
             yield line.strip()
         before = line

@@ -75,9 +75,10 @@ def test_shards_say_whether_they_need_a_gpu() -> None:
 def test_each_shard_sees_its_own_gpus_and_none_overtakes(programs: Write, tmp_path: Path) -> None:
     """Four GPUs; what needs more than there are has all of them, and a unit of it says what is missing."""
     says = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    waits = f"{says}; import time; time.sleep(0.5)"
+    begins = f"{says}; open('two-has-begun', 'w')"
+    waits = f"{says}; import os, time\nwhile not os.path.exists('two-has-begun'): time.sleep(0.01)"
     needs = {"one": 1, "two": 2, "four": 4, "other": 1, "eight": 8, "last": 2}
-    programs(**dict.fromkeys(needs, waits))
+    programs(**{**dict.fromkeys(needs, says), "one": waits, "two": begins})
     begun: list[str] = []
 
     class Watched(Local):
