@@ -7,27 +7,35 @@ Today's judges get the published seed and number of experiments. Another version
 from __future__ import annotations
 
 import json
+import lzma
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT / "reports" / "statistics"
 SCRIPTS = ("error_rates", "seed_error_rates")  # each writes a file of its name
 
 
+def points_in(path: Path) -> dict[str, Any]:
+    """Return what one script wrote: its points and what it was asked."""
+    read: dict[str, Any] = json.loads(lzma.decompress(path.read_bytes()))
+    return read
+
+
 def check(name: str) -> tuple[str, bool]:
     """The figures of one script, and whether it finds what is published and what was wanted."""
-    published = json.loads((PUBLISHED / f"{name}.json").read_text())
+    published = points_in(PUBLISHED / f"{name}.json.xz")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, f"scripts/{name}.py", "--seed", str(published["seed"]), "--output", folder]
         subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
-        again = json.loads((Path(folder) / f"{name}.json").read_text())
+        again = points_in(Path(folder) / f"{name}.json.xz")
     pairs = list(zip(again["points"], published["points"], strict=True))
     differing = [new for new, old in pairs if new != old]
     for point in differing:
-        print(f"differs from {name}.json: {json.dumps(point)}")
+        print(f"differs from {name}.json.xz: {json.dumps(point)}")
     missed = [point for point in again["points"] if point["met"] is False]
     for point in missed:
         print(f"{point['wanted']} is wanted: {json.dumps(point)}")

@@ -10,6 +10,7 @@ judge as evidence, and any disagreement ends the script. Beside it stands the ru
 from __future__ import annotations
 
 import argparse
+import lzma
 import math
 import zlib
 from collections.abc import Iterator, Sequence
@@ -214,7 +215,8 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     rows = [asdict(point) | _bar(point) for point in found]
     chosen = {"seed": arguments.seed, "blocks": 2 * ROUNDS, "demanded": DEMANDED, "confidence": CONFIDENCE}
-    (arguments.output / "error_rates.json").write_text(dump_json(chosen | {"points": rows}) + "\n")
+    compressed = lzma.compress(dump_json(chosen | {"points": rows}).encode())
+    (arguments.output / "error_rates.json.xz").write_bytes(compressed)
     text = as_markdown(found, arguments.seed, 2 * ROUNDS)
     (arguments.output / "error_rates.md").write_text(text)
     draw(found, arguments.output / "error_rates.svg")

@@ -9,6 +9,7 @@ point some experiments are also put before the judge as evidence, and any disagr
 from __future__ import annotations
 
 import argparse
+import lzma
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -135,7 +136,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     rows = [asdict(point) | _bar(point) for point in found]
     whole = {"seed": arguments.seed, "points": rows}
-    (arguments.output / "seed_error_rates.json").write_text(dump_json(whole) + "\n")
+    (arguments.output / "seed_error_rates.json.xz").write_bytes(lzma.compress(dump_json(whole).encode()))
     text = as_markdown(found, arguments.seed)
     (arguments.output / "seed_error_rates.md").write_text(text)
     print(text)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import seed_error_rates
 from budget import slow_but
+from check_error_rates import points_in
 from judge_cases import figures
 from judge_cases_seeds import executions, seeds
 from seed_error_rates import REPORTS, simulate, wanted
@@ -84,7 +83,7 @@ def test_a_pass_at_the_margin_is_rare_whatever_the_noises_shape(noise: str, coun
 
 def test_what_is_published_is_what_the_script_finds() -> None:
     """The points of one setting; the long checks compare all of them."""
-    published = json.loads((REPORTS / "statistics" / "seed_error_rates.json").read_text())
+    published = points_in(REPORTS / "statistics" / "seed_error_rates.json.xz")
     found = simulate("heavy-tailed", 8, 0.95, published["points"][0]["experiments"], published["seed"])
     rows = [point for point in published["points"] if (point["noise"], point["seeds"]) == ("heavy-tailed", 8)]
     assert [each.passed for each in found] == [row["passed"] for row in rows]
