@@ -1,0 +1,195 @@
+"""Run every trainer of `trainers.py`, correct and with its bug, under the contract of `harness init`.
+
+    python examples/third_party/run_all.py --out OUT                 one at a time
+    python examples/third_party/run_all.py --out OUT --jobs 24 --gpus 4 --deadline 520
+
+Each form has a folder OUT/NAME-FORM: train.py, the contract, and after the run `verify.json` and
+the last lines of what was printed. OUT/results.csv has one row a form, written as forms end.
+"""
+
+import argparse
+import csv
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import yaml
+from trainers import TRAINERS
+
+HERE = Path(__file__).parent
+FORMS = ("correct", "buggy")
+COLUMNS = ("trainer", "form", "device", "same", "exit", "seconds", "speed", "claims", "messages")
+TRAIN = """import os
+
+os.environ["THIRD_PARTY_BUG"] = {bug!r}
+
+
+def make_step(seed=0):
+    from trainers import make_{name}
+
+    return make_{name}(seed)
+"""
+
+
+def main():
+    options = _options()
+    ends = time.monotonic() + options.deadline
+    work = queue.SimpleQueue()
+    for trainer in TRAINERS:
+        for form in options.forms:
+            if not options.only or trainer.name in options.only:
+                work.put((trainer.name, form))
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / "results.csv").open("a", newline="") as file:
+        rows = csv.DictWriter(file, COLUMNS)
+        if not file.tell():
+            rows.writeheader()
+        lock = threading.Lock()
+
+        def worker(number):
+            gpu = str(number % options.gpus) if options.gpus else None
+            while True:
+                try:
+                    name, form = work.get_nowait()
+                except queue.Empty:
+                    return
+                row = _run(options, name, form, gpu, ends)
+                with lock:
+                    rows.writerow(row)
+                    file.flush()
+                    print(*(row[column] for column in COLUMNS[:-1]), sep=" | ", flush=True)
+
+        threads = [threading.Thread(target=worker, args=(number,)) for number in range(options.jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _options():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="where folders and results.csv go")
+    parser.add_argument("--jobs", type=int, default=1, help="forms that run side by side")
+    parser.add_argument("--gpus", type=int, default=0, help="spread the jobs over so many GPUs")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for one form")
+    parser.add_argument("--deadline", type=float, default=1e9, help="seconds for all; the rest is cut")
+    parser.add_argument("--no-speed", action="store_true", help="leave out claims about speed")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
+    parser.add_argument("--only", nargs="+", choices=[each.name for each in TRAINERS], metavar="NAME")
+    parser.add_argument("--keep", action="store_true", help="keep whole run directories")
+    return parser.parse_args()
+
+
+def _run(options, name, form, gpu, ends):
+    """Run one form in its own folder and return its row of the table."""
+    folder = options.out / f"{name}-{form}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(TRAIN.format(name=name, bug=name if form == "buggy" else ""))
+    shutil.copy(HERE / "trainers.py", folder)
+    row = dict.fromkeys(COLUMNS, "") | {"trainer": name, "form": form}
+    row["device"] = f"cuda:{gpu}" if gpu else "cpu" if _no_gpu() else "cuda"
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if gpu:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        environment["CUDA_VISIBLE_DEVICES"] = visible[int(gpu)] if len(visible) > int(gpu) else gpu
+    if options.jobs > 1:
+        environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // options.jobs))
+    began = time.monotonic()
+    harness = [sys.executable, "-m", "harness"]
+    try:
+        _command([*harness, "init", "train.py:make_step", "--no-compile"], folder, environment, 60)
+        contract = next((folder / "contracts").glob("*.yaml"))
+        if options.no_speed:
+            _leave_out_speed(contract)
+        row["same"] = _same(yaml.safe_load(contract.read_text()))
+        limit = min(options.limit, ends - time.monotonic())
+        if limit < 5:
+            return row | {"exit": "not begun"}
+        verify = [*harness, "verify", "contracts/", "--gate", "--json"]
+        row["exit"] = _command(verify, folder, environment, limit)
+        row |= _answers(folder / "stdout")
+    except subprocess.TimeoutExpired:
+        row["exit"] = "timeout"
+    except (OSError, ValueError, StopIteration) as error:
+        row["exit"] = row["exit"] or type(error).__name__
+    row["seconds"] = round(time.monotonic() - began)
+    _tidy(folder, keep=options.keep)
+    return row
+
+
+def _command(command, folder, environment, limit):
+    """Run a command in `folder`, its output in files there; end its whole group at the limit."""
+    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=err, start_new_session=True)
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            raise
+
+
+def _answers(stdout):
+    """Return what the JSON of `harness verify` says of each claim."""
+    claims = json.loads(stdout.read_text())["claims"]
+    short = [(each["claim"].removeprefix("TRAIN-"), each) for each in claims]
+    ratios = [
+        figure["value"]
+        for _, each in short
+        for name, figure in each["figures"].items()
+        if "FASTER" in each["claim"] and name == "mean_ratio"
+    ]
+    return {
+        "claims": "; ".join(f"{name} {each['status']} {each['reason']}" for name, each in short),
+        "messages": " || ".join(f"{name}: {each['message']}" for name, each in short),
+        "speed": ratios[0] if ratios else "",
+    }
+
+
+def _same(contract):
+    """Return the equality of the contract's SAME claim, and if its arm is made deterministic."""
+    claim = next(each for each in contract["claims"] if each["id"].endswith("-SAME"))
+    made = contract["arms"][claim["candidate"]].get("deterministic", False)
+    return f"{claim['equality']} deterministic" if made else claim["equality"]
+
+
+def _leave_out_speed(contract):
+    """Remove claims of kind throughput_ratio from the contract."""
+    first, *claims = re.split(r"(?m)^(?=  - id: )", contract.read_text())
+    kept = [claim for claim in claims if "kind: throughput_ratio" not in claim]
+    contract.write_text(first + "".join(kept))
+
+
+def _tidy(folder, *, keep):
+    """Leave the JSON, the contract and the last lines of each stream; whole run directories go."""
+    for name in ("stdout", "stderr"):
+        path = folder / name
+        text = path.read_text(errors="replace") if path.exists() else ""
+        if name == "stdout" and text.lstrip().startswith("{"):
+            (folder / "verify.json").write_text(text)
+        (folder / f"{name}.txt").write_text("\n".join(text.splitlines()[-60:])[-12000:] + "\n")
+        path.unlink(missing_ok=True)
+    if not keep:
+        shutil.rmtree(folder / "harness-reports", ignore_errors=True)
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+
+
+def _no_gpu():
+    return not any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+if __name__ == "__main__":
+    main()
