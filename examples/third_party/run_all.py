@@ -48,6 +48,7 @@ def main():
             if not options.only or trainer.name in options.only:
                 work.put((trainer.name, form))
     options.out.mkdir(parents=True, exist_ok=True)
+    ended = []
     with (options.out / "results.csv").open("a", newline="") as file:
         rows = csv.DictWriter(file, COLUMNS)
         if not file.tell():
@@ -63,6 +64,7 @@ def main():
                     return
                 row = _run(options, name, form, gpu, ends)
                 with lock:
+                    ended.append(row)
                     rows.writerow(row)
                     file.flush()
                     print(*(row[column] for column in COLUMNS[:-1]), sep=" | ", flush=True)
@@ -72,6 +74,17 @@ def main():
             thread.start()
         for thread in threads:
             thread.join()
+    _summarize(ended)
+
+
+def _summarize(rows):
+    """Print which correct forms were accused, and which bugs were not."""
+    accused = [each["trainer"] for each in rows if each["form"] == "correct" and " FAIL " in each["claims"]]
+    missed = [each["trainer"] for each in rows if each["form"] == "buggy" and each["exit"] == 0]
+    unjudged = [f"{each['trainer']}-{each['form']}" for each in rows if not each["claims"]]
+    print("correct, but accused:", *(accused or ["none"]))
+    print("bugs that passed:", *(missed or ["none"]))
+    print("without a judgement:", *(unjudged or ["none"]))
 
 
 def _options():
