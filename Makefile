@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 REPORTS ?= harness-reports
 
 # The run directories that are the gate of the shipped contracts, published on one page.
-GATE_PARTS := reports/gates/2026-11-23-h200-gate-one reports/gates/2026-11-23-h200-gate-two
+GATE_PARTS := reports/gates/2026-11-26-h100-gate-training reports/gates/2026-11-26-h100-gate-accuracy-fp8
 GATE_PAGE ?= harness-reports/gate
 
 .PHONY: install wheel tools verify test test-shuffled test-slow test-contract lint types site judge-published gate-page clean
