@@ -46,8 +46,9 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     for process in processes:
         _require_equal_training(part, trajectory, context, process, sheet)
     if trajectory.equality == "noise":
-        arms = ([executed(process.run, arm) for process in processes] for arm in (part.candidate, part.baseline))
-        require_timed_within_noise(*arms, part.candidate, part.baseline)
+        candidates = [executed(each.run, part.candidate) for each in processes]
+        baselines = [executed(each.run, part.baseline) for each in processes]
+        require_timed_within_noise(candidates, baselines, part.candidate, part.baseline)
     require_profiled(part, processes, sheet)
     timed = counted(part, processes, sheet)
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))
