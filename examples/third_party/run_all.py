@@ -116,13 +116,10 @@ def _run(options, name, form, gpu, ends):
         environment["CUDA_VISIBLE_DEVICES"] = visible[int(gpu)] if len(visible) > int(gpu) else gpu
     if options.jobs > 1:
         environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // options.jobs))
-    if options.no_speed:  # nothing is timed, so that forms need not wait for each other's lock of a GPU
-        environment["TMPDIR"] = str((folder / "tmp").resolve())
-        (folder / "tmp").mkdir()
     began = time.monotonic()
     harness = [sys.executable, "-m", "harness"]
     try:
-        _command([*harness, "init", "train.py:make_step", "--no-compile"], folder, environment, options.limit)
+        _command([*harness, "init", "train.py:make_step", "--no-compile"], folder, environment, 60)
         contract = next((folder / "contracts").glob("*.yaml"))
         if options.no_speed:
             _leave_out_speed(contract)
@@ -200,8 +197,7 @@ def _tidy(folder, *, keep):
         path.unlink(missing_ok=True)
     if not keep:
         shutil.rmtree(folder / "harness-reports", ignore_errors=True)
-    for name in ("__pycache__", "tmp"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
 
 
 def _no_gpu():
