@@ -1,7 +1,7 @@
 """Run every trainer of `trainers.py`, correct and with its bug, under the contract of `harness init`.
 
     python examples/third_party/run_all.py --out OUT                 one at a time
-    python examples/third_party/run_all.py --out OUT --jobs 24 --gpus 4 --deadline 520
+    python examples/third_party/run_all.py --out OUT --jobs 24 --gpus 4 --no-speed --deadline 500
 
 Each form has a folder OUT/NAME-FORM: train.py, the contract, and after the run `verify.json` and
 the last lines of what was printed. OUT/results.csv has one row a form, written as forms end.
@@ -17,8 +17,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import yaml
@@ -42,49 +42,48 @@ def make_step(seed=0):
 def main():
     options = _options()
     ends = time.monotonic() + options.deadline
-    work = queue.SimpleQueue()
-    for trainer in TRAINERS:
-        for form in options.forms:
-            if not options.only or trainer.name in options.only:
-                work.put((trainer.name, form))
     options.out.mkdir(parents=True, exist_ok=True)
+    names = [each.name for each in TRAINERS if not options.only or each.name in options.only]
+    slots = queue.SimpleQueue()
+    for slot in range(options.jobs):
+        slots.put(slot)
+
+    def run(name, form):
+        slot = slots.get()
+        try:
+            return _run(options, name, form, ends, slot)
+        finally:
+            slots.put(slot)
+
     ended = []
-    with (options.out / "results.csv").open("a", newline="") as file:
-        rows = csv.DictWriter(file, COLUMNS)
+    with (options.out / "results.csv").open("a", newline="") as file, ThreadPoolExecutor(options.jobs) as pool:
+        table = csv.DictWriter(file, COLUMNS)
         if not file.tell():
-            rows.writeheader()
-        lock = threading.Lock()
-
-        def worker(number):
-            gpu = str(number % options.gpus) if options.gpus else None
-            while True:
-                try:
-                    name, form = work.get_nowait()
-                except queue.Empty:
-                    return
-                row = _run(options, name, form, gpu, ends)
-                with lock:
-                    ended.append(row)
-                    rows.writerow(row)
-                    file.flush()
-                    print(*(row[column] for column in COLUMNS[:-1]), sep=" | ", flush=True)
-
-        threads = [threading.Thread(target=worker, args=(number,)) for number in range(options.jobs)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+            table.writeheader()
+        runs = [pool.submit(run, name, form) for name in names for form in options.forms]
+        for each in as_completed(runs):
+            ended.append(row := each.result())
+            table.writerow(row)
+            file.flush()
+            print(*(row[column] for column in COLUMNS[:-1]), sep=" | ", flush=True)
+    for temporary in options.out.glob("tmp-*"):
+        shutil.rmtree(temporary, ignore_errors=True)
     _summarize(ended)
 
 
 def _summarize(rows):
     """Print which correct forms were accused, and which bugs were not."""
-    accused = [each["trainer"] for each in rows if each["form"] == "correct" and " FAIL " in each["claims"]]
+    why = {each.name: " (no capture expected)" for each in TRAINERS if each.uncaptured}
+    accused = [
+        each["trainer"] + why.get(each["trainer"], "")
+        for each in rows
+        if each["form"] == "correct" and " FAIL " in each["claims"]
+    ]
     missed = [each["trainer"] for each in rows if each["form"] == "buggy" and each["exit"] == 0]
     unjudged = [f"{each['trainer']}-{each['form']}" for each in rows if not each["claims"]]
-    print("correct, but accused:", *(accused or ["none"]))
-    print("bugs that passed:", *(missed or ["none"]))
-    print("without a judgement:", *(unjudged or ["none"]))
+    print("correct, but accused:", ", ".join(accused or ["none"]))
+    print("bugs that passed:", ", ".join(missed or ["none"]))
+    print("without a judgement:", ", ".join(unjudged or ["none"]))
 
 
 def _options():
@@ -98,24 +97,27 @@ def _options():
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--only", nargs="+", choices=[each.name for each in TRAINERS], metavar="NAME")
     parser.add_argument("--keep", action="store_true", help="keep whole run directories")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if _shared(options) and not options.no_speed:
+        parser.error("jobs that share a GPU time nothing: add --no-speed, or use at most --gpus jobs")
+    return options
 
 
-def _run(options, name, form, gpu, ends):
+def _shared(options):
+    return not _no_gpu() and options.jobs > max(1, options.gpus)
+
+
+def _run(options, name, form, ends, slot):
     """Run one form in its own folder and return its row of the table."""
     folder = options.out / f"{name}-{form}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(TRAIN.format(name=name, bug=name if form == "buggy" else ""))
     shutil.copy(HERE / "trainers.py", folder)
-    row = dict.fromkeys(COLUMNS, "") | {"trainer": name, "form": form}
-    row["device"] = f"cuda:{gpu}" if gpu else "cpu" if _no_gpu() else "cuda"
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    if gpu:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        environment["CUDA_VISIBLE_DEVICES"] = visible[int(gpu)] if len(visible) > int(gpu) else gpu
-    if options.jobs > 1:
-        environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // options.jobs))
+    gpu = slot % options.gpus if options.gpus else None
+    device = "cpu" if _no_gpu() else f"cuda:{gpu or 0}"
+    row = dict.fromkeys(COLUMNS, "") | {"trainer": name, "form": form, "device": device}
+    environment = _environment(options, slot, gpu)
     began = time.monotonic()
     harness = [sys.executable, "-m", "harness"]
     try:
@@ -137,6 +139,24 @@ def _run(options, name, form, gpu, ends):
     row["seconds"] = round(time.monotonic() - began)
     _tidy(folder, keep=options.keep)
     return row
+
+
+def _environment(options, slot, gpu):
+    """Return the variables of a form's commands, which run in its folder."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if options.jobs > 1:
+        environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // options.jobs))
+    if "PYTHONPATH" in environment:
+        paths = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
+    if gpu is not None:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        environment["CUDA_VISIBLE_DEVICES"] = visible[gpu] if gpu < len(visible) > 1 else str(gpu)
+    if _shared(options):  # a run of the harness locks its GPU by a file in TMPDIR
+        temporary = options.out.absolute() / f"tmp-{slot}"
+        temporary.mkdir(exist_ok=True)
+        environment["TMPDIR"] = str(temporary)
+    return environment
 
 
 def _command(command, folder, environment, limit):

@@ -77,7 +77,7 @@ TRAINERS = (
     Trainer("torchao_qat", "torchao", "0.18.0", "quantization-aware", "quantized from a step on"),
     Trainer("lion_dlrm", "lion-pytorch", "0.2.5", "tabular, embedding bags", "rate multiplied each step"),
     Trainer("sam_tabular", "pytorch-optimizer", "4.1.0", "tabular, SAM, weight norm", "rho from a counter"),
-    Trainer("torchmetrics_ssim", "torchmetrics", "1.9", "autoencoder, SSIM", "running value in a list"),
+    Trainer("torchmetrics_ssim", "torchmetrics", "1.9", "autoencoder, SSIM", "running mean's counter"),
     Trainer("fabric_gru", "pytorch-lightning", "2.6.6", "GRU, bfloat16", "teacher forcing by random"),
     Trainer("accelerate_tcn", "accelerate", "1.15.0", "time series, bfloat16", "accumulate's own counter"),
     Trainer("sentences_contrast", "sentence-transformers", "6.0.1", "contrastive", "queue's pointer"),
@@ -391,7 +391,10 @@ def make_torchmetrics_ssim(seed=0):
         x = torch.sigmoid(batch["x"])
         y = model(x)
         difference = F.l1_loss(y, x)
-        scale = difference.detach() if not bug else running(difference.detach())  # BUG: a list
+        scale = difference.detach()
+        if bug:
+            running.update(scale)  # BUG: a Python counter says where a value goes
+            scale = running.compute()
         similarity = structural_similarity_index_measure(y, x, data_range=1.0, kernel_size=7)
         loss = 1 - similarity + difference / (1 + scale)
         optimizer.zero_grad()
