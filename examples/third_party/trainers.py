@@ -59,7 +59,7 @@ TRAINERS = (
         "1.15",
         "Gaussian process",
         "KL weight from a counter",
-        "the Cholesky decomposition is checked on the host",
+        "the strategy reads a flag, and the Cholesky decomposition is checked, on the host",
     ),
     Trainer(
         "torchdiffeq_ode",
