@@ -90,7 +90,7 @@ def record(function: Callable[[], list[Tensor]]) -> Operations:
     Raises RuntimeError where the host is given a value that the recording computes: what it made of it would be
     repeated, whatever the value is then.
     """
-    with _Recording() as recording, _no_cached_casts():
+    with _Recording() as recording, _no_earlier_casts():
         returned = function()
     return Operations(recording.operations, [recording.known(tensor) for tensor in returned], recording.places)
 
@@ -203,11 +203,13 @@ def _places(value: Any) -> Iterator[int]:
 
 
 @contextmanager
-def _no_cached_casts() -> Iterator[None]:
-    """A weight that autocast converted before the recording would be an old one in every repetition."""
-    cached = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
+def _no_earlier_casts() -> Iterator[None]:
+    """Forget what autocast converted before the recording: every repetition would take that weight as it was then.
+
+    Within the recording the cache works as in a plain step, where a weight's gradients are added in the cast's type.
+    """
+    torch.clear_autocast_cache()
     try:
         yield
     finally:
-        torch.set_autocast_cache_enabled(cached)
+        torch.clear_autocast_cache()

@@ -194,3 +194,19 @@ def test_a_repetition_leaves_torchs_mode_as_it_was() -> None:
         with torch.set_grad_enabled(mode):
             recorded()
             assert torch.is_grad_enabled() is mode
+
+
+def test_gradients_of_a_weight_that_is_cast_once_are_added_as_in_the_plain_step() -> None:
+    """Autocast casts a weight once for both products; their gradients are added in bfloat16, and cast back once."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(8, 8, requires_grad=True), torch.randn(4, 8)
+
+    def gradient() -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = (x @ weight).float().square().mean() + ((x + 1) @ weight).float().square().mean()
+        [found] = torch.autograd.grad(loss, weight)
+        return found
+
+    plain = gradient()
+    repeated = record(lambda: [gradient()])
+    assert torch.equal(repeated()[0], plain)
