@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from harness.contract.base import GradientDemand
 from harness.contract.kinds.between_steps import Resume
-from harness.contract.kinds.throughput import compares_timed_steps
+from harness.contract.kinds.throughput import trajectory_problems
 from harness.contract.kinds.training import GradientMatch, Repeatability, TrajectoryMatch
 from harness.runners.run_builder import _steps_within
 
@@ -58,9 +58,12 @@ def test_other_kinds_know_no_noise(kind: type) -> None:
         kind.model_validate({"equality": "noise"})  # type: ignore[attr-defined]
 
 
-def test_timed_steps_run_once_and_so_show_no_noise() -> None:
-    assert not compares_timed_steps(claim())
-    assert compares_timed_steps(claim(equality="bitwise", max_abs_difference=0.1))
+def test_timed_steps_show_noise_where_several_processes_time_them_and_else_are_refused() -> None:
+    noise, bits = {"NOISE": [claim()]}, {"BITS": [claim(equality="bitwise", max_abs_difference=0.1)]}
+    assert list(trajectory_problems("NOISE", noise, several_runs=True)) == []
+    [problem] = trajectory_problems("NOISE", noise)
+    assert "in bits or within a bound" in problem.rule
+    assert list(trajectory_problems("BITS", bits)) == []
 
 
 def test_steps_from_the_end_are_counted_within_the_workload() -> None:
