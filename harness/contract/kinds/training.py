@@ -384,6 +384,9 @@ class GradientMatch(Judged):
         # bits of a baseline that does not repeat its own accuse nobody
         return {self.baseline: 2} if self.baseline is not None and self.equality == "bitwise" else {}
 
+    def compared(self) -> list[list[str]]:
+        return [sorted(set(self.arms().values()))]  # of the baseline's repetition series and digests are read
+
     def step_counts(self) -> dict[str, int | None]:
         return {"clip_active_steps": self.clip_active_steps}
 

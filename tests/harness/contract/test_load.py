@@ -220,8 +220,10 @@ def test_all_errors_of_a_file_are_reported_in_its_order(toy: Toy) -> None:
     assert [str(one) for one in error.value.errors] == [
         "toy.yaml:12:5: the key 'baseline' is required; add it",
         "toy.yaml:16:5: unknown key; found 'basline'; did you mean 'baseline'?",
-        "toy.yaml:17:15: 'equality' must be one of: bitwise, within, noise; found 3; "
-        "use one of: bitwise, noise, within",
+        (
+            "toy.yaml:17:15: 'equality' must be one of: bitwise, within, noise; found 3; "
+            "use one of: bitwise, noise, within"
+        ),
     ]
     assert str(error.value).count("\n") == 2
 

@@ -113,15 +113,15 @@ def test_runs_whose_ends_are_compared_stay_together() -> None:
     assert apart(run) == [[("plain", 0), ("plain", 1), ("plain", 2), ("again", 0)], [("untrained", 0)]]
 
 
-def test_gradients_stay_with_their_baseline() -> None:
+def test_gradients_stay_with_their_baseline_and_its_repetition_stands_apart() -> None:
     _, run = planned(gradients("other", "plain"), repeated("other"))
-    assert apart(run) == [[("plain", 0), ("other", 0), ("other", 1), ("other", 2)]]
+    assert apart(run) == [[("plain", 0), ("other", 0), ("other", 1), ("other", 2)], [("plain", 1)]]
 
 
 def test_a_planned_comparison_of_gradients_is_enough() -> None:
     """A reduced run of a drill, whose other claims are gone."""
     _, run = planned(gradients("other", "plain"))
-    assert apart(run.model_copy(update={"compared": []})) == [[("plain", 0), ("other", 0)]]
+    assert apart(run.model_copy(update={"compared": []})) == [[("plain", 0), ("other", 0)], [("plain", 1)]]
 
 
 def test_arms_of_unrelated_claims_stand_apart() -> None:
