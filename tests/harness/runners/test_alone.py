@@ -47,6 +47,8 @@ def test_meanwhile_the_other_is_stopped_and_its_seconds_are_told(tmp_path: Path)
 class Process:
     """A worker's process that lives on."""
 
+    pid = -1
+
     def poll(self) -> None:
         """It has not ended."""
 
@@ -60,6 +62,7 @@ def test_a_limit_counts_no_second_in_which_a_worker_is_stopped(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(watched_worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(watched_worker, "is_compiling", lambda *_of_no_process: False)
     ours, theirs = pair()
     interpreter = SimpleNamespace(
         line=ours, process=Process(), output=io.BytesIO(), started=0.0, stopped=False, end=ours.close
