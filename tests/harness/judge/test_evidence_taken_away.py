@@ -36,6 +36,7 @@ AN_ENTRY = {
         "start.trainable_dtypes": "one of two data types of an arm's parameters",
         "end.moved_apart.missing": "what the baseline alone ended with",
         "end.moved_apart.tensors": "what an optimizer keeps of a parameter",
+        "capture.as_written": "the only line that calls torch.compile: a step without one calls none",
     },
     "throughput_ratio": {
         "telemetry.samples": "a sample, as long as no more than two seconds lie between the others",
@@ -61,6 +62,7 @@ ALL_OF_IT = {
     },
     "trajectory_match": {
         "end.moved_apart.missing": "an older harness's, which did not look for them",
+        "capture.as_written": "an older harness's, which recorded no step that calls torch.compile",
     },
     "throughput_ratio": {
         "telemetry.samples.sm_clock_mhz": "an idle moment has no clock under load",
