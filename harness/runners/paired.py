@@ -385,7 +385,8 @@ class ArmExecution:
     def _capture(self, watched: Watched, every_step: SeriesWatch | None) -> None:
         record = capture_record(self.training, self.planned)
         if record.mechanism == "traced" and every_step is not None:
-            watched = every_step.last(WATCHED_STEPS)
+            # captures of several shapes have unequal numbers of operations: whole rounds of them are compared
+            watched = every_step.last(WATCHED_STEPS * max(record.captures, 1))
         operations = every_step.operations() if every_step is not None else None
         self.recorder.write(capture_evidence(self.training, self.arm, self.replica, record, watched, operations))
 

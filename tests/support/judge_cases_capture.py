@@ -181,6 +181,16 @@ CAPTURE_CASES = [
     Case("a launch too many", "launches_differ", lambda: captured(observed_graph_launches=4)),
     Case("replayed too little", "launches_differ", lambda: retraced(observed_replayed_operations=119)),
     Case("replayed twice", "launches_differ", lambda: retraced(observed_replayed_operations=240)),
+    Case(
+        "replays of the smaller of two captures",
+        "launches_unobserved",
+        lambda: retraced({"captures": 2}, captures=2, recorded_operations=80, observed_replayed_operations=119),
+    ),
+    Case(
+        "no replay seen of two captures",
+        "launches_differ",
+        lambda: retraced({"captures": 2}, captures=2, recorded_operations=80, observed_replayed_operations=0),
+    ),
     Case("moved buffer", "moved_buffer", lambda: captured(moved_buffers=["tokens"])),
     Case("no buffer", "vacuous_no_buffers", lambda: captured(static_buffers=0)),
     Case("too few nodes", "node_count", lambda: captured({"nodes_at_least": 14, "nodes_at_most": None})),
