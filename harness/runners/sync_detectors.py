@@ -29,6 +29,7 @@ from harness.system.replay.fake_step import on_fake_tensors
 from harness.system.replay.frames import Place, innermost, of_current_stack, of_traceback
 from harness.system.replay.inside_operator import executed
 from harness.system.replay.observer import Observer
+from harness.system.replay.outside_step import OUTSIDE, is_of_the_step
 
 Execute = Callable[[], object]
 
@@ -217,14 +218,22 @@ def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
 def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> int:
     """Calls named in `waits` that began within the window, of a profile's raw events.
 
-    Counted as `syncs_of_profile` does, copies to pageable memory too.
+    Counted as `syncs_of_profile` does, copies to pageable memory too, and without what is not of the step.
     """
-    ranges = [
-        (event.start_ns(), event.start_ns() + event.duration_ns())
+    within, outside = (
+        [
+            (event.start_ns(), event.start_ns() + event.duration_ns())
+            for event in events
+            if event.name() == name and str(event.device_type()).endswith("CPU")
+        ]
+        for name in (window, OUTSIDE)
+    )
+    inside = Counter(
+        event.name()
         for event in events
-        if event.name() == window and str(event.device_type()).endswith("CPU")
-    ]
-    inside = Counter(event.name() for event in events if any(start <= event.start_ns() <= end for start, end in ranges))
+        if any(start <= event.start_ns() <= end for start, end in within)
+        and not any(start <= event.start_ns() <= end for start, end in outside)
+    )
     return max(sum(inside[name] for name in waits), inside[_PAGEABLE_COPY])
 
 
@@ -239,10 +248,19 @@ def by_profiler(execute: Execute) -> Syncs:
 
 
 def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
-    """Count the calls named in `waits` within the observed window, by the user's line that made them."""
-    windows = [event.time_range for event in events if event.name == _WINDOW and str(event.device_type).endswith("CPU")]
+    """Count the calls named in `waits` within the observed window, by the user's line that made them.
+
+    What the harness did between the steps is left out.
+    """
+    within, outside = (
+        [event.time_range for event in events if event.name == name and str(event.device_type).endswith("CPU")]
+        for name in (_WINDOW, OUTSIDE)
+    )
     inside = [
-        event for event in events if any(window.start <= event.time_range.start <= window.end for window in windows)
+        event
+        for event in events
+        if any(each.start <= event.time_range.start <= each.end for each in within)
+        and not any(each.start <= event.time_range.start <= each.end for each in outside)
     ]
     operators = [event for event in inside if event.stack]
     seen: Syncs = Counter(
@@ -307,7 +325,7 @@ class SyncWarnings:
             self._catching.__exit__(kind, error, trace)
 
     def _note(self, message: Warning | str, *_args: object, **_kwargs: object) -> None:
-        if "synchronizing CUDA operation" in str(message):
+        if "synchronizing CUDA operation" in str(message) and is_of_the_step():
             self._seen[Sync(of_current_stack(), "synchronizing CUDA operation")] += 1
 
 
@@ -334,7 +352,8 @@ class WaitingCalls:
 
     def _counted(self, call: Callable[..., object], operation: str) -> Callable[..., object]:
         def wait(*arguments: object, **keywords: object) -> object:
-            self._seen[Sync(of_current_stack(), operation)] += 1
+            if is_of_the_step():
+                self._seen[Sync(of_current_stack(), operation)] += 1
             return call(*arguments, **keywords)
 
         return wait

@@ -31,10 +31,10 @@ class LoaderBatches:
         self._states: dict[str, Any] = {key: each.get_state() for key, each in self._of_loader.items()}
 
     def __call__(self, index: int) -> Any:
-        from torch.utils._python_dispatch import _disable_current_modes
+        from harness.system.replay.outside_step import not_of_the_step
 
         if len(self._kept) <= index:
-            with _disable_current_modes(), self._own_generators():
+            with not_of_the_step(), self._own_generators():
                 while len(self._kept) <= index:
                     self._kept.append(next(self._batches))
         return self._kept[index]

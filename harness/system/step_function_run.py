@@ -130,10 +130,10 @@ class StepFunctionRun:
         return require_values(evaluate(), evaluate)
 
     def _batch(self, index: int) -> dict[str, Tensor]:
-        """The batch of a step. What makes it is the host's work, and no wait for a device whose part the CPU plays."""
-        from torch.utils._python_dispatch import _disable_current_modes
+        """Return the batch of a step. Making it, and moving it to the device, is the harness's work."""
+        from harness.system.replay.outside_step import not_of_the_step
 
-        with _disable_current_modes() if self._device.type == "cpu" else nullcontext():
+        with not_of_the_step():
             given = self._function.batch(index)
         return require_batch(given, index, self._function.batch, self._structure)
 

@@ -33,6 +33,7 @@ from harness.runners.sync_detectors import (
     waits_within,
 )
 from harness.system.replay.frames import Place
+from harness.system.replay.outside_step import not_of_the_step
 
 WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=8)
 SOURCE = Path(step_function_systems.__file__).read_text().splitlines()
@@ -215,6 +216,28 @@ def test_raw_events_are_counted_as_those_with_stacks_are() -> None:
     counted = sum(syncs_of_profile(list(profile.events() or []), names).values())
     assert waits_within(_WINDOW, raw_events(profile), names) == counted == 3
     assert waits_within("another window", raw_events(profile), names) == 0
+
+
+def test_what_the_harness_does_between_steps_is_no_wait_of_the_step() -> None:
+    def waits() -> None:
+        torch.ones(3).sum().item()
+
+    names = ["aten::_local_scalar_dense"]
+    with profiler(stacks=True) as profile, torch.profiler.record_function(_WINDOW):
+        waits()
+        with not_of_the_step():
+            waits()
+        waits()
+    events = list(profile.events() or [])
+    assert sum(event.name in names for event in events) == 3
+    assert sum(syncs_of_profile(events, names).values()) == waits_within(_WINDOW, raw_events(profile), names) == 2
+
+    def both() -> None:
+        waits()
+        with not_of_the_step():
+            waits()
+
+    assert sum(by_dispatch_mode(both, "cpu").values()) == 1
 
 
 def looks(

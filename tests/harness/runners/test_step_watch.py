@@ -11,6 +11,7 @@ import torch
 from harness.runners import sync_detectors
 from harness.runners.step_watch import SeriesWatch
 from harness.runners.sync_detectors import SyncWarnings, WaitingCalls
+from harness.system.replay.outside_step import not_of_the_step
 
 
 def test_each_step_is_counted_by_itself() -> None:
@@ -98,6 +99,8 @@ def test_waits_are_counted_block_by_block_and_the_call_is_put_back(library: Simp
         with waits as seen:
             for _ in range(times):
                 assert library.synchronize() == "waited"
+            with not_of_the_step():  # a batch that waits for its copy
+                assert library.synchronize() == "waited"
         counts.append(seen.total())
         assert library.synchronize is original
     assert counts == [2, 0, 1]
@@ -131,6 +134,8 @@ def test_warnings_of_syncs_are_counted_block_by_block(monkeypatch: pytest.Monkey
     for times in (1, 0, 2):
         with detector as seen:
             for _ in range(times):
+                warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+            with not_of_the_step():
                 warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
             warnings.warn("something else", stacklevel=1)
         counts.append(seen.total())
