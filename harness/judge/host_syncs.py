@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from harness.contract.kinds.replay import HostSyncs, SyncCount
 from harness.evidence.arm_records import DetectorReading
-from harness.evidence.run_evidence import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured
 from harness.judge.end_state import require_finite_end, require_recorded
@@ -53,6 +53,7 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
     run = context.only_run("paired")
     executions = {name: executed(run, name) for name in (part.candidate.arm, part.control.arm)}
     require_captured(context, part, part.control.arm, executions[part.control.arm], sheet)
+    reported = _reported(part, run, sheet)
     mechanism = _require_replayed(context, part, executions[part.candidate.arm], sheet)
     candidate = _counted(part.candidate, executions[part.candidate.arm], mechanism)
     control = _counted(part.control, executions[part.control.arm], mechanism)
@@ -75,7 +76,25 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
     _require_agreement(candidate, executions[part.candidate.arm])
     _require_agreement(control, executions[part.control.arm])
     require_recorded(executions)
-    return sheet.held(f"{candidate.sentence()}; control {control.sentence()}")
+    return sheet.held(f"{candidate.sentence()}; control {control.sentence()}{reported}")
+
+
+def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
+    """Return how often the reported arm waits, and where; "" where it does not, or none is named."""
+    if part.reported is None:
+        return ""
+    syncs = executed(run, part.reported).syncs
+    readings = [each for each in (syncs.readings if syncs is not None else []) if each.steps > 0]
+    if not readings:
+        settle(reasons.EVIDENCE_MISSING, f"host syncs of {part.reported} were not observed")
+    waits = max(each.count / each.steps for each in readings)
+    places = sorted({f"{place.file}:{place.line}" for each in readings for place in each.places})
+    sheet.figure("reported_syncs_per_step", waits, "syncs")
+    if not waits:
+        return ""
+    where = f", at {some(places)}" if places else ""
+    times = "time" if waits == 1 else "times"
+    return f"; arm {part.reported} waits {waits:g} {times} a step{where}, which no capture executes"
 
 
 def _require_replayed(context: Context, part: HostSyncs, execution: ArmEvidence, sheet: Sheet) -> str | None:

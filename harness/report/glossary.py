@@ -100,6 +100,7 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         # captured work
         "capture": "Recording a step's GPU work once as a graph, which is then replayed.",
         "replay": "Running a recorded graph again in place of the step's code.",
+        "reported": "Of an arm that is shown and not judged.",
         "uncaptured": "Run from the step's code and not from a recorded graph.",
         "unasked": "Made although the arm's settings ask for none.",
         "warmup": "Steps that were run before the capture, to get ready for it.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Literal, NamedTuple, Self, cast
 
@@ -22,6 +22,7 @@ from harness.runners.sync_detectors import (
     counted_by_profiler,
 )
 from harness.system.protocol import HasCapture, HasStateRoots, HasStepBody, TrainingRun
+from harness.system.replay.as_captured import as_captured
 from harness.system.replay.fake_leftovers import no_fake_tensors_left
 from harness.system.replay.state import StateGuard
 
@@ -107,7 +108,8 @@ def observe_syncs(
         failed = None
         if device == "cpu" and isinstance(with_body := looks.training(1), HasStepBody):
             try:
-                readings.append(_read_fake_pass(with_body, device))
+                with as_captured() if replayed else nullcontext():
+                    readings.append(_read_fake_pass(with_body, device))
             except FakePassError as error:
                 failed = str(error)
     return HostSyncEvidence(

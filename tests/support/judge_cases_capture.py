@@ -238,8 +238,11 @@ def watched(
     """No sync in two replays, six a layer and step in the control; `claim`, `execution`, `of_control` change them."""
     replay = syncs("graphed", {"profiler": 0, "sync_debug_mode": 0}, replayed=True)
     waiting = {"syncs": control or syncs("synchronizing", CONTROL), **changes.get("of_control", {})}
+    reported = [arm("ungraphed", syncs=changes["reported"])] if "reported" in changes else []
     run = paired(
-        graphed(**{"syncs": candidate or replay, **changes.get("execution", {})}), arm("synchronizing", **waiting)
+        graphed(**{"syncs": candidate or replay, **changes.get("execution", {})}),
+        arm("synchronizing", **waiting),
+        *reported,
     )
     return verdict_of(SYNCS | changes.get("claim", {}), run, beside=changes.get("beside", ()))
 

@@ -145,6 +145,8 @@ class HostSyncs(Judged):
     """The count demanded."""
     control: SyncCount
     """An arm that synchronizes, with its exact count: the proof that syncs are seen."""
+    reported: Name | None = None
+    """An arm whose waits are reported and not judged: the plain step's, where no capture executes them."""
 
     broken_by: ClassVar = {
         "candidate.exactly": Demand(("sync_count",)),
@@ -157,6 +159,7 @@ class HostSyncs(Judged):
         "control.arm": "names an arm",
         "control.at_most": "a control has an exact count",
         "control.per_layer": "the unit of the count",
+        "reported": "names an arm",
     }
 
     candidate_path: ClassVar[str] = "candidate.arm"
@@ -164,10 +167,11 @@ class HostSyncs(Judged):
     baseline_path: ClassVar[str] = "control.arm"
 
     def arms(self) -> dict[str, str]:
-        return {"candidate.arm": self.candidate.arm, "control.arm": self.control.arm}
+        named = {"candidate.arm": self.candidate.arm, "control.arm": self.control.arm}
+        return named | ({} if self.reported is None else {"reported": self.reported})
 
     def sync_arms(self) -> set[str]:
-        return {self.candidate.arm, self.control.arm}
+        return {*self.arms().values()}
 
     def compared(self) -> list[list[str]]:
         return []  # each arm's syncs are counted for themselves

@@ -90,3 +90,10 @@ def test_growing_memory() -> None:
         "reserved_growth": (pytest.approx(0.01), ""),
         "reserved_peak_bytes": (505, "bytes"),
     }
+
+
+def test_waits_of_a_reported_arm_are_told_and_not_judged() -> None:
+    verdict = watched(claim={"reported": "ungraphed"}, reported=syncs("ungraphed", {"profiler": 4, "dispatch_mode": 4}))
+    assert verdict.reason == "held"
+    assert verdict.message.endswith("; arm ungraphed waits 2 times a step, at clip.py:7, which no capture executes")
+    assert figures(verdict)["reported_syncs_per_step"] == (2.0, "syncs")
