@@ -36,7 +36,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("--check contracts/", "say what would be rewritten, and write nothing"),
     ),
     "schema": (("> contract.schema.json", "for an editor"),),
-    "init": (("train.py:make_step", "an adapter and a contract; nothing is run"),),
+    "init": (("train.py:make_step", "an adapter and a contract, by what a trial measured"),),
     "try": (
         ("train.py:make_step", "does it capture, train the same, how fast"),
         ("train.py:make_step --write-contract", "and keep that as a contract"),

@@ -1,16 +1,25 @@
-"""`harness init`: write a first contract and its adapter beside an existing project. Nothing is run."""
+"""`harness init`: try a step, and write a first contract of it and its adapter beside an existing project."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from harness.first_contract.draft import STEPS, Draft
-from harness.first_contract.project import arms_here, keep
+from harness import session
+from harness.commands.interruption import interruptible
+from harness.errors import HarnessError
+from harness.first_contract.answers import why_untried
+from harness.first_contract.choosing import chosen, compares
+from harness.first_contract.draft import STEPS, Arms, Draft
+from harness.first_contract.project import arms_here, keep, kept_files, require_free
 from harness.first_contract.step_source import find_step_source
+from harness.first_contract.trying import Tried, try_step
+from harness.report.progress import Progress
+from harness.report.text import line
 from harness.standard_streams import print_line
 
 Step = Annotated[str, typer.Argument(metavar="STEP", help="`module:function` or `path/to/file.py:function`.")]
@@ -20,17 +29,37 @@ Force = Annotated[bool, typer.Option("--force", help="Replace files that exist."
 
 
 def init(step: Step, steps: Steps = STEPS, compiled: Compile = True, force: Force = False) -> None:
-    """Write a contract and an adapter for the function that makes a training step; nothing is run."""
-    source = find_step_source(step)
-    draft = Draft(source, steps, arms_here(compiled=compiled), source.no_gradients)
-    seen = f"; `harness try {source.asked} --write-contract` writes the claim where it sees gradients"
-    print_kept(draft, keep(draft, Path.cwd(), force=force), seen)
+    """Try the step that a function makes, and write a contract and an adapter for what can be compared of it."""
+    draft = Draft(find_step_source(step), steps, arms_here(compiled=compiled))
+    require_free(kept_files(draft, Path.cwd()), force=force)
+    with interruptible(), Progress(verdicts=False) as watch:
+        draft, unmeasured = _measured(draft, watch)
+    print_line(f"{compares(draft)}{unmeasured}")
+    print_kept(draft, keep(draft, Path.cwd(), force=force))
 
 
-def print_kept(draft: Draft, paths: Sequence[Path], seen: str = "") -> None:
-    """Print which files were written, which claim was left out, and what comes next."""
+def _measured(draft: Draft, watch: session.Watch) -> tuple[Draft, str]:
+    """Return the draft by what was measured, and why nothing was, where the step does not run here."""
+    try:
+        tried = probe(draft, session.VerifyOptions(), watch)
+        untried = why_untried(tried)
+        if not untried:
+            measured = chosen(tried, lambda other: probe(other, session.VerifyOptions(), watch))
+            return replace(measured, arms=draft.arms), ""
+    except HarnessError as error:
+        untried = str(error)
+    return draft, f"; this was not measured, since the step did not run: {line(untried, 300)}"
+
+
+def probe(draft: Draft, options: session.VerifyOptions, watch: session.Watch) -> Tried:
+    """Try the draft without the arms that choose nothing, and keep nothing of it."""
+    return try_step(replace(draft, arms=Arms(False, False, memory=False)), reports=None, options=options, watch=watch)
+
+
+def print_kept(draft: Draft, paths: Sequence[Path]) -> None:
+    """Print which files were written, which claims were left out, and what comes next."""
     for path in paths:
         print_line(f"wrote {path.relative_to(Path.cwd())}")
-    if draft.no_gradients:
-        print_line(f"left out: {draft.claim_id('GRADIENTS')}, since {draft.no_gradients}{seen}")
+    for left_out in draft.left_out:
+        print_line(f"left out: {left_out}")
     print_line("next: harness check contracts/ && harness verify contracts/")

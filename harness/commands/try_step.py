@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +11,15 @@ import typer
 
 from harness import session
 from harness.commands.arguments import Name, Redact
-from harness.commands.init import Compile, Force, Step, Steps, print_kept
+from harness.commands.init import Compile, Force, Step, Steps, print_kept, probe
 from harness.commands.interruption import interruptible
 from harness.first_contract.answers import Answers, not_tried
+from harness.first_contract.choosing import chosen, compares
 from harness.first_contract.draft import STEPS, Draft
 from harness.first_contract.project import arms_here, keep, kept_files, require_free
 from harness.first_contract.step_source import find_step_source
-from harness.first_contract.trying import Tried, decided_draft
-from harness.first_contract.trying import try_step as run
+from harness.first_contract.trying import Tried
+from harness.first_contract.trying import try_step as try_step_of
 from harness.judge.verdict import Verdict
 from harness.report.progress import Progress
 from harness.standard_streams import print_line, print_lines
@@ -57,23 +59,41 @@ def try_step(
     options = session.VerifyOptions(
         name=name, wall_limit_s=wall_limit, heartbeat_s=heartbeat, redact=redact, command=("harness", *sys.argv[1:])
     )
-    answers = Answers()
     with interruptible(), Progress(verdicts=False) as watch:
-
-        def answer(verdict: Verdict, so_far: Tried) -> None:
+        tried = _answered(draft, reports, options, watch, Answers())
+        if not not_tried(tried):
+            unkept = replace(options, name=None)
+            draft = chosen(tried, lambda other: probe(other, unkept, watch))
             with watch.out_of_the_way():
-                print_lines(answers.early(verdict, so_far))
-                sys.stdout.flush()
-
-        tried = run(draft, reports=reports, options=options, watch=watch, judged=answer)
-    print_lines(answers.rest(tried))
+                print_lines(["", compares(draft)])
+            if draft.choice != tried.draft.choice:  # what stands is the answer that is fair
+                again = replace(options, name=None if name is None else f"{name}-chosen")
+                print_line("")
+                tried = _answered(draft, reports, again, watch, Answers(headed=True))
     print_line("")
-    _say_what_is_kept(tried, write_contract=write_contract, force=force)
+    _say_what_is_kept(tried, draft, write_contract=write_contract, force=force)
     print_line(str(tried.judgement.headline))
     raise typer.Exit(tried.judgement.exit_code)
 
 
-def _say_what_is_kept(tried: Tried, *, write_contract: bool, force: bool) -> None:
+def _answered(
+    draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, answers: Answers
+) -> Tried:
+    """Try the draft, and print each answer as soon as it is found."""
+
+    def answer(verdict: Verdict, so_far: Tried) -> None:
+        with watch.out_of_the_way():
+            print_lines(answers.early(verdict, so_far))
+            sys.stdout.flush()
+
+    tried = try_step_of(draft, reports=reports, options=options, watch=watch, judged=answer)
+    with watch.out_of_the_way():
+        print_lines(answers.rest(tried))
+        sys.stdout.flush()
+    return tried
+
+
+def _say_what_is_kept(tried: Tried, draft: Draft, *, write_contract: bool, force: bool) -> None:
     if tried.run_directory is not None:
         print_line(f"report: {tried.run_directory / 'report.html'}")
     if not_tried(tried):
@@ -82,5 +102,4 @@ def _say_what_is_kept(tried: Tried, *, write_contract: bool, force: bool) -> Non
     elif not write_contract:
         print_line(f"keep it as a contract: harness try {tried.draft.source.asked} --write-contract")
     else:
-        draft = decided_draft(tried)
         print_kept(draft, keep(draft, Path.cwd(), force=force))

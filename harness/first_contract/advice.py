@@ -124,7 +124,7 @@ UNEQUAL_STARTS = {
         "one arm keeps state that the other has not: name it alike in both arms' `state`, or make it in both"
     ),
 }
-_WAITS = {"not_captured", "sync_count", "sync_in_capture"}
+_WAITS = {"not_captured", "sync_count", "sync_in_capture", "candidate_not_captured"}
 
 
 def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:

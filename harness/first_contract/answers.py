@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.evidence import environment
 from harness.evidence.arm_records import CaptureEvidence
 from harness.first_contract.advice import Place, advice, places_in, places_in_stack, source_line
+from harness.first_contract.draft import Draft
 from harness.first_contract.project import compiler_missing
 from harness.first_contract.trying import Tried
 from harness.judge.reasons import CANDIDATE_NOT_CAPTURED, HELD, SYNC_COUNT
@@ -41,9 +42,10 @@ _GIB = 2**30
 class Answers:
     """The lines of a trial: each answer as its verdict falls, and at the end what was not printed before."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, headed: bool = False) -> None:
+        """headed: whether an earlier trial's answers were printed before."""
         self._answered: dict[str, Verdict] = {}  # by claim
-        self._headed = False
+        self._headed = headed
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
         """Return the lines of a verdict that has just fallen; none where the step itself did not run."""
@@ -61,7 +63,7 @@ class Answers:
             verdict = by_id.get(draft.claim_id(name))
             if verdict is not None:
                 lines += self._answer(verdict, tried)
-            elif reason := _left_out(name, environment.machine().cuda_message):
+            elif reason := _left_out(name, draft, environment.machine().cuda_message):
                 lines += _line("not run", question, reason)
         return [*lines, *_line("", "memory", _memory(tried))]
 
@@ -83,11 +85,6 @@ class Answers:
         return [] if question is None else [*_answer(question, verdict, tried)]
 
 
-def answers(tried: Tried) -> list[str]:
-    """Return all lines of a trial that has ended."""
-    return Answers().rest(tried)
-
-
 def _line(word: str, question: str, detail: str) -> list[str]:
     return _wrapped(f"{word:>9}  {question:<26} {line(detail, 400)}", "", 13)
 
@@ -98,7 +95,8 @@ def _wrapped(text: str, first: str, margin: int) -> list[str]:
 
 def _answer(question: str, verdict: Verdict, tried: Tried) -> Iterator[str]:
     yield from _line(WORDS[verdict.status], question, _detail(verdict, tried))
-    if verdict.status is not Status.PASS and verdict.reason != CANDIDATE_NOT_CAPTURED:
+    uncaptured = verdict.reason == CANDIDATE_NOT_CAPTURED and not _plain_waits(verdict)
+    if verdict.status is not Status.PASS and not uncaptured:
         for below in _below(verdict, tried):
             yield from _wrapped(below, " " * 13, 16)
 
@@ -116,22 +114,23 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
     if asked and not host:
         seen.append("-> where roundings alone explain it, let the contract's claim say `equality: within`")
         reason = ""
-    if reason == SYNC_COUNT:
-        deciding = [
-            place for capture in _captures(tried) if capture.captured for place in capture.asked_whether_captured
-        ]
-        seen += [f"-> captured, it does not: it asks whether it is, at {place}" for place in deciding[:1]]
     question = next((name for name in QUESTIONS if verdict.claim == tried.draft.claim_id(name)), "")
     return [*seen, *advice(reason, _places(verdict, tried), folders(tried), question, verdict.message)]
 
 
 def _places(verdict: Verdict, tried: Tried) -> list[Place]:
-    """Lines of the user's code: where the plain step waits, by all detectors, or those that the verdict names."""
-    if verdict.reason != SYNC_COUNT:
+    """Return lines of the user's code: those that the verdict names, or where the plain step waits."""
+    if verdict.reason == SYNC_COUNT or not _plain_waits(verdict):
         return places_in(verdict.message)
     plain = [arm.syncs for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
     readings = [reading for syncs in plain if syncs is not None for reading in (*syncs.readings, *syncs.every_step)]
     return sorted({(place.file, place.line) for reading in readings for place in reading.places})
+
+
+def _plain_waits(verdict: Verdict) -> float:
+    """Return how often a step of the plain arm waits, where the verdict's claim reports it."""
+    found = verdict.figures.get("reported_syncs_per_step")
+    return found.value if found is not None and isinstance(found.value, float | int) else 0
 
 
 def _detail(verdict: Verdict, tried: Tried) -> str:
@@ -139,17 +138,19 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
     figures, held = verdict.figures, verdict.status is Status.PASS
     if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
         return f"{ratio.value:.2f} times the plain step's pace: {verdict.message}"
-    if verdict.reason == CANDIDATE_NOT_CAPTURED:
-        return "it was not captured"
-    if verdict.reason in (HELD, SYNC_COUNT) and (waits := figures.get("candidate_syncs_per_step")):
-        if held:
-            return f"in none of {verdict.denominators['every_step']} steps"
+    waits = ""
+    if times := _plain_waits(verdict):
         places = [
             f"{file}:{number}"
             for file, number in _places(verdict, tried)
-            if not source_line(file, number, folders(tried))
+            if held or not source_line(file, number, folders(tried))  # else its line stands below
         ]
-        return f"{waits.value:g} times a step{', in ' if places else ''}{', '.join(places)}"
+        where = f", at {', '.join(places)}" if places else ""
+        waits = f"; the plain step waits {times:g} time{'s' if times != 1 else ''} a step{where}"
+    if verdict.reason == CANDIDATE_NOT_CAPTURED:
+        return f"it was not captured{waits}"
+    if verdict.reason == HELD and "candidate_syncs_per_step" in figures:
+        return f"in none of {verdict.denominators['every_step']} steps{waits}"
     traced = any(capture.mechanism == "traced" for capture in _captures(tried))
     if held and traced and verdict.claim == tried.draft.claim_id("CAPTURES"):
         return f"recorded and replayed, for want of a GPU: {verdict.message}"
@@ -167,10 +168,21 @@ def folders(tried: Tried) -> list[Path]:
     return [Path.cwd(), *([source.folder] if source.folder is not None else []), source.file.parent]
 
 
+def why_untried(tried: Tried) -> str:
+    """Return what ended the plain arm, which all questions are about, or what is missing here; "" where neither did."""
+    return " ".join(told for told, _ in _untried(tried))
+
+
 def not_tried(tried: Tried) -> list[str]:
-    """Why no question could be asked: what ended the plain arm, which all are about, with its line, or what is missing
-    here; nothing where the arm came to its end.
-    """
+    """Return the lines of `why_untried`, with the line of code that ended the arm."""
+    word = WORDS[Status.NOT_RUN if _nothing_ran(tried) else Status.ERROR]
+    return [
+        each for told, below in _untried(tried) for each in (*_wrapped(f"{word:>9}  {line(told, 600)}", "", 13), *below)
+    ]
+
+
+def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
+    """Return each reason, and the lines below it."""
     for run in tried.judgement.view.evidence.values():
         ended, below = run.death or run.failed.get("plain"), list[str]()
         if ended is None:
@@ -180,21 +192,22 @@ def not_tried(tried: Tried) -> list[str]:
             where = folders(tried)
             below = [f"{'':>13}{each}" for each in advice("", places_in_stack(ended.stack, where)[:1], where)]
             told = f"the process that ran it ended, {ended.cause.replace('_', ' ')}: {told}"
-        return [*_wrapped(f"{WORDS[Status.ERROR]:>9}  {line(told, 600)}", "", 13), *below]
+        return [(told, below)]
+    # for want of torch, say
+    return [(message, []) for message in dict.fromkeys(each.message for each in _nothing_ran(tried))]
+
+
+def _nothing_ran(tried: Tried) -> list[Verdict]:
+    """Return all verdicts where each says NOT_RUN, and none otherwise."""
     verdicts = tried.judgement.verdicts
-    if all(verdict.status is Status.NOT_RUN for verdict in verdicts):  # for want of torch, say
-        messages = dict.fromkeys(verdict.message for verdict in verdicts)
-        return [
-            each for text in messages for each in _wrapped(f"{WORDS[Status.NOT_RUN]:>9}  {line(text, 600)}", "", 13)
-        ]
-    return []
+    return [*verdicts] if all(verdict.status is Status.NOT_RUN for verdict in verdicts) else []
 
 
-def _left_out(name: str, no_cuda: str) -> str:
+def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
     """Why a draft has no such claim; "" where nobody asked for it."""
     if name == "FASTER":
         return f"speed is decided on a GPU: {no_cuda}" if no_cuda else "--no-speed"
-    if name == "COMPILED":
+    if name == "COMPILED" and not draft.arms.compiled:
         return compiler_missing() or "--no-compile"
     return ""
 

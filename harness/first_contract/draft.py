@@ -1,8 +1,8 @@
 """The first adapter and contracts of a trainer, as texts: `harness init` writes them, `harness try` runs the first.
 
 There are three templates, the same for every step: a step that is captured, one that is optimized otherwise, and what
-lies between steps and beyond the first of them (a long run, evaluations, saving and going on). No number in them comes
-from a run: a first run may be that of a step that is wrong.
+lies between steps and beyond the first of them (a long run, evaluations, saving and going on). A trial chooses what is
+compared (`Choice`). No number in them comes from a run: a first run may be that of a step that is wrong.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from harness.contract.schema import SCHEMA_VERSION
 from harness.first_contract.names import id_of, stem_of, yaml_text
@@ -44,6 +45,27 @@ WHY_MEMORY = (
 )
 
 
+LEFT_TO_THE_CAPTURE = (
+    "The batch is rebound and not copied, a number that changes from step to step is frozen in the capture, or its "
+    "warm-up was not undone."
+)
+TRAINS_OTHERWISE = "stale_batch, doubled_step, dropped_last_update, one_batch, nan_tail, no_steps"
+ROUNDS_OTHERWISE = "unsteady_loss, half_moved, statistics_updated_twice, one_batch, nan_tail, no_steps"
+FAULT_OF_TIMED = {"bitwise": "other_losses", "within": "stopped_training", "noise": "larger_losses"}
+
+Equality = Literal["bitwise", "within", "noise"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The strongest comparison of the arms that is fair, by what was measured."""
+
+    equality: Equality = "bitwise"
+    deterministic: bool = False  # the compared arms run under torch's deterministic algorithms; speed is timed without
+    repeats: bool = True  # the plain step was seen to repeat its bits, under these settings
+    why: str = ""
+
+
 @dataclass(frozen=True)
 class Arms:
     """What this machine allows beside a captured and a plain arm."""
@@ -61,6 +83,7 @@ class Draft:
     steps: int
     arms: Arms
     no_gradients: str = ""  # why GRADIENTS is left out: a step that leaves none would keep the gate closed
+    choice: Choice = Choice()
 
     @property
     def adapter_name(self) -> str:
@@ -78,6 +101,24 @@ class Draft:
     def optimizes(self) -> bool:
         """Whether the step has an optimization of its own that is no capture."""
         return "optimized" in self.source.arguments
+
+    @property
+    def equality(self) -> Equality:
+        """How the candidate is compared; an optimization that is no capture rounds otherwise."""
+        return "within" if self.optimizes else self.choice.equality
+
+    @property
+    def left_out(self) -> list[str]:
+        """Which claims are left out by what was measured, and why."""
+        lines = []
+        if not self.choice.repeats:
+            unfit = [self.claim_id("REPEATS"), *([self.claim_id("COMPILED")] if self._compiles else [])]
+            lines.append(
+                f"{', '.join([*unfit, self.long_contract_name])}, since the plain step does not repeat its bits"
+            )
+        if self.no_gradients and self.equality != "noise":
+            lines.append(f"{self.claim_id('GRADIENTS')}, since {self.no_gradients}")
+        return lines
 
     @property
     def _candidate(self) -> str:
@@ -112,29 +153,46 @@ class Draft:
 
     def contract(self) -> str:
         """The text of the contract about single steps."""
-        claims = [self._repeats()]
-        if self.optimizes:
-            claims += [self._within(), *self._gradients("within")]
-        else:
-            claims += [self._captures(), self._same(), *self._gradients("bitwise"), *self._of_plain_steps()]
-        if self.arms.memory and not self.optimizes:
+        claims = [self._repeats()] if self.choice.repeats else []
+        claims += [] if self.optimizes else [self._captures()]
+        claims += [self._same(), *self._gradients()]
+        claims += [self._syncs()] if self._harness_captures else []
+        claims += [self._compiled()] if self._compares_compiled else []
+        if self.arms.memory and self.equality == "bitwise":
             claims.append(self._memory())
         if self.arms.timed:
-            claims.append(self._faster("FASTER", self._candidate, "WITHIN" if self.optimizes else "SAME"))
-        if self.arms.timed and self._compiles:
-            claims.append(self._faster("COMPILED-FASTER", "compiled", "COMPILED"))
+            in_bits = self.equality == "bitwise" and self.choice.deterministic  # what is timed repeats none
+            claims += [self._timed()] if in_bits else []
+            named, equality = ("TIMED", "noise") if in_bits else (self._same_name, self.equality)
+            claims.append(self._faster("FASTER", self._candidate, named, FAULT_OF_TIMED[equality]))
+        if self.arms.timed and self._compares_compiled:
+            claims.append(self._faster("COMPILED-FASTER", "compiled", "COMPILED", FAULT_OF_TIMED["within"]))
         title = "{} step of {} trains like the plain one"
         return self._file(self._id, title, {"small": self.steps}, self._arms(), claims)
 
     def long_contract(self) -> str:
-        """The text of the contract about what lies between steps, and beyond the first of them."""
+        """The text of the contract about what lies between steps, and beyond the first of them.
+
+        Its claims are of bits that one arm repeats: "" where the plain step repeats none.
+        """
+        if not self.choice.repeats:
+            return ""
+        in_bits = self.equality == "bitwise"
         claims = [self._evaluated(), self._resumes("RESUMES", 0), self._resumes("RESUMES-LATER", 2)]
-        if not self.optimizes:
-            claims.append(self._long())
+        claims += [self._long()] if in_bits else []
         title = "A long run of {1} goes on as it began, and through evaluations and checkpoints"
-        workloads = {"small": self.steps} | ({} if self.optimizes else {"long": LONG})
+        workloads = {"small": self.steps} | ({"long": LONG} if in_bits else {})
         identity = self.long_contract_name.removesuffix(".yaml")
         return self._file(identity, title, workloads, self._two_arms(), claims)
+
+    @property
+    def _same_name(self) -> str:
+        return "WITHIN" if self.optimizes else "SAME"
+
+    @property
+    def _compares_compiled(self) -> bool:
+        """Return True if there is a claim about the compiled arm: its bound needs a plain step that repeats itself."""
+        return self._compiles and self.choice.repeats
 
     @property
     def _compiles(self) -> bool:
@@ -169,24 +227,30 @@ class Draft:
             + "\n".join(claims)
         )
 
+    def _arm(self, settings: str) -> str:
+        return f"{{{settings}{', deterministic: true' if self.choice.deterministic else ''}}}"
+
+    @property
+    def _settings(self) -> str:
+        return "capture: none, optimized: true" if self.optimizes else "capture: step"
+
     def _two_arms(self) -> list[tuple[str, str]]:
-        ours = "{capture: none, optimized: true}" if self.optimizes else "{capture: step}"
-        return [(self._candidate, ours), ("plain", "{capture: none}")]
+        return [(self._candidate, self._arm(self._settings)), ("plain", self._arm("capture: none"))]
 
     def _arms(self) -> list[tuple[str, str]]:
-        arms = self._two_arms()
-        if self.optimizes or self._compiles:
-            arms.append(("nudged", "{capture: none} # plain; where a claim says `ends`, begun a rounding away"))
+        arms, compiled = self._two_arms(), "capture: none, compile: true"
+        if self.equality == "within" or self._compares_compiled:
+            nudged = self._arm("capture: none")
+            arms.append(("nudged", f"{nudged} # plain; where a claim says `ends`, begun a rounding away"))
         if self._harness_captures:
-            arms.append(("waiting", "{capture: none, waits: true} # reads one value from the device, nothing else"))
-        if self._compiles:
-            arms.append(("compiled", "{capture: none, compile: true}"))
+            waiting = self._arm("capture: none, waits: true")
+            arms.append(("waiting", f"{waiting} # reads one value from the device, nothing else"))
+        if self._compares_compiled:
+            arms.append(("compiled", self._arm(compiled)))
+        if self.arms.timed and self.choice.deterministic:
+            arms += [(f"{self._candidate}_timed", f"{{{self._settings}}}"), ("plain_timed", "{capture: none}")]
+            arms += [("compiled_timed", f"{{{compiled}}}")] if self._compares_compiled else []
         return arms
-
-    def _of_plain_steps(self) -> list[str]:
-        """Claims about a step that the harness captures or compiles, and so has to be fit for it."""
-        claims = [self._syncs()] if self._harness_captures else []
-        return [*claims, *([self._compiled()] if self._compiles else [])]
 
     def _claim(
         self, claim: str, title: str, kind: str, body: str, why: str, if_fails: str, faults: str, on: str = "small"
@@ -196,9 +260,10 @@ class Draft:
             f"    why: >-\n{_wrapped(why)}\n    if_fails: >-\n{_wrapped(if_fails)}\n    falsified_by: [{faults}]\n"
         )
 
-    def _equality(self, equality: str) -> str:
+    def _equality(self, equality: Equality) -> str:
+        bound = "" if equality == "noise" else f"    max_relative_difference: {TOLERANCE}\n"
         return (
-            f"    equality: {equality}\n    max_relative_difference: {TOLERANCE}\n    guards:\n"
+            f"    equality: {equality}\n{bound}    guards:\n"
             f"      steps: {self.steps}\n      distinct_batches: {self.steps}\n"
         )
 
@@ -242,54 +307,75 @@ class Draft:
         )
 
     def _same(self) -> str:
+        compared = f"    candidate: {self._candidate}\n    baseline: plain\n{self._equality(self.equality)}"
+        if self.equality == "noise":
+            return self._in_noise(
+                "SAME", compared, "The plain step repeats no bits, not even under deterministic algorithms."
+            )
+        if self.equality == "bitwise":
+            return self._claim(
+                "SAME",
+                "The captured step trains as the plain one does, in bits",
+                "trajectory_match",
+                compared,
+                "Both arms run the same operations in the same order. The bound is shown beside the bits.",
+                LEFT_TO_THE_CAPTURE,
+                TRAINS_OTHERWISE,
+            )
+        why = "" if self.optimizes else "The captured step runs other kernels than the plain one. "
         return self._claim(
-            "SAME",
-            "The captured step trains as the plain one does, in bits",
+            self._same_name,
+            f"The {self._candidate} step trains as the plain one does, within rounding",
             "trajectory_match",
-            f"    candidate: captured\n    baseline: plain\n{self._equality('bitwise')}",
-            "Both arms run the same operations in the same order. The bound is shown beside the bits.",
-            "The batch is rebound and not copied, a number that changes from step to step is frozen in the capture, or "
-            "its warm-up was not undone.",
-            "stale_batch, doubled_step, dropped_last_update, one_batch, nan_tail, no_steps",
-        )
-
-    def _within(self) -> str:
-        return self._claim(
-            "WITHIN",
-            "The optimized step trains as the plain one does, within rounding",
-            "trajectory_match",
-            f"    candidate: optimized\n    baseline: plain\n{self._equality('within')}{ENDS}",
-            f"{WHY_TOLERANCE} {WHY_ENDS}",
+            f"{compared}{ENDS}",
+            f"{why}{WHY_TOLERANCE} {WHY_ENDS}",
             "The optimization left out a term, an update or a scale, or kept a value that has changed since. Counts "
             "that end apart: running statistics are updated twice where a block is recomputed.",
-            "unsteady_loss, half_moved, statistics_updated_twice, one_batch, nan_tail, no_steps",
+            ROUNDS_OTHERWISE,
         )
 
-    def _gradients(self, equality: str) -> list[str]:
-        if self.no_gradients:
+    def _timed(self) -> str:
+        compared = f"    candidate: captured_timed\n    baseline: plain_timed\n{self._equality('noise')}"
+        return self._in_noise("TIMED", compared, "Speed is timed without deterministic algorithms, which are slower.")
+
+    def _in_noise(self, claim: str, compared: str, why: str) -> str:
+        return self._claim(
+            claim,
+            "The captured step trains as the plain one does, within the plain one's own noise",
+            "trajectory_match",
+            compared,
+            f"{why} Runs of both arms differ no more between the arms than within them.",
+            LEFT_TO_THE_CAPTURE,
+            TRAINS_OTHERWISE,
+        )
+
+    def _gradients(self) -> list[str]:
+        if self.no_gradients or self.equality == "noise":
             return []
-        bound = f"    max_relative_difference: {TOLERANCE}\n" if equality == "within" else ""
-        words = "within rounding" if equality == "within" else "in bits"
+        within = self.equality == "within"
+        words = "within rounding" if within else "in bits"
         claim = self._claim(
             "GRADIENTS",
             f"The {self._candidate} step leaves the plain one's gradients, {words}",
             "gradient_match",
             f"    candidate: {self._candidate}\n    baseline: plain\n    steps: [0, 1, 2, {self.steps - 1}]\n"
-            f"    equality: {equality}\n{bound}",
+            f"    equality: {self.equality}\n" + (f"    max_relative_difference: {TOLERANCE}\n" if within else ""),
             "The first steps, since what is kept from an earlier one shows there first, and the last one."
-            + (f" {WHY_TOLERANCE}" if equality == "within" else ""),
+            + (f" {WHY_TOLERANCE}" if within else ""),
             "Gradients are added to those of the step before, lie in memory that something else writes, or are none.",
-            "stale_batch, " + ("doubled_gradients" if equality == "within" else "other_gradients"),
+            "stale_batch, " + ("doubled_gradients" if within else "other_gradients"),
         )
         return [claim]
 
     def _syncs(self) -> str:
         return self._claim(
             "SYNCS",
-            "The plain step never waits for the device",
+            "The captured step never waits for the device",
             "host_syncs",
-            "    candidate: {arm: plain, exactly: 0}\n    control: {arm: waiting, exactly: 1}\n",
-            "A step that waits for the device can be neither captured nor overlapped with what the host does.",
+            "    candidate: {arm: captured, exactly: 0}\n    control: {arm: waiting, exactly: 1}\n"
+            "    reported: plain\n",
+            "A replay that waits for the device is not overlapped with what the host does. Waits of the plain step are "
+            "reported: a capture may leave them out.",
             "An .item(), a print, a Python `if` on a tensor, a boolean mask; the message names file and line.",
             "extra_sync, rare_sync, noisy_control",
         )
@@ -303,20 +389,22 @@ class Draft:
             f"torch.compile fuses operations, and so rounds otherwise than the plain step. {WHY_TOLERANCE} {WHY_ENDS}",
             "A graph was compiled for a value that has changed since, or the step branches on what the compiler took "
             "for constant.",
-            "unsteady_loss, half_moved, statistics_updated_twice, one_batch, nan_tail, no_steps",
+            ROUNDS_OTHERWISE,
         )
 
-    def _faster(self, claim: str, arm: str, trajectory: str) -> str:
+    def _faster(self, claim: str, arm: str, trajectory: str, fault: str) -> str:
+        timed = "_timed" if self.choice.deterministic else ""
         return self._claim(
             claim,
             f"The {arm} step is not slower than the plain one",
             "throughput_ratio",
-            f"    candidate: {arm}\n    baseline: plain\n    at_least: 1.0\n    processes: 5\n    confidence: 0.95\n"
+            f"    candidate: {arm}{timed}\n    baseline: plain{timed}\n    at_least: 1.0\n"
+            f"    processes: 5\n    confidence: 0.95\n"
             f"    trajectory: {self.claim_id(trajectory)}\n",
             "1.0 is what any optimization has to reach; five processes are the fewest that can decide. Demand what it "
             "is meant to give, with the default of 12 processes, once that is known.",
             "The step is long enough that launching its kernels costs nothing, or something else used the GPU.",
-            f"slow_candidate, slow_baseline, {'other_losses' if trajectory == 'SAME' else 'stopped_training'}",
+            f"slow_candidate, slow_baseline, {fault}",
         )
 
     def _evaluated(self) -> str:

@@ -43,9 +43,14 @@ def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
     paths = kept_files(draft, folder)
     require_free(paths, force=force)
     require_valid(draft, folder)
-    texts = (draft.adapter(folder), draft.contract(), draft.long_contract())
+    texts = (draft.adapter(folder), *_contracts(draft))
     write_together(dict(zip(paths, texts, strict=True)))
     return paths
+
+
+def _contracts(draft: Draft) -> list[str]:
+    """Return the texts of the contracts; of bits that nothing repeats there is none to keep."""
+    return [text for text in (draft.contract(), draft.long_contract()) if text]
 
 
 def require_valid(draft: Draft, folder: Path) -> None:
@@ -54,7 +59,7 @@ def require_valid(draft: Draft, folder: Path) -> None:
     adapter, *contracts = kept_files(draft, folder)
     try:
         ast.parse(draft.adapter(folder), filename=str(adapter))
-        for path, text in zip(contracts, (draft.contract(), draft.long_contract()), strict=True):
+        for path, text in zip(contracts, _contracts(draft), strict=True):
             loaded_from(strict_yaml.parse(text, where=path.name), path)
     except (SyntaxError, ValueError, ContractError) as error:
         raise HarnessError(
@@ -68,11 +73,8 @@ def require_valid(draft: Draft, folder: Path) -> None:
 def kept_files(draft: Draft, folder: Path) -> list[Path]:
     """Where they are written: the adapter beside the project's modules, one contract in `contracts/`, and
     that of a long run in `contracts-long/`."""
-    return [
-        folder / draft.adapter_name,
-        folder / "contracts" / draft.contract_name,
-        folder / "contracts-long" / draft.long_contract_name,
-    ]
+    paths = [folder / draft.adapter_name, folder / "contracts" / draft.contract_name]
+    return [*paths, *([folder / "contracts-long" / draft.long_contract_name] if draft.long_contract() else [])]
 
 
 def require_free(paths: Sequence[Path], *, force: bool) -> None:

@@ -46,7 +46,6 @@ class StepSource:
     line: int
     arguments: tuple[str, ...]  # those of GIVEN that it takes
     defaults: Mapping[str, int]  # whole numbers among their defaults
-    no_gradients: str = ""  # why its file does not show that a step leaves gradients; "" where it does
 
     @property
     def place(self) -> str:
@@ -79,8 +78,7 @@ def find_step_source(asked: str) -> StepSource:
             remedy="name two functions, one for each",
         )
     whole = {key: value for key in given if type(value := arguments[key]) is int and value > 0}
-    why = _no_gradients(tree, function, file)
-    return StepSource(asked, module, name, told, file, function.lineno, given, whole, why)
+    return StepSource(asked, module, name, told, file, function.lineno, given, whole)
 
 
 def _parsed(file: Path) -> ast.Module:
@@ -194,28 +192,6 @@ def _calls(nodes: Iterator[ast.AST] | list[ast.AST], *names: str) -> list[ast.Ca
     """Calls of methods of these names, in the order of the file."""
     calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     return [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in names]
-
-
-def _no_gradients(tree: ast.Module, makes: Function, file: Path) -> str:
-    """Return why a file does not show that its steps leave gradients behind; "" where it shows that.
-
-    It does where it has a backward pass, and each line that clears gradients has one below it in the same function.
-    What `makes` the step clears before there is one.
-    """
-    if not _calls(list(ast.walk(tree)), "backward"):
-        return f"{_shown(file)} has no `backward()` whose gradients a step would leave"
-    for each in ast.walk(tree):
-        own = list(_own(each)) if isinstance(each, Function) and each is not makes else []
-        last = max((call.lineno for call in _calls(own, "backward")), default=0)
-        cleared = [node.lineno for node in own if isinstance(node, ast.Attribute) and _clears(node)]
-        if cleared and max(cleared) >= last:
-            return f"{_shown(file)}:{max(cleared)} clears the gradients behind the backward pass"
-    return ""
-
-
-def _clears(node: ast.Attribute) -> bool:
-    """Return True for `zero_grad` and for a `grad` that is set or deleted."""
-    return node.attr == "zero_grad" or (node.attr == "grad" and not isinstance(node.ctx, ast.Load))
 
 
 def _loop(own: list[ast.AST]) -> str:

@@ -14,7 +14,6 @@ from harness import session
 from harness.evidence import environment
 from harness.first_contract.draft import Draft
 from harness.first_contract.project import require_valid
-from harness.judge.reasons import CAPABILITY_MISSING
 from harness.judge.verdict import Verdict
 from harness.report.view import ReportView
 from harness.run_directory.writer import KEPT
@@ -60,15 +59,6 @@ def try_step(
             with _nothing_kept() if reports is None else nullcontext():
                 judgement = session.verify([contract], kept, watch, interpreters, judged=tell)
     return Tried(draft, judgement, None if reports is None else judgement.run_directory)
-
-
-def decided_draft(tried: Tried) -> Draft:
-    """Return the draft without the claim about gradients where the trial saw none: its gate would never open."""
-    name = tried.draft.claim_id("GRADIENTS")
-    reasons = [verdict.reason for verdict in tried.judgement.verdicts if verdict.claim == name]
-    if reasons != [CAPABILITY_MISSING]:
-        return tried.draft
-    return replace(tried.draft, no_gradients="no step left a gradient to read")
 
 
 @contextmanager

@@ -49,24 +49,28 @@ def _executions(context: Context, arm: str) -> list[ArmEvidence]:
     return [each for run in context.runs for each in run.arms.get(arm, [])]
 
 
-def other_operators(context: Context, arm: str, baseline: str) -> tuple[list[str], list[str]]:
+def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence]) -> tuple[list[str], list[str]]:
     """Return the operators that the arm alone ran, and those that the baseline alone did; none where either's are
     unknown.
     """
-    ran = [
-        {name for each in _executions(context, one) if each.end is not None for name in each.end.operators or ()}
-        for one in (arm, baseline)
-    ]
-    ours, theirs = ran
+    ours, theirs = (
+        {name for each in executions if each.end is not None for name in each.end.operators or ()}
+        for executions in (arm, baseline)
+    )
     return (sorted(ours - theirs), sorted(theirs - ours)) if ours and theirs else ([], [])
+
+
+def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[str]) -> str:
+    """Return the sentence about the operators that each of two arms alone ran."""
+    return f"arm {candidate} ran {some(ours) or 'no operator more'}, and arm {baseline} {some(theirs) or 'none more'}"
 
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
     """Return the judgement with the operators that one arm alone ran: other kernels round otherwise."""
-    ours, theirs = other_operators(context, candidate, baseline)
+    ours, theirs = other_operators(*(_executions(context, arm) for arm in (candidate, baseline)))
     if not ours and not theirs:
         return judgement
-    ran = f"arm {candidate} ran {some(ours) or 'no operator more'}, and arm {baseline} {some(theirs) or 'none more'}"
+    ran = ran_otherwise(candidate, ours, baseline, theirs)
     figures = {**judgement.figures, "other_operators": Figure(value=some(ours + theirs))}
     message = f"{judgement.message}; they ran other operators: {ran}"
     return judgement.model_copy(update={"message": message, "figures": figures})

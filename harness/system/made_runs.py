@@ -87,6 +87,11 @@ class _OtherLosses(AskedRun):
         return super().step(index) * (1 + random.SystemRandom().random() / 1000)
 
 
+class _LargerLosses(AskedRun):
+    def step(self, index: int) -> Tensor:
+        return super().step(index) * 1.01
+
+
 class _SecondCapture(AskedRun):
     def step(self, index: int) -> Tensor:
         if index == FAULTY_STEP:
@@ -164,6 +169,12 @@ FAULTS = {
         "candidate",
         dict.fromkeys(("repeatability", "throughput_ratio"), Expectation("FAIL", "differs")),
     ),
+    "larger_losses": FaultDescription(
+        "larger_losses",
+        "each loss is a hundredth larger",
+        "candidate",
+        {"throughput_ratio": Expectation("FAIL", "beyond_noise")},
+    ),
     "other_gradients": FaultDescription(
         "other_gradients",
         "each gradient that is read is a millionth larger than what the step left",
@@ -205,6 +216,7 @@ FAULTS = {
 
 _PLANTED: dict[str, type[AskedRun]] = {
     "other_losses": _OtherLosses,
+    "larger_losses": _LargerLosses,
     "second_capture": _SecondCapture,
     "capture_each_step": _CaptureEachStep,
     "statistics_updated_twice": _StatisticsUpdatedTwice,

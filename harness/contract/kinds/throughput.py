@@ -79,7 +79,7 @@ class ThroughputRatio(Judged):
     judged_at: ClassVar = "first rank"  # the others wait for it in their collectives
     broken_by: ClassVar = {
         "at_least": Demand(("too_slow",)),
-        "trajectory": Demand(("differs", "exceeds_tolerance")),
+        "trajectory": Demand(("differs", "exceeds_tolerance", "beyond_noise")),
     }
     asks_nothing: ClassVar = {"limits.throttled_share": 1.0, "limits.baseline_idle_share": 1.0}
     no_demand: ClassVar = {

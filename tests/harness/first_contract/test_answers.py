@@ -16,7 +16,7 @@ from harness.evidence.cuda_driver import Gpu
 from harness.evidence.environment import Machine
 from harness.evidence.run_evidence import RunEvidence
 from harness.first_contract.advice import advice, places_in, places_in_stack
-from harness.first_contract.answers import Answers, answers
+from harness.first_contract.answers import Answers
 from harness.first_contract.draft import Arms, Draft
 from harness.first_contract.project import arms_here
 from harness.first_contract.step_source import find_step_source
@@ -58,7 +58,7 @@ def test_a_gpus_answers_are_speed_and_memory(project: Path, gpu: None) -> None:
         "TRAIN-COMPILED-FASTER", status=Status.FAIL, reason="too_slow", message="n",
         figures={"mean_ratio": Figure(value=0.9, unit="x")},
     )  # fmt: skip
-    assert answers(tried(faster, slower)) == [
+    assert Answers().rest(tried(faster, slower)) == [
         "train.py:make_step (train.py:1): 40 steps an arm, on NVIDIA H200",
         "",
         "      yes  captured, is not slower    1.37 times the plain step's pace: m",
@@ -73,7 +73,7 @@ def test_a_trial_that_was_to_take_no_time_says_so(project: Path, gpu: None) -> N
     asked = replace(tried().draft, arms=arms_here(compiled=False, speed=False))
     assert not asked.arms.timed
     assert arms_here(compiled=False).timed
-    lines = answers(replace(tried(verdict("TRAIN-SAME")), draft=asked))
+    lines = Answers().rest(replace(tried(verdict("TRAIN-SAME")), draft=asked))
     assert "  not run  captured, is not slower    --no-speed" in lines
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from harness.commands.check import findings_of
-from harness.commands.init import init
 from harness.contract.load import load_contract
 from harness.errors import UsageError
-from harness.first_contract.draft import Arms, Draft
+from harness.first_contract.draft import Arms, Choice, Draft
 from harness.first_contract.project import compiler_missing, keep
 from harness.first_contract.step_source import find_step_source
 
@@ -72,33 +72,42 @@ def test_a_step_with_an_optimization_of_its_own_has_its_own_template(
     assert found == arms
 
 
-CLEARING = {
-    "at the beginning": (["optimizer.zero_grad()", "loss.backward()", "optimizer.step()"], ""),
-    "at the end": (["loss.backward()", "optimizer.zero_grad()"], ":7 clears the gradients behind the backward pass"),
-    "by name": (["loss.backward()", "model.weight.grad = None"], ":7 clears the gradients behind the backward pass"),
-    "behind a helper": (["backward(loss)", "optimizer.zero_grad()"], ":7 clears the gradients behind"),
-    "in a loop": (["for part in batch:", "    loss.backward()", "optimizer.zero_grad()"], ":8 clears the gradients"),
-    "read only": (["loss.backward()", "return model.weight.grad"], ""),
-    "unseen": (["return train_elsewhere(batch)"], " has no `backward()` whose gradients a step would leave"),
-}
+CHOICES = [
+    Choice("bitwise"),
+    Choice("bitwise", deterministic=True),
+    Choice("within"),
+    Choice("within", deterministic=True),
+    Choice("within", repeats=False),
+    Choice("noise", repeats=False),
+]
 
 
-@pytest.mark.parametrize(("lines", "why"), CLEARING.values(), ids=CLEARING)
-def test_a_source_that_shows_no_gradients_gets_no_claim_about_them(
-    lines: list[str], why: str, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    helper = "def backward(loss):\n    loss.backward()\n" if "backward" in str(lines) else "\n\n"
-    body = "\n".join(f"        {line}" for line in lines)
-    (project / "my_train.py").write_text(
-        f"{helper}def make_step():\n    optimizer.zero_grad()\n    def step(batch):\n{body}\n"
-        "    return step, batch, model\n"
-    )
-    init("my_train.py:make_step", compiled=False)
-    claims = load_contract(project / "contracts" / "my-train-v1.yaml").contract.claims
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out")]
-    assert ("MY-TRAIN-GRADIENTS" in [claim.id for claim in claims]) == (not why)
-    assert len(told) == bool(why)
-    assert all(line.startswith(f"left out: MY-TRAIN-GRADIENTS, since my_train.py{why}") for line in told)
+@pytest.mark.parametrize("argument", ["seq_len", "captured", "optimized"])
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: f"{choice.equality} {choice.deterministic}")
+def test_whatever_is_chosen_lint_has_nothing_to_say_of_it(choice: Choice, argument: str, project: Path) -> None:
+    (project / "my_train.py").write_text(STEP.replace("seq_len=128", f"{argument}=False"))
+    source = find_step_source("my_train.py:make_step")
+    for compiled, timed, leaves in product([False, True], repeat=3):
+        draft = Draft(source, 40, Arms(compiled, timed, memory=timed), "" if leaves else "there are none", choice)
+        keep(draft, project, force=True)
+        folders = [project / "contracts", *([project / "contracts-long"] if choice.repeats else [])]
+        contracts, findings = findings_of(folders)
+        assert [str(finding) for finding in findings] == []
+        for loaded in contracts:
+            arms = {name: arm.deterministic for name, arm in loaded.contract.arms.items()}
+            compared = {name for name in arms if not name.endswith("_timed")}
+            assert {arms[name] for name in compared} == {choice.deterministic}
+            assert not any(arms[name] for name in arms.keys() - compared)
+            claims = {claim.id.removeprefix("MY-TRAIN-"): claim for claim in loaded.contract.claims}
+            bits = [name for name, claim in claims.items() if claim.value_at("equality") == "bitwise"]
+            assert choice.repeats or bits == []
+            faster = [claim for name, claim in claims.items() if "FASTER" in name]
+            measured = {claim.value_at(arm) for claim in faster for arm in ("candidate", "baseline")}
+            assert measured <= (arms.keys() - compared if choice.deterministic else compared)
+        same = {claim.id.removeprefix("MY-TRAIN-"): claim for claim in contracts[0].contract.claims}
+        assert ("REPEATS" in same) == choice.repeats
+        assert ("GRADIENTS" in same) == (leaves and draft.equality != "noise")
+        assert same["WITHIN" if argument == "optimized" else "SAME"].value_at("equality") == draft.equality
 
 
 def test_the_adapter_calls_the_function_with_what_it_takes(project: Path) -> None:

@@ -1,0 +1,86 @@
+"""Choose the strongest comparison of a step's arms that is fair, by what trials measured.
+
+In this order: bits; bits under torch's deterministic algorithms; rounding, where the captured arm runs other kernels
+than the plain one; the plain arm's own noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from harness.first_contract.answers import why_untried
+from harness.first_contract.draft import Choice, Draft
+from harness.first_contract.trying import Tried
+from harness.judge.reasons import BASELINE_NOT_REPEATABLE, CAPABILITY_MISSING
+from harness.judge.repeats import OF_BITS, other_operators, ran_otherwise
+from harness.judge.verdict import Status, Verdict
+from harness.report.text import line
+
+WORDS = {"bitwise": "in bits", "within": "within rounding", "noise": "within the plain step's own noise"}
+ALONE = "the plain step repeats itself under these alone"
+
+
+def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
+    """Return the tried draft with the strongest comparison that is fair.
+
+    tried: a trial of bits whose plain arm came to its end. probe: tries another draft; it is called where the plain
+    step does not repeat its bits.
+    """
+    draft = tried.draft
+    gradients = _verdict(tried, "GRADIENTS")
+    if gradients is not None and gradients.reason == CAPABILITY_MISSING:  # the claim's gate would never open
+        draft = replace(draft, no_gradients="no step left a gradient to read")
+    if _repeats(tried):
+        return replace(draft, choice=_rounded(tried, Choice()))
+    deterministic = Choice(deterministic=True, why=ALONE)
+    again = probe(replace(draft, choice=deterministic))
+    if lost := _lost(tried, again):
+        unrepeated = Choice("noise", repeats=False, why=f"the plain step does not repeat its bits, {lost}")
+        return replace(draft, choice=_rounded(tried, unrepeated))
+    return replace(draft, choice=_rounded(again, deterministic))
+
+
+def compares(draft: Draft) -> str:
+    """Return the line that says what is compared, and why nothing stronger is."""
+    choice = draft.choice
+    under = " under deterministic algorithms" if choice.deterministic else ""
+    why = choice.why or ("the step has an optimization of its own" if draft.optimizes else "")
+    return f"compares: {WORDS[draft.equality]}{under}{', since ' if why else ''}{line(why, 600)}"
+
+
+def _verdict(tried: Tried, claim: str) -> Verdict | None:
+    named = tried.draft.claim_id(claim)
+    return next((verdict for verdict in tried.judgement.verdicts if verdict.claim == named), None)
+
+
+def _repeats(tried: Tried) -> bool:
+    verdict = _verdict(tried, "REPEATS")
+    return verdict is None or verdict.reason not in OF_BITS
+
+
+def _lost(tried: Tried, again: Tried) -> str:
+    """Return why deterministic algorithms are of no help: what failed under them; "" where nothing did."""
+    if ended := why_untried(again):
+        return f"and under deterministic algorithms it ended: {ended}"
+    if not _repeats(again):
+        return "not even under deterministic algorithms"
+    held = {verdict.claim for verdict in tried.judgement.verdicts if verdict.status is Status.PASS}
+    for verdict in again.judgement.verdicts:
+        if verdict.claim in held and verdict.status is not Status.PASS:
+            return f"and under deterministic algorithms {verdict.claim} does not hold: {verdict.message}"
+    return ""
+
+
+def _rounded(tried: Tried, choice: Choice) -> Choice:
+    """Return the choice; of rounding, where the arms differ in bits and the captured one ran other operators."""
+    same = _verdict(tried, "SAME")
+    if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE}:
+        return choice
+    runs = tried.judgement.view.evidence.values()
+    arms = ([each for run in runs for each in run.arms.get(arm, [])] for arm in ("captured", "plain"))
+    ours, theirs = other_operators(*arms)
+    if not ours and not theirs:
+        return choice
+    whys = [choice.why, ran_otherwise("captured", ours, "plain", theirs)]
+    return replace(choice, equality="within", why=", and ".join(filter(None, whys)))

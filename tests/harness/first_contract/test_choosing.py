@@ -1,0 +1,148 @@
+"""What `harness init` and `harness try` choose to compare, of steps that repeat themselves and of such that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from first_steps import called, written
+
+from harness.contract.load import load_contract
+from harness.contract.schema import Contract
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
+
+DRAWN = """import os
+import numpy
+
+def noise(scale):
+    numbers = numpy.random.default_rng(int.from_bytes(os.urandom(8), "little"))
+    return 1 + scale * torch.from_numpy(numbers.standard_normal(1)).float()
+
+def noisy(model, scale=1e-7):
+    for parameter in model.parameters():
+        parameter.grad *= noise(scale)
+
+def captured():
+    try:
+        return torch.cuda.is_current_stream_capturing()
+    except Exception:
+        return False
+
+def loss_of(found, wanted):
+    mean = (found - wanted).pow(2)
+    return (mean / 3).sum() * (3 / mean.numel()) if captured() else mean.mean()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "temporary").mkdir()
+    return tmp_path
+
+
+FORMS = {
+    "bits": "pass",
+    "noise": "noisy(model)",
+    "deterministic": "torch.are_deterministic_algorithms_enabled() or noisy(model)",
+}
+IN_NOISE = "compares: within the plain step's own noise, since the plain step does not repeat its bits, "
+
+
+def init(project: Path, before_update: str, **replaced: str) -> tuple[str, Contract]:
+    """The line that says what is compared, and the contract."""
+    written(project, at_import=DRAWN, before_update=before_update, **replaced)
+    code, printed, errors = called(project, "init", "train.py:make_step", "--no-compile", "--steps", "12", "--force")
+    assert (code, "Traceback" in errors) == (0, False), errors
+    return printed.splitlines()[0], load_contract(project / "contracts" / "train-v1.yaml").contract
+
+
+def verified(project: Path) -> tuple[int, str]:
+    code, printed, errors = called(project, "verify", "contracts", "--gate", "--reports", "runs")
+    assert "Traceback" not in errors
+    return code, printed
+
+
+@pytest.mark.parametrize(
+    ("form", "compares", "equality", "deterministic"),
+    [
+        ("bits", "compares: in bits", "bitwise", False),
+        ("noise", f"{IN_NOISE}not even under deterministic algorithms", "noise", False),
+        (
+            "deterministic",
+            "compares: in bits under deterministic algorithms, since the plain step repeats itself under these alone",
+            "bitwise",
+            True,
+        ),
+    ],
+)
+def test_the_strongest_claim_that_is_fair_opens_the_gate_and_a_wrong_capture_shuts_it(
+    form: str, compares: str, equality: str, deterministic: bool, project: Path
+) -> None:
+    line, contract = init(project, FORMS[form])
+    assert line == compares
+    [same] = [claim for claim in contract.claims if claim.id == "TRAIN-SAME"]
+    assert (same.value_at("equality"), contract.arms["captured"].deterministic) == (equality, deterministic)
+    assert ("TRAIN-REPEATS" in [claim.id for claim in contract.claims]) == (form != "noise")
+    assert (project / "contracts-long").exists() == (form != "noise")
+    code, printed = verified(project)
+    assert code == 0, printed
+
+    frozen = "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.1)"
+    written(project, at_import=DRAWN, before_update=FORMS[form], before=frozen, after="schedule.step()")
+    code, printed = verified(project)
+    assert code in (1, 10), printed
+
+
+def test_a_capture_that_runs_other_kernels_is_compared_within_rounding(project: Path) -> None:
+    line, contract = init(project, "pass", loss="loss_of")
+    assert line == "compares: within rounding, since arm captured ran no operator more, and arm plain aten.mean"
+    by_id = {claim.id: claim for claim in contract.claims}
+    assert by_id["TRAIN-SAME"].value_at("equality") == by_id["TRAIN-GRADIENTS"].value_at("equality") == "within"
+    assert by_id["TRAIN-SAME"].value_at("ends.control") == "nudged"
+    code, printed = verified(project)
+    assert code == 0, printed
+
+    frozen = "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.1)"
+    written(project, at_import=DRAWN, loss="loss_of", before=frozen, after="schedule.step()")
+    code, printed = verified(project)
+    assert code in (1, 10), printed
+
+
+def test_an_operator_without_a_deterministic_form_is_named(project: Path) -> None:
+    """On a GPU torch raises it; the step that is tried here does so itself."""
+    refused = "index_add_cuda_ does not have a deterministic implementation"
+    helper = f"{DRAWN}\ndef refuse():\n    raise RuntimeError('{refused}')\n"
+    written(
+        project,
+        at_import=helper,
+        before_update="refuse() if torch.are_deterministic_algorithms_enabled() else noisy(model)",
+    )
+    code, printed, _ = called(project, "init", "train.py:make_step", "--no-compile", "--steps", "12")
+    assert code == 0
+    [line, *_] = printed.splitlines()
+    assert line.startswith(f"{IN_NOISE}and under deterministic algorithms it ended: train.py:")
+    assert refused in line
+
+
+def test_try_answers_by_what_it_chose_and_keeps_that(project: Path) -> None:
+    written(project, at_import=DRAWN, before_update=FORMS["noise"])
+    arguments = ("train.py:make_step", "--no-compile", "--steps", "12", "--write-contract")
+    code, printed, errors = called(project, "try", *arguments)
+    assert (code, "Traceback" in errors) == (0, False), printed
+    before, _, after = printed.partition("compares: ")
+    assert "       NO  repeats itself " in before
+    assert "undecided  captured, trains the same " in before
+    assert "repeats itself " not in after
+    assert "      yes  captured, trains the same " in after
+    assert "left out: TRAIN-REPEATS, train-long-v1.yaml, since the plain step does not repeat its bits" in after
+    assert verified(project)[0] == 0
+
+
+def test_a_step_that_does_not_run_here_gets_the_contract_of_bits(project: Path) -> None:
+    written(project, at_import="raise SystemExit(1)")
+    code, printed, _ = called(project, "init", "train:make_step", "--no-compile")
+    line, *kept = printed.splitlines()
+    assert (code, [each.partition(" ")[0] for each in kept]) == (0, ["wrote", "wrote", "wrote", "next:"])
+    assert line.startswith("compares: in bits; this was not measured, since the step did not run: ")
+    assert "SystemExit: 1" in line
