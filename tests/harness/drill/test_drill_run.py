@@ -31,7 +31,7 @@ SEVEN = {
 }
 DRILLED = {
     "lost_first_update": False,  # whether upstream's number alone would let it pass, on one layer
-    "doubled_step": True,
+    "doubled_step": False,
     "nan_tail": False,
     "no_steps": False,
     "missing_run": None,

@@ -15,7 +15,7 @@ from reference_impl.faults import FAULTS, KERNELS, plant
 from reference_impl.kernel_table import KernelTable, trainer_table
 from reference_impl.system import QLoRASystem
 
-STEP = Workload(model="tiny", batch_size=1, seq_len=20, steps=2, needs=Needs(device="cpu"))
+STEP = Workload(model="tiny", batch_size=1, seq_len=20, steps=2, seed=1, needs=Needs(device="cpu"))
 KERNEL_FAULTS = {name: fault.description for name, fault in FAULTS.items() if fault.hook is KERNELS}
 
 

@@ -15,7 +15,8 @@ from reference_impl import ops
 from reference_impl.faults import FAULTS, operators
 from reference_impl.system import QLoRARun, QLoRASystem
 
-WORKLOAD = Workload(model="tiny", batch_size=1, seq_len=16, steps=3, needs=Needs(device="cpu"))
+# Of seed 0 the first windows of 16 bytes are rules of one repeated character, over which attention is the same.
+WORKLOAD = Workload(model="tiny", batch_size=1, seq_len=16, steps=3, seed=1, needs=Needs(device="cpu"))
 OWN = [name for name, fault in FAULTS.items() if fault.change.__module__ == operators.__name__]
 # The relative change of any gradient, in float32, whose rounding makes 1e-6. LoRA's scale reaches a gain only through
 # the small products of LoRA, and one of 16 tokens may be one that the model is sure of.
