@@ -25,6 +25,7 @@ from harness.evidence.run_evidence import ArmEvidence, Series
 from harness.judge.own_noise import require_within_noise
 from harness.judge.sheet import Settled, Sheet
 from harness.numbers import dump_json
+from harness.runners.capture_attempts import CaptureAttempts
 from harness.runners.paired import arm_end, arm_start
 from harness.runners.reductions import reduce_gradients
 from harness.runners.state_watch import Ends, StateWatch
@@ -54,7 +55,9 @@ def executed(system: Noisy, arm: str, replica: int, steps: int, fault: str | Non
             gradients.append(Gradients(tensors=tensors, **fields))
         if index == 0:
             watch.after_first_step()
-    end = arm_end(training, arm, replica, steps, watch, Ends())
+    with CaptureAttempts() as attempts:  # whose count every arm's end holds
+        attempts.training = training
+        end = arm_end(training, arm, replica, steps, watch, Ends())
     series = np.array([float(loss) for loss in losses])
     counts = np.zeros(steps, np.int64)
     return ArmEvidence(start, end, Series(series, [str(index) for index in range(steps)], counts, counts), gradients)
@@ -119,9 +122,11 @@ def main() -> None:
     arguments = parser.parse_args()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     chosen = {name: TRAINERS[name]() for name in arguments.trainers}
-    found = {name: measured(each, arguments.pairs, arguments.steps) for name, each in chosen.items()}
-    whole = {"device": device, "torch": torch.__version__, "steps": arguments.steps, "trainers": found}
-    arguments.output.write_text(dump_json(whole) + "\n", encoding="utf-8")
+    found: dict[str, dict[str, Any]] = {}
+    for name, each in chosen.items():
+        found[name] = measured(each, arguments.pairs, arguments.steps)
+        whole = {"device": device, "torch": torch.__version__, "steps": arguments.steps, "trainers": found}
+        arguments.output.write_text(dump_json(whole) + "\n", encoding="utf-8")
     for name, each in found.items():
         accused = f"{each['accused']} of {each['pairs']} equal pairs accused"
         hidden = f"hidden by the noise: {', '.join(each['hidden']) or 'none'}"
