@@ -123,8 +123,8 @@ def main() -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     chosen = {name: TRAINERS[name]() for name in arguments.trainers}
     found: dict[str, dict[str, Any]] = {}
-    for name, each in chosen.items():
-        found[name] = measured(each, arguments.pairs, arguments.steps)
+    for name, system in chosen.items():
+        found[name] = measured(system, arguments.pairs, arguments.steps)
         whole = {"device": device, "torch": torch.__version__, "steps": arguments.steps, "trainers": found}
         arguments.output.write_text(dump_json(whole) + "\n", encoding="utf-8")
     for name, each in found.items():
