@@ -73,7 +73,8 @@ class Context:
         as code does that torch compiles, and so may the candidate of a claim that names a mechanism.
         """
         arms, named = self.contract.arms, {*part.arms().values()}
-        settings = {name: arm.model_dump(exclude={"capture"}) for name, arm in arms.items()}
+        # not by `model_dump`: threads judge, and a model that is first built in one crashed Python 3.13.0
+        settings = {name: {**dict(arm), "capture": None} for name, arm in arms.items()}
         captured = {name for name, arm in arms.items() if arm.capture != "none"}
         twins = {name for name in named if any(settings[name] == settings[other] for other in captured)}
         parts = [(each, claim) for claim in self.contract.claims for each in parts_of(claim)]
