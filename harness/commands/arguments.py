@@ -48,6 +48,18 @@ Baseline = Annotated[
     ),
 ]
 Name = Annotated[str | None, typer.Option("--name", help="The run directory's name; by default date and GPU.")]
+WallLimit = Annotated[
+    float | None, typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this.")
+]
+Heartbeat = Annotated[
+    float | None,
+    typer.Option(
+        "--heartbeat",
+        min=1.0,
+        metavar="SECONDS",
+        help="End a worker that makes no progress for so long and does not compile; 120 by default.",
+    ),
+]
 Model = Annotated[Path | None, typer.Option("--model", help="A checkpoint directory in Hugging Face layout.")]
 Redact = Annotated[
     bool | None,

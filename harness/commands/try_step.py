@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from harness import session
-from harness.commands.arguments import Name, Redact
+from harness.commands.arguments import Heartbeat, Name, Redact, WallLimit
 from harness.commands.init import Compile, Force, Step, Steps, print_kept, probe
 from harness.commands.interruption import interruptible
 from harness.first_contract.answers import Answers, not_tried
@@ -38,18 +38,8 @@ def try_step(
         Path | None, typer.Option("--reports", help="Keep the run directory here; by default none is kept.")
     ] = None,
     name: Name = None,
-    wall_limit: Annotated[
-        float | None, typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this.")
-    ] = None,
-    heartbeat: Annotated[
-        float | None,
-        typer.Option(
-            "--heartbeat",
-            min=1.0,
-            metavar="SECONDS",
-            help="End a worker that makes no progress for so long and does not compile; 120 by default.",
-        ),
-    ] = None,
+    wall_limit: WallLimit = None,
+    heartbeat: Heartbeat = None,
     redact: Redact = None,
 ) -> None:
     """Run the step that a function makes: does it capture, train the same, how fast, where does it wait."""

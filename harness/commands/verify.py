@@ -19,6 +19,7 @@ from harness.commands.arguments import (
     Data,
     Gate,
     Gpus,
+    Heartbeat,
     Json,
     Model,
     Name,
@@ -30,6 +31,7 @@ from harness.commands.arguments import (
     Resume,
     Tags,
     Waivers,
+    WallLimit,
     Workloads,
     redact_words,
     refuse_plan_of_resumed,
@@ -66,18 +68,8 @@ def verify(
     data: Data = None,
     model: Model = None,
     waivers: Waivers = None,
-    wall_limit: Annotated[
-        float | None, typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this.")
-    ] = None,
-    heartbeat: Annotated[
-        float | None,
-        typer.Option(
-            "--heartbeat",
-            min=1.0,
-            metavar="SECONDS",
-            help="End a worker that makes no progress for so long and does not compile; 120 by default.",
-        ),
-    ] = None,
+    wall_limit: WallLimit = None,
+    heartbeat: Heartbeat = None,
     redact: Redact = None,
     on: On = None,
     gpus: Gpus = None,
