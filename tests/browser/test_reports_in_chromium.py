@@ -37,7 +37,7 @@ PUBLISHED = {
     "cpu-run": "*-cpu-drill",
     "gpu-run": "gates/*-gate-one",
     "gpu-timing": "*-throughput-tiny",
-    "gpu-kinds": "gates/*-gate-two",
+    "gpu-kinds": "gates/*-gate-training",
 }
 DRILLS = {"gpu-drill": "*-h200-drill-untimed"}
 MADE: dict[str, Callable[[], ReportView]] = {

@@ -26,8 +26,8 @@ def test_a_row_a_kind_that_either_spent_something_on() -> None:
 
 
 def test_other_units_are_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    one, two = (str(GATES / f"2026-11-23-h200-gate-{name}") for name in ("one", "two"))
-    assert compare_costs.main([one, two]) == 1
+    one, other = (str(GATES / name) for name in ("2026-11-23-h200-gate-one", "2026-11-26-h100-gate-training"))
+    assert compare_costs.main([one, other]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("not the same units: ")
