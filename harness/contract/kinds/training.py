@@ -228,7 +228,7 @@ class TrajectoryMatch(Bounded):
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
     def demanded(self) -> dict[str, Demand]:
-        """Of the two reasons for which arms are unequal the one that this equality gives."""
+        """Return the demands, with the one reason that this equality gives for unequal arms."""
         found = super().demanded()
         if "equality" in found:
             found["equality"] = Demand(("beyond_noise" if self.equality == "noise" else "differs",))
@@ -381,7 +381,7 @@ class GradientMatch(Judged):
                 yield Problem((field,), f"`{field}` compares with a `baseline`", "none", remedy)
 
     def replicas(self) -> dict[str, int]:
-        # bits of a baseline that does not repeat its own accuse nobody
+        # a baseline that does not repeat its own bits leaves a claim in bits undecided
         return {self.baseline: 2} if self.baseline is not None and self.equality == "bitwise" else {}
 
     def compared(self) -> list[list[str]]:
