@@ -7,6 +7,12 @@ BIN := $(VENV)/bin
 # Of the tests: one for each processor, four at most, since each takes up to a gigabyte.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || echo $$n)
 
+# A test that hangs ends the suite: after so many seconds its stacks are printed, and its name. Otherwise the job's own
+# limit would end it and print neither. Next to a load the slowest test takes a tenth of this.
+HANGS_S := 900
+SUITE := $(BIN)/python -m pytest --numprocesses $(JOBS) --max-worker-restart 0 \
+	-o faulthandler_timeout=$(HANGS_S) -o faulthandler_exit_on_timeout=true
+
 # Tests and runs start a hundred Python processes: they keep what they compile, beside the sources.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -41,16 +47,15 @@ verify: install
 	$(BIN)/harness verify contracts/ --reports $(REPORTS)
 
 test: install
-	$(BIN)/python -m pytest -m "not contract and not gpu and not slow" --numprocesses $(JOBS)
+	$(SUITE) -m "not contract and not gpu and not slow"
 
 # In another order each time, next to two busy processes: no test may depend on its order or on the speed of its machine.
 test-shuffled: SEED := $(shell date +%s)
 test-shuffled: install
-	$(BIN)/python tests/support/next_to_load.py $(BIN)/python -m pytest -m "not contract and not gpu and not slow" \
-		--numprocesses $(JOBS) --shuffle $(SEED)
+	$(BIN)/python tests/support/next_to_load.py $(SUITE) -m "not contract and not gpu and not slow" --shuffle $(SEED)
 
 test-slow: install
-	$(BIN)/python -m pytest -m "slow and not contract and not gpu" --numprocesses $(JOBS)
+	$(SUITE) -m "slow and not contract and not gpu"
 
 test-contract: install
 	$(BIN)/python -m pytest -m contract
