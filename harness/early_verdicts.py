@@ -15,6 +15,7 @@ from harness.contract.load import LoadedContract
 from harness.evidence.plan_records import Run, Unit
 from harness.judge.verdict import Verdict
 from harness.judging import judge_attempt
+from harness.kinds import probe_named
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.shards import Attempt
@@ -39,7 +40,7 @@ class AsTheyEnd:
         arms: Mapping[str, Ended] = MappingProxyType({}),
     ) -> None:
         self._waiting, self._arms = list(waiting), arms
-        self._timed = {run.id for run in runs if run.probe == "throughput"}
+        self._timed = {run.id for run in runs if probe_named(run.probe).timed}
         self._ended: set[str | Part] = set()
         self._execution: dict[str, str] = {}  # of runs under way: the arm and replica that was seen last
         self._lock = threading.Lock()
@@ -83,7 +84,9 @@ def units_as_they_end(
     """
     models = [loaded.contract for loaded in contracts]
     # arms of several commits and of several ranks have evidence in several places
-    apart = {} if bundle.header.commits else {run.id: run for run in runs if run.probe == "paired" and run.ranks == 1}
+    apart = {run.id: run for run in runs if probe_named(run.probe).arm_by_arm and run.ranks == 1}
+    if bundle.header.commits:
+        apart = {}
 
     def judged(unit: Unit) -> None:
         made = bundle.so_far()

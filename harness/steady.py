@@ -19,6 +19,7 @@ from harness.evidence.files import read_model
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Telemetry
 from harness.judge.machine import clock_spread
+from harness.kinds import probe_named
 
 STEPS = 10**6  # more than any look takes
 
@@ -56,7 +57,7 @@ def look(contracts: Sequence[LoadedContract], seconds: int) -> list[Steadiness]:
 
 def _run(contracts: Sequence[LoadedContract], seconds: int) -> Run:
     planned = session.plan_contracts(contracts, session.VerifyOptions()).runs
-    timing = next((run for run in planned if run.probe == "throughput"), None)
+    timing = next((run for run in planned if probe_named(run.probe).timed), None)
     if timing is None:
         raise UsageError("the load of the look is a throughput claim", got="none that can run here")
     return timing.model_copy(

@@ -14,12 +14,13 @@ from dataclasses import replace
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.sharing import equal_but_for_names
+from harness.kinds import probe_named
 from harness.system.wrappers import SWAPPED_ARMS
 
 
 def arms_to_execute(run: Run) -> set[str]:
     """The faulted arms, and every arm that gradients or ends are compared with in the same process."""
-    if run.probe != "paired" or run.fault == SWAPPED_ARMS:
+    if not probe_named(run.probe).arm_by_arm or run.fault == SWAPPED_ARMS:
         return set(run.arms)  # swapped arms change places with one another
     needed = _changed(run)
     pending = list(needed)
@@ -55,9 +56,9 @@ def _moved_after(run: Run, arm: str) -> set[str]:
 
 
 def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
-    """The control run that has all that `run` leaves out; None: execute all of it. Of another probe than `paired` an
-    equal run: whatever a fault does not touch is executed once."""
-    if run.probe != "paired":
+    """The control run that has all that `run` leaves out; None: execute all of it. Of a probe that does not go arm
+    by arm an equal run: whatever a fault does not touch is executed once."""
+    if not probe_named(run.probe).arm_by_arm:
         return next((control for control in controls if equal_but_for_names(control, run)), None)
     left_out = set(run.arms) - arms_to_execute(run)
     for control in controls:

@@ -19,6 +19,7 @@ from harness.drill.offered import offered_by
 from harness.errors import ContractError
 from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run, Unit
+from harness.kinds import probe_named
 from harness.runners.faults import plan_fault
 from harness.runners.plan import Describe, Plan, plan, refuse_unknown
 from harness.system.protocol import Expectation, FaultDescription
@@ -191,7 +192,7 @@ def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> Fau
     """A fault in the evidence executes nothing: it changes the control's evidence when that is read. Nor does a run
     that is equal to a control, as one of an arm without the fault is."""
     control = donor_for(run, controls)
-    if in_evidence or (control is not None and run.probe != "paired"):
+    if in_evidence or (control is not None and not probe_named(run.probe).arm_by_arm):
         return FaultedRun(run, None, control.id if control is not None else None)
     if control is None or arms_to_execute(run) == set(run.arms):
         return FaultedRun(run, run, None)

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict
+from pydantic import AfterValidator, ConfigDict
 
 from harness.bounded_model import BoundedModel
+from harness.kinds.installed import probes
 from harness.numbers import Real
 
 Scalar = bool | int | Real | str
-Probe = Literal[
-    "paired",
-    "throughput",
-    "recapture",
-    "kernels",
-    "prewarm",
-    "kernel_match",
-    "step_match",
-    "step_accuracy",
-    "seeds",
-    "resumed_seeds",
-    "peak_memory",
-    "long_replay",
-    "steady",
-    "resume",
-    "evaluation",
-]
 
+
+def _known(name: str) -> str:
+    if name not in probes():
+        raise ValueError(f"no probe of that name; known are {', '.join(probes())}")
+    return name
+
+
+ProbeName = Annotated[str, AfterValidator(_known)]
 
 # How a worker, or one arm in it, came to its end before it was complete.
 Cause = Literal["signal", "exit_code", "wall_limit", "heartbeat", "incomplete", "garbage", "output_limit", "exception"]

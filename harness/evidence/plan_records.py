@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pydantic import Field
 
 from harness.contract.schema import Arm, Workload
-from harness.evidence.base import Obstacle, Probe, Record
+from harness.evidence.base import Obstacle, ProbeName, Record
 from harness.numbers import Real
 
 
@@ -53,7 +53,7 @@ class Run(Record):
 
     id: str
     contract: str
-    probe: Probe
+    probe: ProbeName
     workload_name: str
     workload: Workload
     arms: dict[str, PlannedArm]

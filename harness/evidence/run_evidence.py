@@ -26,7 +26,7 @@ from harness.evidence.arm_records import (
     RankSteps,
     Saved,
 )
-from harness.evidence.base import Cause, Obstacle, Probe, Record
+from harness.evidence.base import Cause, Obstacle, ProbeName, Record
 from harness.evidence.run_records import (
     ArmFailed,
     KernelMatchEvidence,
@@ -92,7 +92,7 @@ class RunEvidence:
     """One run, as judges see it. They never see the fault's name."""
 
     run_id: str
-    probe: Probe
+    probe: ProbeName
     arms: dict[str, list[ArmEvidence]]  # by arm, one entry a replica
     timing: TimingEvidence | None = None
     telemetry: Telemetry | None = None

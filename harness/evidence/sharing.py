@@ -15,6 +15,7 @@ from harness.evidence.arm_records import ArmEnd, EndDifference, Gradients, Moved
 from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.kinds import probe_named
 
 
 class Shared(Record):
@@ -29,7 +30,7 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
 
     arms: the guest's names of arms -> the host's.
     """
-    if "paired" not in (host.probe, guest.probe):
+    if not probe_named(guest.probe).arm_by_arm:
         return None if equal_but_for_names(host, guest) and all(map(eq, arms, arms.values())) else "an equal run"
     field = another_field(host, guest)
     if field is not None:
@@ -99,7 +100,7 @@ def reads_gradients(run: Run) -> Collection[str]:
 
 def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:
     """The host's evidence as the guest's own process would have left it; what ended the host ended both."""
-    if guest.probe != "paired":
+    if not probe_named(guest.probe).arm_by_arm:
         return replace(host, run_id=guest.id)
     ours = {there: name for name, there in arms.items()}
     executed = {

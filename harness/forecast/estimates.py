@@ -16,8 +16,8 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.sharing import equal_but_for_names, equal_work
 from harness.forecast.recorded import RecordedDirectory, RecordedRun, recorded
 from harness.forecast.records import Estimate
+from harness.kinds import probe_named
 from harness.runners.gpu_needs import needs_gpu
-from harness.runners.run_builder import PAIRED
 
 
 @dataclass
@@ -49,8 +49,8 @@ class Estimates:
         return next((one for one in same if self._on_such_a_machine(one.environment, run)), None)
 
     def _by_arms(self, run: Run) -> Estimate | None:
-        """From the newest runs that had the arms, each for as many steps as are planned; of paired runs alone."""
-        if run.probe != PAIRED:
+        """From the newest runs that had the arms, each for as many steps as are planned; where arms go one by one."""
+        if not probe_named(run.probe).arm_by_arm:
             return None
         sources: list[RecordedRun] = []
         seconds = 0.0
@@ -69,7 +69,7 @@ class Estimates:
     def _with_the_arm(self, run: Run, planned: PlannedArm) -> Iterator[tuple[RecordedRun, str]]:
         for directory in self._seen:
             for one in directory.runs:
-                if one.run.probe != PAIRED or not self._on_such_a_machine(one.environment, run):
+                if one.run.probe != run.probe or not self._on_such_a_machine(one.environment, run):
                     continue
                 if _but_for_steps(one.run) != _but_for_steps(run):
                     continue

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.evidence.base import Obstacle, Probe, Record
+from harness.evidence.base import Obstacle, ProbeName, Record
 from harness.numbers import Amount
 
 
@@ -41,7 +41,7 @@ class PlannedRun(Record):
     id: str
     contract: str
     workload: str
-    probe: Probe
+    probe: ProbeName
     device: Literal["gpu", "processor"]
     device_name: str
     processes: int

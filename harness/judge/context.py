@@ -15,7 +15,7 @@ from harness.contract.conditions import Situation, capability_of
 from harness.contract.kinds.replay import Capture
 from harness.contract.schema import Contract
 from harness.evidence.arm_records import ArmEnd, CaptureEvidence
-from harness.evidence.base import Obstacle, Probe
+from harness.evidence.base import Obstacle, ProbeName
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import ArmFailed, PartFailed
@@ -24,6 +24,7 @@ from harness.judge.launched import DEFAULT, Bounds, uncounted, untraced
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Status
 from harness.judge.watched_steps import JudgedSteps
+from harness.kinds import probe_named
 from harness.numbers import counted
 
 
@@ -105,14 +106,14 @@ class Context:
         systems = {self.contract.arms[name].system or self.contract.system for name in (arm, other)}
         return len(systems) == 1
 
-    def only_run(self, probe: Probe) -> RunEvidence:
+    def only_run(self, probe: ProbeName) -> RunEvidence:
         """The first run of a probe (only the first attempt counts), sound; settles when there is none."""
         runs = self.sound_runs(probe)
         if not runs:
             settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")
         return runs[0]
 
-    def run_of(self, probe: Probe, arm: str) -> RunEvidence:
+    def run_of(self, probe: ProbeName, arm: str) -> RunEvidence:
         """The first run of a probe that executed an arm, sound; settles as `only_run` does."""
         runs = self.sound_runs(probe)
         found = next((run for run in runs if arm in run.arms or arm in run.failed), None)
@@ -120,7 +121,7 @@ class Context:
             settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run of arm {arm}")
         return found
 
-    def sound_runs(self, probe: Probe) -> list[RunEvidence]:
+    def sound_runs(self, probe: ProbeName) -> list[RunEvidence]:
         """Every run of a probe; settles with ERROR when one died, with NOT_RUN when the machine can't do it."""
         runs = [run for run in self.runs if run.probe == probe]
         for run in runs:
@@ -218,8 +219,7 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
     if len(lengths) != 1:
         settle(reasons.EVIDENCE_INCONSISTENT, f"the columns of arm {arm}'s series have lengths {sorted(lengths)}")
     untold = end.steps_called - len(series.loss)
-    # a timing's series holds the timed steps alone, a long replay's the last one of each block
-    if untold < 0 or (untold > 0 and run.probe not in ("throughput", "long_replay")):
+    if untold < 0 or (untold > 0 and probe_named(run.probe).every_step_recorded):
         settle(
             reasons.EVIDENCE_INCONSISTENT,
             f"arm {arm} recorded {len(series.loss)} steps and was called {end.steps_called} times",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.contract.kinds.kernels import Prewarm, PtxTarget
-from harness.evidence.base import Probe
+from harness.evidence.base import ProbeName
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import KernelRecord, KernelsEvidence
 from harness.judge import reasons
@@ -14,7 +14,7 @@ from harness.judge.sheet import settle, some
 from harness.ptx import Target, parse_target
 
 
-def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[Probe]) -> RunEvidence:
+def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[ProbeName]) -> RunEvidence:
     """The first sound run that inventoried the arm's kernels, for the part's target and with used kernels if there is.
 
     Settles when there is none. A claim may have a run for each of several targets, and runs that read a plan alone.

@@ -24,7 +24,7 @@ from harness.judge.verdict import Judgement
 
 def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
     """Growth of allocated and of reserved bytes, or of reserved ones alone, at most `growth_at_most` (0.01 is 1 %)."""
-    run = context.only_run("recapture" if part.per == "recapture" else "paired")
+    run = context.only_run(part.chosen_probe())
     execution = executed(run, part.candidate)
     watched = part.per == "replay"
     require_captured(context, part, part.candidate, execution, sheet, watched=watched, of_replays=True)

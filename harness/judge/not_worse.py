@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 
 from harness.contract.kinds.seeds import NotWorse
-from harness.evidence.base import Probe
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import paired_seeds, reasons
 from harness.judge.context import Context, replicas, require_captured
@@ -52,7 +50,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     """Order: steps after a load, capture, steps, finiteness, precisions, equal starts and batches of each seed, unequal
     seeds, a candidate that is worse, guards, the ends, then whether anything was decided.
     """
-    run = context.only_run(cast("Probe", part.chosen_probe()))
+    run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
     run, halves = joined(part, run)
     by_seed = _of_seeds(part, run)

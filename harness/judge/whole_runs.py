@@ -10,27 +10,18 @@ from collections.abc import Sequence
 
 from harness.contract.claims import AnyPart
 from harness.contract.kinds.accuracy import StepAccuracy
-from harness.evidence.base import Probe
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, end_of
 from harness.judge.sheet import settle
-from harness.kinds import kind_of
-
-# The others choose their steps themselves: rounds of a timing, captures to make again, kernels alone.
-_PROBES: frozenset[Probe] = frozenset(
-    {
-        "paired", "seeds", "resumed_seeds", "resume", "step_match", "step_accuracy", "peak_memory", "long_replay",
-        "evaluation",
-    }
-)  # fmt: skip
+from harness.kinds import probe_named, probe_of
 
 
 def require_whole_runs(part: AnyPart, context: Context) -> None:
     """Settle with ERROR where an arm of the part was not called for as many steps as its workload has, at any rank."""
     steps = context.contract.workloads[context.workload].steps
-    probe = part.chosen_probe() or next(iter(kind_of(part.kind).probes))
-    found = [run for run in context.runs if run.probe == probe and probe in _PROBES]
+    probe = probe_of(part)
+    found = [run for run in context.runs if run.probe == probe.name and probe.trainings != "none"]
     for view in [view for run in found for view in (run, *run.ranks)]:
         for arm in dict.fromkeys(part.arms().values()):
             _require_whole(part, view, arm, steps)
@@ -51,8 +42,9 @@ def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEv
     executions = run.arms.get(arm, [])
     if isinstance(part, StepAccuracy):  # with seeds of gradients alone it ends after the last of these
         return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]
-    if arm == part.arms()[part.candidate_path] and run.probe in ("resume", "resumed_seeds"):
-        halved = executions if run.probe == "resumed_seeds" else executions[:2]
+    trainings = probe_named(run.probe).trainings
+    if arm == part.arms()[part.candidate_path] and trainings != "each":
+        halved = executions if trainings == "halves" else executions[:2]
         halves = [executions[index : index + 2] for index in range(0, len(halved), 2)]
         return [*halves, *((each,) for each in executions[len(halved) :])]
     return [(each,) for each in executions]

@@ -1,32 +1,55 @@
-"""The kinds that there are: the harness's own, and those of installed packages.
+"""The kinds and probes that there are: the harness's own, and those of installed packages.
 
-A package offers a kind by an entry point of the group `contract_harness.kinds` that names a row (`module:attribute`).
+A package offers a row by an entry point that names it (`module:attribute`): a kind in the group
+`contract_harness.kinds`, a probe in the group `contract_harness.probes`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol, TypeVar
 
 from harness.errors import KindError
+from harness.kinds import probes as probe_table
 from harness.kinds.built_in import BUILT_IN
 from harness.kinds.kind import Kind
+from harness.kinds.probes import Probe
+from harness.kinds.row import Row
 
 GROUP = "contract_harness.kinds"
+PROBES_GROUP = "contract_harness.probes"
 RESERVED = ("composite",)  # joins parts of other kinds, and is none itself
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+class Judged(Protocol):
+    """A part of a claim, as far as it says from which probe it is judged."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def chosen_probe(self) -> str | None: ...
 
 
 @cache
 def kinds() -> dict[str, Kind]:
     """Every kind by its name, the harness's own first. Raises KindError for an entry point that is no sound kind."""
-    found = dict(BUILT_IN)
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        row = _loaded(entry)
-        if row.name in found or row.name in RESERVED:
-            rule = "a package's claim kind has a name of its own"
-            raise KindError(rule, where=_place(entry), got=f"'{row.name}' again", remedy="rename it, or remove one")
-        found[row.name] = row
+    found = _with_installed(GROUP, Kind, BUILT_IN, RESERVED)
+    for row in found.values():
+        for name, settings in row.probes.items():
+            if name not in probes() or (settings and probes()[name].arm_by_arm):
+                rule = "the field `probes` names probes that there are, one that goes arm by arm without settings"
+                where, remedy = f"claim kind '{row.name}'", f"install what offers it; known are {', '.join(probes())}"
+                raise KindError(rule, where=where, got=f"'{name}': {settings}", remedy=remedy)
     return found
+
+
+@cache
+def probes() -> dict[str, Probe]:
+    """Return every probe by its name, or raise KindError as `kinds` does."""
+    return _with_installed(PROBES_GROUP, Probe, probe_table.BUILT_IN)
 
 
 def kind_of(name: str) -> Kind:
@@ -34,14 +57,37 @@ def kind_of(name: str) -> Kind:
     return kinds()[name]
 
 
-def _loaded(entry: EntryPoint) -> Kind:
-    rule = f"an entry point of `{GROUP}` names a `harness.kinds.Kind`"
+def probe_named(name: str) -> Probe:
+    """Return the row of the probe of a run. Raises KeyError for a name that no run could have."""
+    return probes()[name]
+
+
+def probe_of(part: Judged) -> Probe:
+    """Return the row of the probe that a part of a claim is judged from."""
+    return probes()[part.chosen_probe() or next(iter(kind_of(part.kind).probes))]
+
+
+def _with_installed(
+    group: str, of: type[AnyRow], built_in: Mapping[str, AnyRow], reserved: Collection[str] = ()
+) -> dict[str, AnyRow]:
+    found = dict(built_in)
+    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
+        row = _loaded(entry, of)
+        if row.name in found or row.name in reserved:
+            rule = f"a package's {of.called} has a name of its own"
+            raise KindError(rule, where=_place(entry), got=f"'{row.name}' again", remedy="rename it, or remove one")
+        found[row.name] = row
+    return found
+
+
+def _loaded(entry: EntryPoint, of: type[AnyRow]) -> AnyRow:
+    rule = f"an entry point of `{entry.group}` names a `harness.kinds.{of.__name__}`"
     remedy = "correct or uninstall that package"
     try:
         row = entry.load()
     except (Exception, SystemExit) as error:  # a stranger's module may raise anything
         raise KindError(rule, where=_place(entry), got=f"{type(error).__name__}: {error}", remedy=remedy) from error
-    if not isinstance(row, Kind):
+    if not isinstance(row, of):
         raise KindError(rule, where=_place(entry), got=f"a {type(row).__name__}", remedy=remedy)
     return row
 

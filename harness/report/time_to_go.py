@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 
 from harness.evidence.plan_records import Run
-
-TIMED = "throughput"
+from harness.kinds import probe_named
 
 
 @dataclass
@@ -39,19 +38,23 @@ class TimeToGo:
         if elapsed <= 0 or any(run.id not in expected for run in left):
             return None
         so_far = self.ended | self.under_way
-        spent = sum(so_far.get(run.id, 0.0) for run in self.runs if run.probe != TIMED)
-        work = sum(max(0.0, expected[run.id] - so_far.get(run.id, 0.0)) for run in left if run.probe != TIMED)
-        timed = [run.id for run in self.runs if run.probe == TIMED and run.id in expected]
+        spent = sum(so_far.get(run.id, 0.0) for run in self.runs if not _timed(run))
+        work = sum(max(0.0, expected[run.id] - so_far.get(run.id, 0.0)) for run in left if not _timed(run))
+        timed = [run.id for run in self.runs if _timed(run) and run.id in expected]
         waited = max((so_far.get(name, 0.0) for name in timed), default=0.0)
         return work / max(1.0, spent / elapsed) + max(0.0, sum(expected[name] for name in timed) - waited)
 
     def _expected(self) -> dict[str, float]:
         here: defaultdict[str, list[float]] = defaultdict(list)
         for run in self.runs:
-            if run.id in self.ended and run.probe != TIMED:  # a timing's own time is not that of its turns
+            if run.id in self.ended and not _timed(run):  # a timing's own time is not that of its turns
                 here[run.probe].append(self.ended[run.id])
         like_it = {run.id: mean(here[run.probe]) for run in self.runs if here[run.probe]}
         return like_it | {run.id: self.recorded[run.id] for run in self.runs if run.id in self.recorded}
+
+
+def _timed(run: Run) -> bool:
+    return probe_named(run.probe).timed
 
 
 def in_words(seconds: float) -> str:

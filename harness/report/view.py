@@ -16,7 +16,7 @@ from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.context import situation_of
 from harness.judge.verdict import Status, Verdict, count
-from harness.kinds import kind_of
+from harness.kinds import kind_of, probe_named
 from harness.numbers import counted
 from harness.report.text import line
 from harness.run_directory.bundle import Header, WaiverRecord
@@ -174,7 +174,7 @@ class ReportView:
         """How often a unit was timed, where it was more than once, and where; None elsewhere."""
         unit = (verdict.contract, verdict.claim, verdict.workload)
         others = self.header.attempts.directories(unit)
-        timed = {run.run_id for run in self.runs_of(*unit) if run.probe == "throughput"}
+        timed = {run.run_id for run in self.runs_of(*unit) if probe_named(run.probe).timed}
         cut_off = sum(bool(timed & set(each.cut_off)) for each in self.header.resumed)
         told = (
             [f"{counted(len(others) + 1, 'attempt')}: also timed in {line(', '.join(others), 300)}"] if others else []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.evidence import layout
 from harness.evidence.files import Damaged, read_model
+from harness.kinds import probe_named
 from harness.run_directory.attempt_records import Attempts, TimedBefore
 from harness.run_directory.bundle import Header
 
@@ -53,7 +54,7 @@ def timings(header: Header) -> dict[_Timing, str]:
     return {
         (unit.contract, unit.claim, unit.workload): header.digests.contracts.get(unit.contract, "")
         for unit in header.units
-        if any(header.runs.get(run) == "throughput" for run in unit.runs)
+        if any(probe_named(header.runs[run]).timed for run in unit.runs if run in header.runs)
     }
 
 

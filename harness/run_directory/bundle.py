@@ -22,7 +22,7 @@ from harness.contract.schema import Contract
 from harness.contract.shared import SharedFile, contract_digest
 from harness.errors import EvidenceError
 from harness.evidence import layout
-from harness.evidence.base import Probe, Record
+from harness.evidence.base import ProbeName, Record
 from harness.evidence.commit_records import TwoCommits
 from harness.evidence.environment_records import Environment
 from harness.evidence.files import Damaged, read_bytes, read_model
@@ -105,7 +105,7 @@ class Header(Record):
     commits: TwoCommits | None = None  # of candidates and baselines; None: all arms are of the tree that stood there
     environment: Environment
     units: list[Unit]
-    runs: dict[str, Probe]  # planned run -> its probe
+    runs: dict[str, ProbeName]  # planned run -> its probe
     digests: Digests
     waivers: list[WaiverRecord] = Field(default_factory=list)
     attempts: Attempts = Attempts()  # before this one

@@ -18,6 +18,7 @@ from harness.evidence.base import Obstacle
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict
+from harness.kinds import probe_named
 from harness.run_directory.attempts import timings
 from harness.run_directory.bundle import Bundle, Header
 from harness.run_directory.same_run import other_commits
@@ -236,7 +237,7 @@ def timed_by(bundles: Sequence[Bundle]) -> dict[tuple[str, str, str], Bundle]:
 
 def _was_timed(bundle: Bundle, name: tuple[str, str, str]) -> bool:
     attempt = next(_attempt(bundle, unit) for unit in bundle.header.units if name_of(unit) == name)
-    arms = {arm for run in attempt.made() if run is not None and run.probe == "throughput" for arm in run.arms}
+    arms = {arm for run in attempt.made() if run is not None and probe_named(run.probe).timed for arm in run.arms}
     return _was_made(attempt, arms)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.evidence.plan_records import Run
+from harness.kinds import probe_named, resolve
 from harness.runners import rank_seat
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import TrainingRun
@@ -27,18 +28,25 @@ MOST_ROUNDS = 2  # times as many as are demanded: where something else works on 
 
 def announced_steps(run: Run) -> int | None:
     """Return how many steps the run's probe asks of an opened arm at most; None where time alone ends it."""
-    own = 0
-    match run.probe:
-        case "steady":
-            return None
-        case "throughput":
-            blocks = 2 * MOST_ROUNDS * (count_setting(run, "blocks") // 2)
-            own = WARMUP_STEPS + blocks * count_setting(run, "block_steps") + TIMED_WATCHED_STEPS
-        case "recapture":
-            own = captures_of(run, shapes_of(run))
-        case "kernels" | "prewarm":
-            own = shapes_of(run) * ROUNDS
-    return max(own, run.workload.steps)
+    steps = probe_named(run.probe).steps
+    return None if steps is None else max(resolve(steps)(run), run.workload.steps)
+
+
+def of_workload(run: Run) -> int:
+    return run.workload.steps
+
+
+def of_timing(run: Run) -> int:
+    blocks = 2 * MOST_ROUNDS * (count_setting(run, "blocks") // 2)
+    return WARMUP_STEPS + blocks * count_setting(run, "block_steps") + TIMED_WATCHED_STEPS
+
+
+def of_captures(run: Run) -> int:
+    return captures_of(run, shapes_of(run))
+
+
+def of_shapes(run: Run) -> int:
+    return shapes_of(run) * ROUNDS
 
 
 def shapes_of(run: Run) -> int:

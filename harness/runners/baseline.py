@@ -15,7 +15,7 @@ from harness.contract.strict_yaml import nearest
 from harness.errors import SystemResolutionError, UsageError
 from harness.evidence.base import Obstacle
 from harness.evidence.commit_records import SHORT
-from harness.kinds import kind_of
+from harness.kinds import probe_of
 from harness.runners.folders import without_folders
 from harness.runners.gpu_needs import ranks_of
 from harness.runners.obstacles import capabilities_needed
@@ -23,7 +23,6 @@ from harness.system.described import describe_all
 from harness.system.protocol import SystemDescription
 
 Descriptions = Mapping[str, SystemDescription | SystemResolutionError]
-ACROSS_COMMITS = ("paired", "throughput")  # probes that execute arms of two commits, each in a process of its own
 
 
 class HasContract(Protocol):
@@ -118,8 +117,7 @@ def _of_ranks(contract: Contract, part: AnyPart) -> Obstacle | None:
 
 
 def _one_process(part: AnyPart) -> Obstacle | None:
-    probe = part.chosen_probe() or next(iter(kind_of(part.kind).probes))
-    if probe in ACROSS_COMMITS:
+    if probe_of(part).across_commits:
         return None
     message = f"{part.kind} executes its arms in one process, which holds the modules of one commit only"
     return Obstacle(reason="one_commit_a_process", message=message)

@@ -8,6 +8,7 @@ from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
 from harness.evidence.cuda_driver import Gpu
 from harness.evidence.plan_records import Run
+from harness.kinds import probe_named, resolve
 
 ON_DEVICE = "device"  # a `target` of the probe `kernels`: the machine's own GPU
 
@@ -45,12 +46,8 @@ def _asks_of_replays(contract: Contract, part: AnyPart) -> bool:
 
 
 def needs_gpu(run: Run) -> bool:
-    """Whether the run uses the machine's GPU where there is one.
-
-    Not on a workload for the processor, and not where kernels are compiled for a named target.
-    """
-    compiled_elsewhere = run.probe == "kernels" and run.settings.get("target", ON_DEVICE) != ON_DEVICE
-    return run.workload.needs.device != "cpu" and not compiled_elsewhere
+    """Return True if the run uses the GPU of the machine where there is one."""
+    return gpu_memory_gib(run) != 0.0
 
 
 def gpus_of(run: Run, gpus: Sequence[Gpu]) -> list[str]:
@@ -60,17 +57,31 @@ def gpus_of(run: Run, gpus: Sequence[Gpu]) -> list[str]:
 
 def gpu_memory_gib(run: Run) -> float | None:
     """GiB of the GPU's memory that the run may take; None where it never shares: its workload declares none, or its
-    probe reads what the whole device has in use.
+    probe needs the whole device. 0.0 where it uses no GPU, as on a workload for the processor.
 
     What a workload declares is enough for each of its runs on a GPU that has no more (`harness.runners.obstacles`
-    asks for that much, whatever the probe): a timing's process, with both arms open, is within it. A prewarm run that
-    fills memory opens its arm in two processes before it has the device to itself, and may take twice as much.
+    asks for that much, whatever the probe): a timing's process, with both arms open, is within it.
     """
-    if not needs_gpu(run):
+    if run.workload.needs.device == "cpu":
         return 0.0
-    if run.probe == "peak_memory":
-        return None  # the driver counts the memory of all processes together
-    declared = run.workload.needs.memory_gib
-    if declared is None:
-        return None
-    return declared * (2 if run.probe == "prewarm" and run.settings.get("memory_filled") else 1)
+    memory: float | None = resolve(probe_named(run.probe).gpu_memory)(run)
+    return memory
+
+
+def declared(run: Run) -> float | None:
+    return run.workload.needs.memory_gib
+
+
+def all_of_it(_run: Run) -> None:
+    return None
+
+
+def none_for_a_target(run: Run) -> float | None:
+    """Return 0.0 where kernels are compiled for a target that is not this machine's device."""
+    return declared(run) if run.settings.get("target", ON_DEVICE) == ON_DEVICE else 0.0
+
+
+def twice_if_filled(run: Run) -> float | None:
+    """Return twice what is declared where memory is filled: until then the arm is open in two processes."""
+    memory = declared(run)
+    return memory * 2 if memory is not None and run.settings.get("memory_filled") else memory

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from harness.evidence import layout
 from harness.evidence.environment import usable_cores
 from harness.evidence.plan_records import Run
+from harness.kinds import probe_named
 from harness.runners.remaining import write_run
 from harness.system.wrappers import SWAPPED_ARMS
 
@@ -40,7 +41,7 @@ def lanes(run: Run) -> list[Run]:
     Together stay a candidate and its baseline, whose gradients and end states are compared on the device, and every
     repetition whose end state is read so (`Run.compared`). Every execution keeps its arm's name and its number.
     """
-    if run.probe != "paired" or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
+    if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
         return [run]  # arms that change places are opened by one another's plan; ranks are processes enough
     parts = _on_gpu(run) if run.workload.needs.device == "cuda" else _on_processors(run)
     if len(run.commits) > 1:

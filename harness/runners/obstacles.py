@@ -13,13 +13,12 @@ from harness.errors import SystemResolutionError
 from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
 from harness.extras import command_for
-from harness.kinds import kind_of
+from harness.kinds import kind_of, probe_of
 from harness.runners.folders import without_folders
 from harness.runners.gpu_needs import gpus_needed, needs_cuda, ranks_of
 from harness.system.protocol import SystemDescription
 
 # What the extra `run` installs; cuda-bindings exist for Linux alone (pyproject.toml).
-OF_RANKS = ("paired", "throughput", "peak_memory")  # probes that every rank of an arm goes through alike
 RUN_MODULES = ("torch", "filelock", "pynvml", *(("cuda.bindings",) if sys.platform == "linux" else ()))
 
 
@@ -115,9 +114,9 @@ def _missing_gpus(contract: Contract, claim: AnyClaim, workload: Workload, machi
 def _one_rank_only(contract: Contract, claim: AnyClaim) -> Obstacle | None:
     """Other probes start processes of their own, or count what one process does."""
     for part in parts_of(claim):
-        probe = part.chosen_probe() or next(iter(kind_of(part.kind).probes))
-        if probe not in OF_RANKS and ranks_of(contract, [part]) > 1:
-            message = f"{part.kind} is judged of arms with one rank: its probe `{probe}` starts no others"
+        probe = probe_of(part)
+        if not probe.of_ranks and ranks_of(contract, [part]) > 1:
+            message = f"{part.kind} is judged of arms with one rank: its probe `{probe.name}` starts no others"
             return Obstacle(reason="one_rank_only", message=message)
     return None
 

@@ -17,6 +17,7 @@ from typing import NoReturn
 from harness.evidence import layout
 from harness.evidence.base import Obstacle, Record
 from harness.evidence.plan_records import Run
+from harness.kinds import imported, probe_named
 from harness.numbers import Real
 from harness.runners import rank_seat
 from harness.runners.line import Line, take_standard_input
@@ -72,8 +73,7 @@ def main() -> NoReturn:
     rank_seat.take(rank_seat.Seat(job.rank, job.port, marks, lambda error: _end(line, _failure(error))))
     with Recorder(own, line if job.rank == 0 else None) as recorder:
         try:
-            probe = importlib.import_module(f"harness.runners.{run.probe}")
-            probe.execute(run, recorder)
+            imported(probe_named(run.probe).execute)(run, recorder)
         except BaseException as error:  # a system may raise anything, SystemExit included
             _end(line, _failure(error))
         if job.rank:

@@ -14,6 +14,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_records
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
+from harness.kinds import probe_named
 from harness.numbers import dump_json
 
 
@@ -47,8 +48,8 @@ def _write(records: Iterable[ArmFailed], directory: Path) -> None:
 
 
 def _arm_in(run: Run, phase: str | None) -> str | None:
-    """The arm that a paired run's phase names (`arm.replica: what it does`)."""
-    if run.probe != "paired" or phase is None:
+    """The arm that the phase of a run names, where its probe goes arm by arm (`arm.replica: what it does`)."""
+    if not probe_named(run.probe).arm_by_arm or phase is None:
         return None
     return next((arm for arm in run.arms if re.match(rf"{re.escape(arm)}\.\d+: ", phase)), None)
 

@@ -9,13 +9,12 @@ from typing import cast
 
 from harness.contract.claims import AnyClaim, AnyPart
 from harness.contract.schema import Contract
-from harness.evidence.base import Probe
+from harness.evidence.base import ProbeName
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.kinds import kind_of
+from harness.kinds import kind_of, probe_of
 from harness.runners.faults import PlannedFault
 
 ID_LIMIT = 150  # characters; a run's id names a directory
-PAIRED = "paired"  # the probe whose runs all kinds share
 TRIED_TOGETHER = ("operations", "magnitudes")  # of kernel comparisons; a judge reads those that its claim names
 _OF_BASELINE = ("baseline", "ends.control")  # of two commits, both are of the baseline's
 BASELINE, CANDIDATE, CONTROL = range(3)  # the order of arms in a paired run
@@ -23,8 +22,9 @@ BASELINE, CANDIDATE, CONTROL = range(3)  # the order of arms in a paired run
 
 @dataclass
 class _PairedRun:
-    """Arms of one paired run, as parts are added."""
+    """Arms of one run of a probe that goes arm by arm, as parts are added."""
 
+    probe: ProbeName
     role: dict[str, int] = field(default_factory=dict)
     replicas: dict[str, int] = field(default_factory=dict)
     observe_syncs: set[str] = field(default_factory=set)
@@ -154,17 +154,16 @@ class RunBuilder:
         self._contract, self._workload_name, self._fault = contract, workload_name, fault
         self._baseline = baseline
         self._data, self._model_directory = data, model_directory
-        self._paired: list[_PairedRun] = []
+        self._paired: dict[ProbeName, list[_PairedRun]] = {}
         self._others: dict[str, Run] = {}
 
     def add(self, claim: AnyClaim, index: int, part: AnyPart) -> list[str]:
         """Plan one part (`index` within its claim); the ids of the runs whose evidence decides it."""
-        probes = kind_of(part.kind).probes
-        chosen = part.chosen_probe() or next(iter(probes))
-        probe = cast("Probe", chosen)  # a Run refuses another one
-        if probe == PAIRED:
-            return [self._add_paired(part)]
-        settings = part.model_dump(mode="json", include=set(probes[chosen]))
+        row = probe_of(part)
+        probe = row.name
+        if row.arm_by_arm:
+            return [self._add_paired(part, probe)]
+        settings = part.model_dump(mode="json", include=set(kind_of(part.kind).probes[probe]))
         processes = part.process_count()
         if processes is None:
             return [self._shared(part, probe, settings)]
@@ -183,24 +182,25 @@ class RunBuilder:
 
     def runs(self) -> list[Run]:
         """Paired runs first: they take least and tell most."""
-        paired = [self._paired_run(number, planned) for number, planned in enumerate(self._paired)]
+        paired = [self._paired_run(n, one) for planned in self._paired.values() for n, one in enumerate(planned)]
         return [*paired, *self._others.values()]
 
-    def _add_paired(self, part: AnyPart) -> str:
+    def _add_paired(self, part: AnyPart, probe: ProbeName) -> str:
         two_commits = self._baseline is not None
-        taking = (n for n, planned in enumerate(self._paired) if planned.takes(part, two_commits=two_commits))
-        number = next(taking, len(self._paired))
-        if number == len(self._paired):
-            self._paired.append(_PairedRun())
-        self._paired[number].add(part)
-        return self._paired_id(number)
+        known = self._paired.setdefault(probe, [])
+        taking = (n for n, planned in enumerate(known) if planned.takes(part, two_commits=two_commits))
+        number = next(taking, len(known))
+        if number == len(known):
+            known.append(_PairedRun(probe))
+        known[number].add(part)
+        return self._paired_id(probe, number)
 
-    def _paired_id(self, number: int) -> str:
-        return self._id("paired" if number == 0 else f"paired+{number}")
+    def _paired_id(self, probe: ProbeName, number: int) -> str:
+        return self._id(probe if number == 0 else f"{probe}+{number}")
 
     def _paired_run(self, number: int, planned: _PairedRun) -> Run:
         arms = {arm: planned.replicas[arm] for arm in planned.order(self._contract)}
-        run = self._run(self._paired_id(number), "paired", arms, {}, 0, planned.baselines)
+        run = self._run(self._paired_id(planned.probe, number), planned.probe, arms, {}, 0, planned.baselines)
         observed = {
             name: arm.model_copy(
                 update={
@@ -222,7 +222,7 @@ class RunBuilder:
             }
         )
 
-    def _shared(self, part: AnyPart, probe: Probe, values: dict[str, object]) -> str:
+    def _shared(self, part: AnyPart, probe: ProbeName, values: dict[str, object]) -> str:
         """A run of one arm that every part with the same arm and settings shares; it tries what all of them ask for."""
         candidate = part.arms()[part.candidate_path]
         for run in self._others.values():
@@ -236,7 +236,7 @@ class RunBuilder:
 
     def _other(
         self,
-        probe: Probe,
+        probe: ProbeName,
         suffix: str,
         arms: dict[str, int],
         settings: dict[str, object],
@@ -252,7 +252,7 @@ class RunBuilder:
     def _run(
         self,
         identity: str,
-        probe: Probe,
+        probe: ProbeName,
         arms: dict[str, int],
         settings: dict[str, object],
         process: int,

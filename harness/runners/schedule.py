@@ -19,19 +19,18 @@ from harness.commits.checkout import Checkout
 from harness.evidence.environment import Machine, usable_cores
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
+from harness.kinds import probe_named
 from harness.runners import supervisor
 from harness.runners.gpu_lock import gpu_locks
 from harness.runners.gpu_needs import gpu_memory_gib, gpus_of, needs_gpu
 from harness.runners.interpreters import Interpreters
 from harness.runners.lanes import awaits
-from harness.runners.run_builder import PAIRED
 from harness.runners.supervisor import Company
 from harness.runners.telemetry import processes_on
 from harness.runners.watched_worker import Progress
 
 GPU_SHARE = 0.9  # of a GPU's memory is handed out
 CONTEXT_GIB = 0.8  # of a process on the GPU beside what torch holds; 0.76 was seen on an H200, with one captured step
-TRAINING = 6  # paired runs on one GPU at a time: with 16, time slices made eager steps two to six times as long
 HOST_GIB = 2.0  # of a process on the host, torch's libraries included
 # Times as long as another arm: one that synchronizes waits for a time slice at each sync. On an H200 beside seven
 # others its step took 360 to 470 ms, an eager one's 85.
@@ -64,7 +63,7 @@ class Task(Work):
     @property
     def order(self) -> int:
         """What has to be over before it begins: everything of a lower order."""
-        if self.run.probe == "throughput":
+        if probe_named(self.run.probe).timed:
             return TIMED + self.run.measurement
         return EXCLUSIVE if self.on_gpu and self.memory_gib is None else NOT_TIMED
 
@@ -87,7 +86,7 @@ def _size(task: Task) -> float:
     A comparison of kernels has no steps, but operations at magnitudes in data types, interpreted on a CPU.
     """
     run = task.run
-    if run.probe == "kernel_match":
+    if probe_named(run.probe).grid:
         grid = (len(values) for values in run.settings.values() if isinstance(values, list | dict))
         return OPENING * (1 + math.prod(grid))
     steps = sum(
@@ -159,7 +158,8 @@ class Schedule:
         if not task.on_gpu:
             return True
         others = [other for other in running if other.on_gpu]
-        if task.run.probe == PAIRED and sum(other.run.probe == PAIRED for other in others) >= TRAINING:
+        most = probe_named(task.run.probe).most_on_gpu
+        if most is not None and sum(other.run.probe == task.run.probe for other in others) >= most:
             return False
         if task.memory_gib is None or any(other.memory_gib is None for other in others):
             return not others

@@ -24,9 +24,9 @@ from harness.evidence.sharing import (
     lacks,
     reads_gradients,
 )
+from harness.kinds import probe_named
 from harness.numbers import dump_json
 from harness.runners.remaining import write_run
-from harness.runners.run_builder import PAIRED
 from harness.system.wrappers import SWAPPED_ARMS
 
 SAVED_AT_LEAST = 0.5  # of the guest's executions; with fewer it would only lengthen the host
@@ -54,7 +54,7 @@ class Hosted:
 
     def takes(self, guest: Run) -> bool:
         """Make the guest one of this run's, where that saves enough; whether it is one now."""
-        found = _joined(self.run, guest) if guest.probe == PAIRED else _same(self.run, guest)
+        found = _joined(self.run, guest) if probe_named(guest.probe).arm_by_arm else _same(self.run, guest)
         if found is None:
             return False
         run, arms = found
@@ -95,7 +95,7 @@ def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
     """The host's run with all that the guest asks for, and the guest's arms by the host's names; None: not together."""
-    if (host.probe, guest.probe) != (PAIRED, PAIRED) or another_field(host, guest) is not None:
+    if another_field(host, guest) is not None:
         return None
     if host.fault == SWAPPED_ARMS:  # arms that change places are opened by one another's plan
         return None

@@ -24,6 +24,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.read_run import death_from_records, read_records
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
+from harness.kinds import probe_named
 from harness.runners import interpreters
 from harness.runners.checkpoint_folder import remove_checkpoint
 from harness.runners.folders import without_folders
@@ -133,7 +134,8 @@ def _supervise(
     company: Company,
     asked: float | None = None,
 ) -> Death | None:
-    watched = gpu_uuid is not None or run.probe == "throughput"
+    timed = probe_named(run.probe).timed
+    watched = gpu_uuid is not None or timed
     worker = WatchedWorker(run, directory, company.interpreter(), tell)
     process, commit = worker.process, environment.checked_out_commit()
     trained: list[str] = []
@@ -144,7 +146,7 @@ def _supervise(
             sampling = Sampler(gpu_uuid, company.workers, worker.phase, company.before) if watched else nullcontext()
             with sampling as sampler:
                 trained = company.checkout.trained(run.commits) if company.checkout is not None else []
-                threads = company.threads if run.probe != "throughput" else None
+                threads = None if timed else company.threads
                 worker.begin(variables, threads, company.checkout)
                 overrun = worker.watch(stop, company.turns)
     finally:

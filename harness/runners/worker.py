@@ -20,6 +20,7 @@ from harness.commits.import_path import ImportPath
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised, Unavailable
+from harness.kinds import imported, probe_named
 from harness.runners.line import READY, Job, take_standard_input
 from harness.runners.process_end import end_process
 from harness.runners.raised import message_of, obstacle_of, stack_of
@@ -31,9 +32,7 @@ AHEAD = "--ahead"
 RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
 _IMPORTED_AHEAD = ("harness.runners.paired",)  # and with it torch; `throughput` looks for a device
 _TORCH_IMPORTS_LATER = "torch._dynamo"  # at the first dispatch mode or fake tensor
-_APART = "harness.runners.timed_apart"  # by name, as probes are: the process that people start imports this module
-_RANKS = "harness.runners.ranks"  # likewise
-_WATCH_STEPS = ("paired", "recapture", "seeds")  # a captured arm's, under such a mode
+_RANKS = "harness.runners.ranks"  # by name, as probes are: the process that people start imports this module
 
 
 def main() -> int:
@@ -90,7 +89,7 @@ def _execute(directory: Path, recorder: Recorder, baseline: ImportPath | None, t
             baseline.use()
             _probe(run, recorder)
         else:
-            importlib.import_module(_APART).execute(run, recorder, baseline)
+            imported(str(probe_named(run.probe).apart))(run, recorder, baseline)
     except NotAvailable as error:
         recorder.write(Unavailable(obstacle=obstacle_of(error)))
     except BaseException as error:  # a system may raise anything, SystemExit included
@@ -113,14 +112,15 @@ def _watch_ranks(run: Run, recorder: Recorder, threads: int | None) -> int:
 
 
 def _probe(run: Run, recorder: Recorder) -> None:
-    recorder.phase(f"import harness.runners.{run.probe}")
+    probe = probe_named(run.probe)
+    recorder.phase(f"import {probe.execute.partition(':')[0]}")
     with _collector_off():
-        probe = importlib.import_module(f"harness.runners.{run.probe}")
-        if "torch" in sys.modules and run.probe in _WATCH_STEPS and _captures(run):
+        execute = imported(probe.execute)
+        if "torch" in sys.modules and probe.watches_steps and _captures(run):
             importlib.import_module(_TORCH_IMPORTS_LATER)
-    if run.probe != "throughput":  # an arm that is timed has the collector that it has elsewhere
+    if not probe.timed:  # an arm that is timed has the collector that it has elsewhere
         gc.freeze()  # each arm ends with a collection, which need not look through all of torch
-    probe.execute(run, recorder)
+    execute(run, recorder)
 
 
 def _captures(run: Run) -> bool:

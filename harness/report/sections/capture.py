@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes, HostSyncEvidence, MemoryEvidence
 from harness.evidence.run_evidence import ArmEvidence
+from harness.kinds import probe_named
 from harness.numbers import counted
 from harness.report import plots
 from harness.report.blocks import JudgedPlot, Part, Section, table
@@ -40,7 +41,7 @@ def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:
     """The first replica of every arm of every run, titled by workload and arm."""
     for run_id, run in view.evidence.items():
         for arm, replicas in run.arms.items():
-            if replicas and run.probe != "throughput":
+            if replicas and not probe_named(run.probe).timed:
                 yield f"{view.title_of(run_id)} · {arm}", run_id, replicas[0]
 
 

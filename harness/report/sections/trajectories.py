@@ -11,7 +11,7 @@ from harness.contract.claims import AnyPart
 from harness.contract.kinds.training import Repeatability, TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge.series import LOSS
-from harness.kinds import kind_of
+from harness.kinds import kind_of, kinds
 from harness.report import plots
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.decimate import Doubles, absolute_difference, first_differing, relative_difference
@@ -54,11 +54,12 @@ class Seen:
 
 def section(view: ReportView) -> Section | None:
     """A part for each run whose arms left series and that a claim judged."""
+    drawn = {probe for kind in kinds().values() if ANCHOR in kind.card for probe in kind.probes}
     seen: dict[str, Seen] = {}
     for verdict, parts, runs in view.judged():
         unit = (verdict.contract, verdict.claim, verdict.workload)
         for run in runs:
-            if run.probe == "paired" and any(run.arms.values()):
+            if run.probe in drawn and any(run.arms.values()):
                 of_run = seen.setdefault(run.run_id, Seen())
                 for part in parts:
                     if ANCHOR in kind_of(part.kind).card:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from harness.commits.checkout import checked_out
 from harness.contract.load import load_contracts
 from harness.evidence.base import Obstacle
 from harness.evidence.plan_records import Run
+from harness.kinds import probe_named
 from harness.runners.baseline import Baseline, commit_obstacle
 from harness.runners.lanes import awaits, lanes
 from harness.runners.run_builder import RunBuilder
@@ -151,7 +153,8 @@ def test_what_the_commit_lacks_is_named() -> None:
 
 
 def test_a_kind_that_needs_both_arms_in_one_process_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.runners.baseline.ACROSS_COMMITS", ("throughput",))
+    one_process = replace(probe_named("paired"), arm_by_arm=False)
+    monkeypatch.setattr("harness.runners.baseline.probe_of", lambda _: one_process)
     contract = make_contract(SAME, system="toy:Toy", arms=ARMS)
     found = commit_obstacle(contract, contract.claims[0], described())
     assert found is not None

@@ -17,7 +17,7 @@ from harness.commands.printing import print_costs
 from harness.costs.account import Costs, PhaseSeconds
 from harness.costs.kinds import Kind
 from harness.costs.of_directories import costs_of
-from harness.evidence.base import Probe
+from harness.evidence.base import ProbeName
 from harness.evidence.environment_records import Environment, GpuFacts
 from harness.run_directory.bundle import Bundle, Header, Resumption, read_bundle
 from harness.run_directory.verdict_file import verdict_text
@@ -97,7 +97,7 @@ def test_parts_of_a_gate_cost_together_in_json_and_never_in_verdicts(tmp_path: P
 def test_an_interruption_costs_nothing_and_clocks_that_began_anew_are_not_mixed(tmp_path: Path) -> None:
     """Two runs of 3.5 s each: the second one after the machine was started again."""
     resumption = Resumption(at="2026-11-21T12:00:00+00:00", command=["harness"], executed=["later"], cut_off=[])
-    runs: dict[str, Probe] = {RUN_ID: "paired", "later": "paired"}
+    runs: dict[str, ProbeName] = {RUN_ID: "paired", "later": "paired"}
     described = header().model_copy(update={"runs": runs, "resumed": [resumption]})
     whole = bundle(tmp_path / "a", began=100.0, described=described)
     again = bundle(tmp_path / "b", began=5000.0)

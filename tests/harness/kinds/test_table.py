@@ -15,8 +15,8 @@ import pytest
 from harness.contract.base import Judged
 from harness.drill.evidence_faults import EvidenceFault
 from harness.errors import KindError
-from harness.evidence.base import Probe
 from harness.kinds import BUILT_IN, Kind, resolve
+from harness.kinds.probes import BUILT_IN as BUILT_IN_PROBES
 from harness.system.protocol import CAPABILITIES
 
 SECTIONS = Path(__file__).parents[3] / "harness" / "report" / "sections"
@@ -102,7 +102,7 @@ def test_every_name_in_a_row_is_there(row: Kind) -> None:
     assert get_args(model.model_fields["kind"].annotation) == (row.name,)
     assert list(inspect.signature(resolve(row.judge)).parameters) == ["part", "context", "sheet"]
     assert [fault for fault in row.evidence_faults if not isinstance(resolve(fault), EvidenceFault)] == []
-    assert set(row.probes) <= set(get_args(Probe))
+    assert set(row.probes) <= set(BUILT_IN_PROBES)
     assert {field for fields in row.probes.values() for field in fields} <= set(model.model_fields)
     assert row.capabilities <= set(CAPABILITIES)
     assert set(row.card) <= {anchor for path in SECTIONS.glob("*.py") for anchor in ANCHOR.findall(path.read_text())}

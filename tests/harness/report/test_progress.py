@@ -10,7 +10,7 @@ import pytest
 from report_views import verdict
 
 from harness.contract.schema import Workload
-from harness.evidence.base import Probe
+from harness.evidence.base import ProbeName
 from harness.evidence.plan_records import Run
 from harness.judge.verdict import Status
 from harness.report.progress import Progress
@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def run(name: str, probe: Probe = "paired") -> Run:
+def run(name: str, probe: ProbeName = "paired") -> Run:
     workload = Workload(model="tiny", batch_size=4, seq_len=64, steps=1)
     return Run(id=name, contract="c", probe=probe, workload_name="tiny", workload=workload, arms={})
 

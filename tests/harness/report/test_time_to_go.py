@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from harness.contract.schema import Workload
-from harness.evidence.base import Probe
+from harness.evidence.base import ProbeName
 from harness.evidence.plan_records import Run
 from harness.report.time_to_go import TimeToGo, in_words
 
 
-def run(name: str, probe: Probe = "paired") -> Run:
+def run(name: str, probe: ProbeName = "paired") -> Run:
     workload = Workload(model="tiny", batch_size=4, seq_len=64, steps=1)
     return Run(id=name, contract="c", probe=probe, workload_name="tiny", workload=workload, arms={})
 

@@ -1,0 +1,125 @@
+"""The table of probes: the ways to execute a run. What the harness asks of a probe is a field of its row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+from harness.kinds.row import NAME, Row, is_flag, is_reference
+
+Trainings = Literal["none", "each", "halves", "first halves"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(Row):
+    """All that the harness has to know of one probe; no field may be left out (`KindError`)."""
+
+    called: ClassVar = "probe"
+    name: str
+    """What `run.json` writes as `probe`."""
+    execute: str
+    """`module:attribute` of a function of the run and the recorder, which executes the run in a worker."""
+    arm_by_arm: bool
+    """True if it executes one arm after another, and the evidence of an arm depends on no arm but those that the run
+    names together (`baseline_of`, `compared`). Then the run is planned for all kinds together, so the probe has no
+    settings; arms are shared by runs, go to several processes, are left out where one ended its worker, are taken
+    from the control run of a drill, and are judged as each ends."""
+    timed: bool
+    """True if the time of its steps is the evidence: it has the machine to itself, and repeats of it count."""
+    of_ranks: bool
+    """True if every rank of an arm goes through it alike."""
+    apart: str | None
+    """`module:attribute` of what executes arms of two commits, each in a process. None: no such runs, unless the
+    probe is `arm_by_arm`, whose arms go to a process for each commit anyway."""
+    steps: str | None
+    """`module:attribute` of a function of the run: how many steps an opened arm is asked for. None: time ends it."""
+    trainings: Trainings
+    """Which executions of an arm have all steps of the workload. none: the probe chooses its steps. each: every
+    execution. halves: every two of the candidate together. first halves: its first two together, then each."""
+    every_step_recorded: bool
+    """True if the series of an arm has each step for which it was called."""
+    watches_steps: bool
+    """True if it watches the steps of a captured arm under torch's dispatch modes."""
+    gpu_memory: str
+    """`module:attribute` of a function of the run: GiB of the GPU that it may take. The function returns None where
+    the run needs the GPU to itself, and 0.0 where it uses none."""
+    most_on_gpu: int | None
+    """How many of its runs share a GPU; None: as many as its memory allows."""
+    grid: bool
+    """True if it takes no steps, and tries every combination of its settings."""
+
+    @property
+    def across_commits(self) -> bool:
+        """Return True if the arms of a run may come from two commits."""
+        return self.arm_by_arm or self.apart is not None
+
+
+Probe.rules = {
+    **NAME,
+    "execute": ("names a function as `module:attribute`", is_reference),
+    "arm_by_arm": ("is True or False", is_flag),
+    "timed": ("is True or False", is_flag),
+    "of_ranks": ("is True or False", is_flag),
+    "apart": ("names a function as `module:attribute`, or is None", lambda value: value is None or is_reference(value)),
+    "steps": ("names a function as `module:attribute`, or is None", lambda value: value is None or is_reference(value)),
+    "trainings": (f"is one of {', '.join(get_args(Trainings))}", lambda value: value in get_args(Trainings)),
+    "every_step_recorded": ("is True or False", is_flag),
+    "watches_steps": ("is True or False", is_flag),
+    "gpu_memory": ("names a function as `module:attribute`", is_reference),
+    "most_on_gpu": ("is a positive number, or None", lambda value: value is None or (type(value) is int and value > 0)),
+    "grid": ("is True or False", is_flag),
+}
+_STEPS, _MEMORY = "harness.runners.announced:", "harness.runners.gpu_needs:"
+# fmt: off
+_ROWS = (
+    # with 16 of them on one GPU, time slices made eager steps two to six times as long
+    Probe(name="paired", execute="harness.runners.paired:execute", arm_by_arm=True, timed=False, of_ranks=True,
+          apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
+          watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=6, grid=False),
+    Probe(name="throughput", execute="harness.runners.throughput:execute", arm_by_arm=False, timed=True, of_ranks=True,
+          apart="harness.runners.timed_apart:execute", steps=_STEPS + "of_timing", trainings="none",
+          every_step_recorded=False, watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None,
+          grid=False),
+    Probe(name="recapture", execute="harness.runners.recapture:execute", arm_by_arm=False, timed=False, of_ranks=False,
+          apart=None, steps=_STEPS + "of_captures", trainings="none", every_step_recorded=True,
+          watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+    Probe(name="kernels", execute="harness.runners.kernels:execute", arm_by_arm=False, timed=False, of_ranks=False,
+          apart=None, steps=_STEPS + "of_shapes", trainings="none", every_step_recorded=True,
+          watches_steps=False, gpu_memory=_MEMORY + "none_for_a_target", most_on_gpu=None, grid=False),
+    Probe(name="prewarm", execute="harness.runners.prewarm:execute", arm_by_arm=False, timed=False, of_ranks=False,
+          apart=None, steps=_STEPS + "of_shapes", trainings="none", every_step_recorded=True,
+          watches_steps=False, gpu_memory=_MEMORY + "twice_if_filled", most_on_gpu=None, grid=False),
+    Probe(name="kernel_match", execute="harness.runners.kernel_match:execute", arm_by_arm=False, timed=False,
+          of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="none", every_step_recorded=True,
+          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=True),
+    Probe(name="step_match", execute="harness.runners.step_match:execute", arm_by_arm=False, timed=False,
+          of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
+          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+    Probe(name="step_accuracy", execute="harness.runners.step_accuracy:execute", arm_by_arm=False, timed=False,
+          of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
+          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+    Probe(name="seeds", execute="harness.runners.seeds:execute", arm_by_arm=False, timed=False, of_ranks=False,
+          apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
+          watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+    Probe(name="resumed_seeds", execute="harness.runners.resumed_seeds:execute", arm_by_arm=False, timed=False,
+          of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="halves", every_step_recorded=True,
+          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+    # the driver counts the memory of all processes together
+    Probe(name="peak_memory", execute="harness.runners.peak_memory:execute", arm_by_arm=False, timed=False,
+          of_ranks=True, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
+          watches_steps=False, gpu_memory=_MEMORY + "all_of_it", most_on_gpu=None, grid=False),
+    Probe(name="long_replay", execute="harness.runners.long_replay:execute", arm_by_arm=False, timed=False,
+          of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=False,
+          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+    Probe(name="steady", execute="harness.runners.steady:execute", arm_by_arm=False, timed=False, of_ranks=False,
+          apart=None, steps=None, trainings="none", every_step_recorded=True,
+          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+    Probe(name="resume", execute="harness.runners.resume:execute", arm_by_arm=False, timed=False, of_ranks=False,
+          apart=None, steps=_STEPS + "of_workload", trainings="first halves", every_step_recorded=True,
+          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+    Probe(name="evaluation", execute="harness.runners.evaluation:execute", arm_by_arm=False, timed=False,
+          of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
+          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+)
+# fmt: on
+BUILT_IN = {row.name: row for row in _ROWS}
