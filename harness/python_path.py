@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -15,13 +14,3 @@ def add_working_directory() -> None:
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
-
-
-def child_command(module: str) -> list[str]:
-    """Start `module` so that it looks for modules where PYTHONPATH says, and not first in the working directory."""
-    return [sys.executable, "-P", "-m", module]
-
-
-def child_path() -> str:
-    """PYTHONPATH of a process that is to find what this one finds, however that came to be on the path."""
-    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

@@ -36,8 +36,9 @@ from harness.evidence.run_records import Raised, Unavailable
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 from harness.numbers import dump_json
-from harness.python_path import child_path
-from harness.runners import part_elsewhere, training_part
+from harness.processes import child
+from harness.processes.child import Ending, child_path
+from harness.runners import training_part
 from harness.runners.own_folder import write_death
 from harness.runners.plan import Plan, plan
 from harness.runners.raised import message_of, obstacle_of, stack_of
@@ -153,7 +154,7 @@ def execute(run: Run, directory: Path, limit_s: float) -> None:
         detail = f"still running after {limit_s:g} s"
         write_death(Death(cause="wall_limit", detail=detail, phase=None, stack=""), directory)
     elif ended < 0:
-        detail = signal.Signals(-ended).name
+        detail = Ending(ended).name
         write_death(Death(cause="signal", detail=detail, phase=None, stack=""), directory)
 
 
@@ -161,7 +162,7 @@ def _work(run: Run, directory: Path) -> None:
     if torch.cuda.is_available():  # a fork of this process could not use the device, once this one has
         os.environ["PYTHONPATH"] = child_path()
     else:
-        vars(part_elsewhere)["subprocess"] = SimpleNamespace(Popen=_OtherPart)
+        vars(child)["subprocess"] = SimpleNamespace(Popen=_OtherPart)
     with Recorder(directory) as recorder:
         try:
             importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
@@ -209,9 +210,13 @@ class Fork:
 class _OtherPart(Fork):
     """In the place of `subprocess.Popen`: a fork that trains a part, with the given file as its standard input."""
 
-    def __init__(self, command: Sequence[str], stdin: int) -> None:  # noqa: ARG002
+    def __init__(self, command: Sequence[str], stdin: int, env: object) -> None:  # noqa: ARG002
         def train() -> None:
             os.dup2(stdin, 0)
             training_part.main()
 
         super().__init__(train)
+
+    def poll(self) -> int | None:
+        """As `Popen.poll`."""
+        return self.wait(0.0)

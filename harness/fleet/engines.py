@@ -18,7 +18,7 @@ from harness.errors import HarnessError, UsageError
 from harness.evidence.cuda_driver import devices
 from harness.extras import command_for
 from harness.fleet.job import Outcome, ShardJob
-from harness.python_path import child_path
+from harness.processes.child import child_path
 
 if TYPE_CHECKING:
     from submitit import Job

@@ -20,7 +20,7 @@ from harness.fleet.engines import JOBS, Engine
 from harness.fleet.job import OWNER, Outcome, ShardJob
 from harness.fleet.shards import Shard
 from harness.output_paths import made_folder, takes_nothing
-from harness.python_path import child_command
+from harness.processes.child import child_command
 from harness.run_directory.bundle import unused
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from harness.errors import ExitCode
 from harness.evidence import environment, layout
 from harness.fleet.moved import run_directories, set_aside, settled_claims
 from harness.fleet.shards import Shard
+from harness.processes.child import child_path
 from harness.processes.kept import KeptProcess
-from harness.python_path import child_path
 from harness.run_directory.interrupted_run import is_made_elsewhere, left_unfinished
 from harness.run_directory.journal import is_free
 

@@ -7,73 +7,29 @@ Started, not forked: a fork would share the parent's threads, its CUDA context i
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import threading
-from dataclasses import dataclass, replace
-from time import monotonic
 from types import TracebackType
-from typing import IO, Self, cast
+from typing import Self
 
 from harness.caches import moved_caches
 from harness.evidence.environment import usable_cores
-from harness.processes.kept import KeptProcess
-from harness.python_path import child_command, child_path
-from harness.runners.line import Line, pair
+from harness.processes.child import Child, start_child
 from harness.runners.worker import AHEAD
 
 AHEAD_PER_CORES = 4
 
 
-@dataclass(frozen=True)
-class Interpreter:
-    """A worker process that has no run yet."""
-
-    process: KeptProcess
-    line: Line
-    started: float  # on the machine's monotonic clock
-    stopped: bool = False  # whether it was stopped when it was taken
-
-    @property
-    def output(self) -> IO[bytes]:
-        """What it prints."""
-        return cast("IO[bytes]", self.process.stdout)
-
-    def end(self) -> None:
-        """Kill it."""
-        self.process.kill()
-        self.line.close()
-
-    def discard(self) -> None:
-        """Kill it; it had no run, and nobody reads its output."""
-        self.end()
-        self.output.close()
+def start(*, ahead: bool = False) -> Child:
+    """A worker process that has no run yet; `ahead`: it imports what most runs need while it waits."""
+    return start_child("harness.runners.worker", *([AHEAD] if ahead else []), kept=True, variables=_variables())
 
 
-def start(*, ahead: bool = False) -> Interpreter:
-    """A worker process; `ahead`: it imports what most runs need while it waits."""
-    ours, theirs = pair()
-    started = monotonic()
-    with theirs:
-        process = KeptProcess(
-            [*child_command("harness.runners.worker"), *([AHEAD] if ahead else [])],
-            stdin=theirs.fileno(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=_environment(),
-        )
-    return Interpreter(process, ours, started)
-
-
-def _environment() -> dict[str, str]:
+def _variables() -> dict[str, str]:
     return {
-        **os.environ,
         # CUBLAS_WORKSPACE_CONFIG stays as it is: set to torch's own default for sm_90, `:4096:8`, it made torch 2.11
         # parse it at every GEMM, and an eager step of 28 layers took 54 ms instead of 36 on an H200
-        "PYTHONHASHSEED": "0",
         # threads that spin while they wait make a shared machine several times slower
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
-        "PYTHONPATH": child_path(),
         **moved_caches(),
     }
 
@@ -85,7 +41,7 @@ class Interpreters:
         # an import takes a processor for seconds, and keeps it from the runs under way
         self._ahead = max(1, usable_cores() // AHEAD_PER_CORES)
         self._expected = self._ahead if expected is None else expected
-        self._waiting: list[Interpreter] = []
+        self._waiting: list[Child] = []
         self._lock = threading.Lock()
         self._stopped = self._closed = False
 
@@ -99,14 +55,14 @@ class Interpreters:
             self._expected = runs
             surplus = self._waiting[runs:]
             del self._waiting[runs:]
-        for interpreter in surplus:
-            interpreter.discard()
+        for child in surplus:
+            child.close()
 
-    def take(self) -> Interpreter:
+    def take(self) -> Child:
         """One for a run: the one that has waited longest, or, where none waits, one that starts now."""
         with self._lock:
             self._expected -= 1
-            taken = replace(self._waiting.pop(0), stopped=self._stopped) if self._waiting else None
+            taken = self._waiting.pop(0) if self._waiting else None
         self._fill()
         return taken or start()
 
@@ -114,8 +70,8 @@ class Interpreters:
         """Stop those that wait or still import, and start none."""
         with self._lock:
             self._stopped = True
-            for interpreter in self._waiting:
-                interpreter.process.signal_group(signal.SIGSTOP)
+            for child in self._waiting:
+                child.stop()
 
     def resume(self) -> None:
         """Let them go on."""
@@ -123,8 +79,8 @@ class Interpreters:
             if not self._stopped:
                 return
             self._stopped = False
-            for interpreter in self._waiting:
-                interpreter.process.signal_group(signal.SIGCONT)
+            for child in self._waiting:
+                child.resume()
         self._fill()
 
     def close(self) -> None:
@@ -132,8 +88,8 @@ class Interpreters:
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, []
-        for interpreter in waiting:
-            interpreter.discard()
+        for child in waiting:
+            child.close()
 
     def _fill(self) -> None:
         with self._lock:

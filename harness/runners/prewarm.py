@@ -21,10 +21,9 @@ from harness.evidence.run_records import JitEvent, PrewarmEvidence
 from harness.runners import device_memory
 from harness.runners.announced import ROUNDS, shapes_of
 from harness.runners.kernels import evidence, train
-from harness.runners.memory_probe import MemoryProbe
 from harness.runners.opening import opened
 from harness.runners.recorder import Recorder
-from harness.runners.step_memory import SMALL_ALLOCATION, StepMemory
+from harness.runners.step_memory import SMALL_ALLOCATION, MemoryProbe, StepMemory
 from harness.system.protocol import HasCapture, HasKernels, KernelLedger, NotAvailable, TrainingRun
 
 # One part of so many is reserved beside what was measured: in full memory torch may fit parts into blocks in another

@@ -10,28 +10,25 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from pydantic import ValidationError
-
 from harness.evidence.base import Cause
 from harness.evidence.environment import usable_cores
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised
-from harness.python_path import child_command
+from harness.processes.child import Ending, start_child
+from harness.processes.line import ALONE, GO, TOGETHER
 from harness.runners.compiling import is_compiling
-from harness.runners.folders import without_folders
-from harness.runners.line import ALONE, GO, TOGETHER, NoMessage, pair
+from harness.runners.job import name_of
 from harness.runners.rank import IMPORTED, RankAnswer, RankJob, folder_of
 from harness.runners.rank_marks import MARKS, Marks, Position, new_marks
 from harness.runners.rank_seat import ADDRESS
 from harness.runners.recorder import Recorder
-from harness.runners.stacks import STACKS
+from harness.runners.stacks import LeftStacks
 from harness.system.protocol import NotAvailable
 
 POLL_S = 0.1
@@ -40,12 +37,12 @@ STOPPED_S = 5.0  # that a rank may be stopped while this process, of its group, 
 LONGEST_LOOK_S = 1.0  # counted between two looks: in longer ones this process was stopped, and the ranks with it
 OTHERS_S = 0.3  # for other ranks to end of what ended the first, so that the first is told from them
 GRACE_S = 1.0  # for a rank to leave its stack
-STACK_EXCERPT = 8000  # characters
 _OF_RANKS = {
     "TORCH_FR_BUFFER_SIZE": "20000",  # torch's flight recorder: which collectives there were
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # its watchdog queries events, which no capture allows
     "NCCL_NVLS_ENABLE": "0",  # multicast needs a fabric manager, which machines that lend GPUs may lack
 }
+_VERBS = {"signal": "was ", "exception": "it "}  # before what became of a rank
 
 
 class RankEnded(Exception):  # noqa: N818 - it says how a rank ended
@@ -67,13 +64,10 @@ class _Rank:
         self.number, self.folder = number, folder_of(directory, number)
         self.folder.mkdir(exist_ok=True)
         self.marks: Marks = new_marks(directory / f"{MARKS}.{number}")
-        self.line, theirs = pair()
-        with theirs:
-            environment = {**os.environ, **_OF_RANKS}
-            command = child_command("harness.runners.rank")
-            self.process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment)
+        self._stacks = LeftStacks(self.folder)
+        self.child = start_child("harness.runners.rank", variables=_OF_RANKS)
         self.answer: RankAnswer | None = None
-        self._garbled = False  # whether it said what is no message
+        self._ending: Ending | None = None  # before it had answered
         self.awaited = self.is_stopped = 0.0  # seconds in which it stood still and others waited; was stopped
         self.position = Position()
 
@@ -83,57 +77,54 @@ class _Rank:
 
     @property
     def ended_badly(self) -> bool:
-        return not self.complete and (self._garbled or self.answer is not None or self.process.poll() is not None)
+        return not self.complete and (self.answer is not None or self._ending is not None)
+
+    def has_imported(self) -> bool:
+        """Wait until the rank can take its job; False where it came to its end before."""
+        said = self.child.receive(_message)
+        self._ending = said if isinstance(said, Ending) else None
+        return said == IMPORTED
 
     def listen(self, recorder: Recorder) -> None:
         """Take what it says; what it asks of the supervisor is asked for it."""
-        try:
-            while self.answer is None and not self._garbled and (said := self.line.receive(0.0)):
-                if said in (ALONE, TOGETHER):
-                    recorder.ask(said)
-                    self.line.send(GO)
-                elif said != IMPORTED:
-                    self.answer = RankAnswer.model_validate_json(said)
-        except (NoMessage, ValidationError):
-            self._garbled = True
+        while self.answer is None and self._ending is None and (said := self.child.receive(_message, 0.0)):
+            if isinstance(said, RankAnswer):
+                self.answer = said
+            elif isinstance(said, Ending):
+                self._ending = said
+            elif said != IMPORTED:
+                recorder.ask(said)
+                self.child.line.send(GO)
 
     def look(self, seconds: float, farthest: Position) -> None:
         """Note how long others have waited for it, and how long it has been stopped."""
         position, accountable = self.marks.read()
         behind = accountable and position < farthest and not self.complete
         self.awaited = self.awaited + seconds if behind and position == self.position else 0.0
-        if self.awaited > LAG_S and is_compiling(self.process.pid, self.folder):
+        if self.awaited > LAG_S and is_compiling(self.child.pid, self.folder):
             self.awaited = 0.0
         self.position = position
-        self.is_stopped = self.is_stopped + seconds if _state(self.process.pid) == "T" else 0.0
+        self.is_stopped = self.is_stopped + seconds if _state(self.child.pid) == "T" else 0.0
 
     def ending(self) -> tuple[Cause, str]:
         """How its process ended, in a word and in a sentence's tail."""
-        if self._garbled:
-            return "exception", "it wrote on the harness's own line what is no message"
         if self.answer is not None and self.answer.failed is not None:
             return "exception", self.answer.failed
-        code = self.process.wait()
-        if code >= 0:
-            return "exit_code", f"ended with exit status {code} before its part was done"
-        name = f"signal {-code}"
-        with suppress(ValueError):
-            name = signal.Signals(-code).name
-        return "signal", f"was ended by {name}"
+        ending = self._ending or self.child.ended()
+        return ending.cause, f"{_VERBS.get(ending.cause, '')}{ending}"
 
     def stack(self) -> str:
         """What its exception, or faulthandler, left."""
-        if self.answer is not None and self.answer.stack:
-            return self.answer.stack
-        with suppress(OSError):
-            return without_folders((self.folder / STACKS).read_text("utf-8", "replace"))[-STACK_EXCERPT:]
-        return ""
+        return (self.answer.stack if self.answer is not None else "") or self._stacks.read()
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.line.close()
+        self.child.close()
         self.marks.close()
+
+
+def _message(said: str) -> str | RankAnswer:
+    """Return what a rank said: a word of the line's, or its answer."""
+    return said if said in (IMPORTED, ALONE, TOGETHER) else RankAnswer.model_validate_json(said)
 
 
 def execute(run: Run, recorder: Recorder, threads: int | None) -> None:
@@ -164,13 +155,13 @@ def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> No
     from torch._C._distributed_c10d import TCPStore
 
     store = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
-    folder = os.fsencode(recorder.directory.resolve()).hex()
+    folder = name_of(recorder.directory)
     for rank in ranks:
-        if rank.line.receive(None) != IMPORTED:
-            cause, how = rank.ending()
-            raise RankEnded(cause, f"rank {rank.number} of {len(ranks)} {how}", rank.stack())
-        job = RankJob(folder=folder, rank=rank.number, port=store.port, threads=_threads(threads, len(ranks)))
-        rank.line.send(job.model_dump_json())
+        if not rank.has_imported():
+            raise _ended(rank, ranks)
+        rank.child.send(
+            RankJob(folder=folder, rank=rank.number, port=store.port, threads=_threads(threads, len(ranks)))
+        )
     _keep.append(store)
 
 
@@ -210,9 +201,13 @@ def _raise_first(ranks: Sequence[_Rank], recorder: Recorder) -> NoReturn:
     obstacle = first.answer.obstacle if first.answer is not None else None
     if obstacle is not None:
         raise NotAvailable(obstacle.message)
-    cause, how = first.ending()
+    raise _ended(first, ranks)
+
+
+def _ended(rank: _Rank, ranks: Sequence[_Rank]) -> RankEnded:
+    cause, how = rank.ending()
     colon = ":" if cause == "exception" else ""
-    raise RankEnded(cause, f"rank {first.number} of {len(ranks)}{colon} {how}", first.stack())
+    return RankEnded(cause, f"rank {rank.number} of {len(ranks)}{colon} {how}", rank.stack())
 
 
 def _require_moving(ranks: Sequence[_Rank]) -> None:
@@ -221,7 +216,7 @@ def _require_moving(ranks: Sequence[_Rank]) -> None:
     for rank in ranks:
         name = f"rank {rank.number} of {len(ranks)}"
         if rank.is_stopped > STOPPED_S:
-            rank.process.send_signal(signal.SIGCONT)
+            rank.child.resume()
             raise RankEnded("heartbeat", f"{name} was stopped (SIGSTOP), and the others were not", _stack_of(rank))
         if rank.awaited > LAG_S:
             where = f"it stands at {_said(rank.position)}, rank {farthest.number} at {_said(farthest.position)}"
@@ -234,20 +229,17 @@ def _said(position: Position) -> str:
 
 def _stack_of(rank: _Rank) -> str:
     """End a rank that hangs, so that it leaves its stack."""
-    rank.process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        rank.process.wait(GRACE_S)
+    rank.child.terminate(GRACE_S)
     return rank.stack()
 
 
 def _end(ranks: Sequence[_Rank]) -> None:
     """Let those that are left leave their stacks."""
     for rank in ranks:
-        rank.process.terminate()
+        rank.child.terminate()
     until = time.monotonic() + GRACE_S
     for rank in ranks:
-        with suppress(subprocess.TimeoutExpired):
-            rank.process.wait(max(0.0, until - time.monotonic()))
+        rank.child.wait(max(0.0, until - time.monotonic()))
 
 
 def _state(process: int) -> str:

@@ -21,7 +21,7 @@ from harness.evidence.base import Record
 from harness.evidence.layout import METRIC_NAME, RECORDS, SERIES_COLUMNS, series_name
 from harness.evidence.run_records import Complete, Phase
 from harness.numbers import dump_json, encode
-from harness.runners.line import ALONE, TOGETHER, Line
+from harness.processes.line import ALONE, TOGETHER, Line
 from harness.runners.quiet import wait_for_quiet_device
 from harness.runners.rank_seat import note_phase
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from harness.evidence.plan_records import Run
 from harness.runners.checkpoint_folder import remove_checkpoint
 from harness.runners.checkpoints import load_checkpoint
+from harness.runners.job import name_of
 from harness.runners.opening import opened
-from harness.runners.part_elsewhere import folder_of, train_elsewhere
 from harness.runners.recorder import Recorder
 from harness.runners.state_watch import Ends
 from harness.runners.stretch import Stretch
-from harness.runners.training_part import TrainingPart
+from harness.runners.training_part import TrainingPart, train_elsewhere
 
 SAVED, RESUMED, UNINTERRUPTED = 0, 1, 2
 
@@ -27,7 +27,8 @@ def execute(run: Run, recorder: Recorder) -> None:
     """Let the candidate be saved, resume it, and train the uninterrupted arm. Nothing of the checkpoint is left."""
     arm, at = str(run.settings["candidate"]), int(str(run.settings["save_at"]))
     try:
-        failure = train_elsewhere(TrainingPart(folder=folder_of(recorder), arm=arm, replica=SAVED, until=at), recorder)
+        part = TrainingPart(folder=name_of(recorder.directory), arm=arm, replica=SAVED, until=at)
+        failure = train_elsewhere(part, recorder)
         if failure is not None:  # what it would be compared with is worth nothing without it
             recorder.write(failure)
             return

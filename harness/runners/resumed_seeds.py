@@ -12,12 +12,12 @@ from typing import cast
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import ArmFailed
 from harness.runners.checkpoint_folder import remove_checkpoint
+from harness.runners.job import name_of
 from harness.runners.opening import release_memory
 from harness.runners.paired import failure_of
-from harness.runners.part_elsewhere import folder_of, train_elsewhere
 from harness.runners.recorder import Recorder
 from harness.runners.seeds import train_with_every_seed
-from harness.runners.training_part import TrainingPart
+from harness.runners.training_part import TrainingPart, train_elsewhere
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -39,7 +39,12 @@ def _interrupted_with_every_seed(run: Run, arm: str, recorder: Recorder) -> ArmF
         try:
             for half, (first, until) in enumerate([(0, at), (at, steps)]):
                 part = TrainingPart(
-                    folder=folder_of(recorder), arm=arm, replica=2 * place + half, first=first, until=until, seed=seed
+                    folder=name_of(recorder.directory),
+                    arm=arm,
+                    replica=2 * place + half,
+                    first=first,
+                    until=until,
+                    seed=seed,
                 )
                 if (failure := train_elsewhere(part, recorder)) is not None:
                     return failure

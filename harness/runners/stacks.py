@@ -8,9 +8,15 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
+from harness.evidence.files import Damaged, read_bytes
+from harness.runners.folders import without_folders
+
 STACKS = "stack.txt"
+STACK_EXCERPT = 8000  # characters
+STACKS_LIMIT = 2**20  # bytes
 THREADS = "threads"  # `threads.<process id>`: what a process shows of its threads when it is asked
 # A signal that programs do not use. None where a system has none: macOS.
 SHOW: int | None = getattr(signal, "SIGRTMAX", 2) - 2 or None
@@ -28,3 +34,20 @@ def leave_stacks(directory: Path) -> None:
         unnamed = shown.with_suffix(".new")
         faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"))
         unnamed.rename(shown)  # under this name it says that the signal will not end the process
+
+
+class LeftStacks:
+    """What faulthandler leaves of a process that begins now, in a file to which others may have written before it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / STACKS
+        self._begin = len(self._bytes())
+
+    def read(self) -> str:
+        """Return the stacks at a crash or at SIGTERM, most recent call first, without this machine's folders."""
+        return without_folders(self._bytes()[self._begin :].decode("utf-8", "replace"))[:STACK_EXCERPT]
+
+    def _bytes(self) -> bytes:
+        with suppress(Damaged):
+            return read_bytes(self._path, STACKS_LIMIT)
+        return b""

@@ -1,25 +1,29 @@
 """How much memory torch's allocator reserves for the steps of one arm: `python -m harness.runners.step_memory`.
 
-Takes a run of one arm as a line of JSON on stdin, opens the arm, prints `READY` as a line of its own, and waits for
-another line. Then, and not before, it trains and measures, and prints a `StepMemory` as the last line of stdout.
+The process takes a run of one arm from the line on its standard input, opens the arm, answers, and waits for a word.
+Then, and not before, it trains and measures, and answers again.
 """
 
 from __future__ import annotations
 
-import os
-import sys
+from types import TracebackType
+from typing import NoReturn, Self
 
 from harness.evidence.base import Record
 from harness.evidence.plan_records import Run
+from harness.processes.child import start_child
+from harness.processes.line import GO, Line, take_standard_input
 from harness.runners.announced import ROUNDS, shapes_of
+from harness.runners.job import Answer, ProcessFailed, answered, leave
 from harness.runners.kernels import train
 from harness.runners.opening import opened
-from harness.runners.process_end import end_process, flush_streams
+from harness.runners.process_end import end_process
 from harness.system.protocol import TrainingRun
 
+LIMIT_S = 600.0  # for opening, and again for measuring; the time until it is told to measure does not count
+NAMED = "measuring a step's memory"
 # Bytes: torch serves allocations of at most 1 MiB from a pool of their own (kSmallSize of CUDACachingAllocator).
 SMALL_ALLOCATION = 2**20
-READY = "step_memory: the arm is open"  # then it waits until nothing else uses the device
 
 
 class StepMemory(Record):
@@ -34,26 +38,66 @@ class StepMemory(Record):
     segments: list[int]
 
 
-def main() -> None:
-    """Open the arm, wait for leave to train, train every shape twice, print what that reserved."""
-    questions = sys.stdin
-    run = Run.model_validate_json(questions.readline())
+class MemoryAnswer(Answer):
+    """memory: None for an arm that is open, and has made no step."""
+
+    memory: StepMemory | None = None
+
+
+class MemoryProbe:
+    """Measures what torch's allocator reserves for the steps of an arm, in a process of its own, without a fault.
+
+    The process is started at once, and opens the arm while the worker opens its own. Only what comes then is sensitive
+    to neighbours on the device: it trains and measures when it is told to, and is gone before the worker goes on. A
+    context manager: the process ends with the block at the latest. Each wait raises ProcessFailed where the process
+    fails, or takes longer than LIMIT_S, and NotAvailable as the arm's system does.
+    """
+
+    def __init__(self, run: Run, arm: str) -> None:
+        """Start the process."""
+        self._child = start_child("harness.runners.step_memory")
+        self._child.send(run.model_copy(update={"arms": {arm: run.arms[arm]}, "fault": None, "fault_arms": []}))
+
+    def wait_until_ready(self) -> None:
+        """Until it has opened the arm; it makes no step before it is told to."""
+        answered(self._child, MemoryAnswer, NAMED, LIMIT_S)
+
+    def measure(self) -> StepMemory:
+        """Let it train and measure; what it measured, once it has ended and given its memory back."""
+        self._child.line.send(GO)
+        memory = answered(self._child, MemoryAnswer, NAMED, LIMIT_S).memory
+        self._child.close(LIMIT_S)
+        if memory is None:
+            raise ProcessFailed(f"{NAMED}: its process answered without a measurement")
+        return memory
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._child.close()
+
+
+def main() -> NoReturn:
+    """Measure, answer, end."""
+    line = take_standard_input()
+    try:
+        answer = _measure(Run.model_validate_json(line.receive(None) or ""), line)
+    except BaseException as error:  # a system may raise anything, SystemExit included
+        answer = MemoryAnswer.of(error)
+    leave(line, answer)
+
+
+def _measure(run: Run, line: Line) -> MemoryAnswer:
+    """Open the arm, wait for leave to train, train every shape twice."""
     (arm,) = run.arms
-    answers = os.dup(1)  # a system may close standard output, or put something else in its place
     with opened(run, arm) as training:
-        _answer(answers, READY)
-        if not questions.readline():
-            sys.exit("the worker ended before it asked for the measurement")
-        memory = measured(run, arm, training)
-    _answer(answers, memory.model_dump_json())
-
-
-def _answer(answers: int, line: str) -> None:
-    """A line of its own, behind what the system has printed."""
-    flush_streams()
-    text = f"\n{line}\n".encode()
-    while text:
-        text = text[os.write(answers, text) :]
+        line.send(MemoryAnswer().model_dump_json())
+        if line.receive(None) != GO:
+            end_process(0)  # the worker ended before it asked for the measurement
+        return MemoryAnswer(memory=measured(run, arm, training))
 
 
 def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
@@ -93,4 +137,3 @@ def _large_segments() -> dict[int, int]:
 
 if __name__ == "__main__":
     main()
-    end_process(0)

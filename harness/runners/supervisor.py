@@ -7,7 +7,6 @@ The supervisor alone watches time. A worker that overruns its wall limit, or sto
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +24,13 @@ from harness.evidence.read_run import death_from_records, read_records
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
 from harness.kinds import probe_named
+from harness.processes.child import Child
+from harness.processes.line import NoMessage
 from harness.runners import interpreters
 from harness.runners.checkpoint_folder import remove_checkpoint
 from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_locks
-from harness.runners.interpreters import Interpreter, Interpreters
-from harness.runners.line import NoMessage
+from harness.runners.interpreters import Interpreters
 from harness.runners.output import OutputPump
 from harness.runners.own_folder import put_back, write_death
 from harness.runners.process_times import write_process_times
@@ -42,7 +42,6 @@ from harness.runners.telemetry import Sampler
 from harness.runners.turns import Turns
 from harness.runners.watched_worker import Overrun, Progress, WatchedWorker, raise_if_set
 
-STACK_EXCERPT = 8000  # characters
 SHOWN = 300  # characters of the last line that was printed
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")  # what ends a job sends these to each of its processes
 ENDED_TOGETHER_S = 1.0  # in which one that reached a worker reaches its supervisor; chosen
@@ -63,7 +62,7 @@ class Company:
     threads: int | None = None  # of the host for each worker that is not timed; None: as libraries choose
     checkout: Checkout | None = None  # of the baseline's commit; None: all arms are of the tree that stands there
 
-    def interpreter(self) -> Interpreter:
+    def interpreter(self) -> Child:
         """One for a run."""
         return interpreters.start() if self.interpreters is None else self.interpreters.take()
 
@@ -137,10 +136,10 @@ def _supervise(
     timed = probe_named(run.probe).timed
     watched = gpu_uuid is not None or timed
     worker = WatchedWorker(run, directory, company.interpreter(), tell)
-    process, commit = worker.process, environment.checked_out_commit()
+    pid, commit = worker.child.pid, environment.checked_out_commit()
     trained: list[str] = []
     if gpu_uuid is not None:
-        company.workers.add(process.pid)
+        company.workers.add(pid)
     try:
         with company.turns.present(worker, lambda: raise_if_set(stop)):
             sampling = Sampler(gpu_uuid, company.workers, worker.phase, company.before) if watched else nullcontext()
@@ -151,7 +150,7 @@ def _supervise(
                 overrun = worker.watch(stop, company.turns)
     finally:
         worker.end()
-        company.workers.discard(process.pid)
+        company.workers.discard(pid)
         taken = put_back(run, directory, worker.phase())
         remove_checkpoint(directory)
         write_process_times(
@@ -171,7 +170,7 @@ def _supervise(
     if sampler is not None:
         sampler.write(directory / layout.TELEMETRY)
     tell(Progress(run.id, "", worker.elapsed()))
-    death = taken or _death(run, directory, process.wait(), overrun, worker.phase() or None)
+    death = taken or _death(run, directory, worker, overrun)
     if death is not None:
         _outlive(death, stop)
     return death
@@ -184,7 +183,8 @@ def _rewrite_output(output: Path) -> None:
         output.write_text(without_folders(text), encoding="utf-8")
 
 
-def _death(run: Run, directory: Path, code: int, overrun: Overrun | None, phase: str | None) -> Death | None:
+def _death(run: Run, directory: Path, worker: WatchedWorker, overrun: Overrun | None) -> Death | None:
+    ending, phase = worker.child.ended(), worker.phase() or None
     limits = {
         "wall_limit": f"still running after {run.wall_limit_s:g} s",
         "heartbeat": f"no progress for {run.heartbeat_s:g} s",
@@ -192,14 +192,14 @@ def _death(run: Run, directory: Path, code: int, overrun: Overrun | None, phase:
         "garbage": f"it wrote {NoMessage()}",
     }
     if overrun is not None:
-        return Death(cause=overrun, detail=limits[overrun], phase=phase, stack=_stack(directory))
-    if code < 0:
-        return Death(cause="signal", detail=_signal_name(-code), phase=phase, stack=_stack(directory))
+        return Death(cause=overrun, detail=limits[overrun], phase=phase, stack=worker.stacks.read())
+    if ending.cause == "signal":
+        return Death(cause="signal", detail=ending.name, phase=phase, stack=worker.stacks.read())
     records, damage = read_records(directory)
     death = death_from_records(records, damage, phase)
-    if code > 0 and (death is None or death.cause in ("incomplete", "garbage")):
-        detail = f"exit status {code}{_last_words(directory / layout.OUTPUT)}"
-        return Death(cause="exit_code", detail=detail, phase=phase, stack=_stack(directory))
+    if ending.code != 0 and (death is None or death.cause in ("incomplete", "garbage")):
+        detail = f"{ending.name}{_last_words(directory / layout.OUTPUT)}"
+        return Death(cause="exit_code", detail=detail, phase=phase, stack=worker.stacks.read())
     return death
 
 
@@ -211,19 +211,3 @@ def _last_words(output: Path) -> str:
         return ""
     last = next((line for line in reversed(lines) if line.strip()), "")
     return f", having printed at last {last[:SHOWN]!r}" if last else ""
-
-
-def _stack(directory: Path) -> str:
-    """What faulthandler left: the stacks at a crash or at SIGTERM, most recent call first."""
-    try:
-        stack = read_bytes(directory / STACKS, limit=2**20).decode("utf-8", "replace")
-        return without_folders(stack)[:STACK_EXCERPT]
-    except Damaged:
-        return ""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

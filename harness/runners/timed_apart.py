@@ -13,10 +13,7 @@ began after a wait, is in the ratios of each arm to itself.
 from __future__ import annotations
 
 import math
-import os
-import signal
-import subprocess
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -25,18 +22,13 @@ from harness.evidence.commit_records import SHORT
 from harness.evidence.pace import disturbed
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Block, TimingEvidence
-from harness.python_path import child_command
-from harness.runners.arm_process import Answer, ArmJob, Command
-from harness.runners.line import pair
+from harness.processes.child import start_child
+from harness.runners.arm_process import ArmAnswer, ArmJob, Command
+from harness.runners.job import ProcessFailed, answered, name_of
 from harness.runners.recorder import TIMED_PHASE, Recorder
 from harness.runners.timed_rounds import arms_of, joined_timing, timed_rounds
-from harness.system.protocol import NotAvailable
 
 ENDING_S = 10.0  # for a process to close its arm
-
-
-class ArmProcessFailed(Exception):  # noqa: N818 - what failed is the arm's, and told as such
-    """An arm's process raised, or ended; its own stack is a note."""
 
 
 def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
@@ -78,32 +70,19 @@ class ArmProcess:
     def __init__(self, arm: str, recorder: Recorder, baseline: ImportPath | None) -> None:
         self._named = f"arm {arm}" + (f" at {baseline.commit[:SHORT]}" if baseline is not None else "")
         self.least_pace = math.inf
-        self._line, theirs = pair()
-        with theirs:
-            self._process = subprocess.Popen(child_command("harness.runners.arm_process"), stdin=theirs.fileno())
-        folder = os.fsencode(recorder.directory.resolve()).hex()
-        self._line.send(ArmJob(folder=folder, arm=arm, baseline=baseline).model_dump_json())
+        self._child = start_child("harness.runners.arm_process")
+        self._child.send(ArmJob(folder=name_of(recorder.directory), arm=arm, baseline=baseline))
 
-    def do(self, command: Command) -> Answer:
-        """Let it do that, and wait. Raises ArmProcessFailed, and NotAvailable as its system does."""
-        self._line.send(command.model_dump_json())
-        message = self._line.receive(None)
-        if not message:
-            raise ArmProcessFailed(f"{self._named}: its process ended by {self._ending()}")
-        answer = Answer.model_validate_json(message)
-        if answer.obstacle is not None:
-            raise NotAvailable(answer.obstacle.message)
-        if answer.failed is not None:
-            failure = ArmProcessFailed(f"{self._named}: {answer.failed}")
-            failure.add_note(answer.stack)
-            raise failure
-        return answer
+    def do(self, command: Command) -> ArmAnswer:
+        """Let it do that, and wait. Raises ProcessFailed, and NotAvailable as its system does."""
+        self._child.send(command)
+        return answered(self._child, ArmAnswer, self._named)
 
     def block(self, number: int, position: int, steps: int) -> Block:
         """Let it time a block."""
         answer = self.do(Command(what="block", round=number, position=position, steps=steps))
         if answer.block is None or answer.least_pace is None:
-            raise ArmProcessFailed(f"{self._named}: its process told of no block")
+            raise ProcessFailed(f"{self._named}: its process told of no block")
         self.least_pace = answer.least_pace
         return answer.block
 
@@ -111,14 +90,8 @@ class ArmProcess:
         """Let it watch an untimed block, or count its graphs."""
         answer = self.do(Command(what="watch"))
         if answer.timing is None:
-            raise ArmProcessFailed(f"{self._named}: its process told of no timing")
+            raise ProcessFailed(f"{self._named}: its process told of no timing")
         return answer.timing
-
-    def _ending(self) -> str:
-        code = self._process.wait()
-        with suppress(ValueError):
-            return signal.Signals(-code).name
-        return f"exit status {code}"
 
     def __enter__(self) -> Self:
         return self
@@ -126,9 +99,4 @@ class ArmProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._line.close()  # it closes its arm, and ends
-        try:
-            self._process.wait(ENDING_S if kind is None else 0.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._child.close(ENDING_S if kind is None else 0.0)  # it closes its arm, and ends

@@ -1,35 +1,31 @@
 """A process that trains an arm over some of its steps: `python -m harness.runners.training_part`.
 
-It takes a `TrainingPart` from the line on its standard input and answers with a `PartAnswer`. Records and series it
-writes itself into the run's directory: the worker that started it waits. What does not begin with the first step is
-loaded, what does not end with the last is saved. It ends at once when that is done, as a process does that is stopped
-then: what `save` left to a thread, or to the interpreter's end, is lost.
+It takes a `TrainingPart` from the line on its standard input and answers with an `Answer`. Records and series it
+writes itself into the run's directory: the worker that started it waits (`train_elsewhere`). What does not begin with
+the first step is loaded, what does not end with the last is saved. It ends at once when that is done, as a process does
+that is stopped then: what `save` left to a thread, or to the interpreter's end, is lost.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from contextlib import suppress
 from typing import NoReturn
 
-from harness.evidence import layout
-from harness.evidence.base import Obstacle, Record
 from harness.evidence.plan_records import Run
-from harness.runners.line import Line, take_standard_input
-from harness.runners.process_end import end_process
-from harness.runners.raised import message_of, obstacle_of, stack_of
-from harness.runners.recorder import Recorder
-from harness.runners.stacks import leave_stacks
-from harness.system.protocol import NotAvailable
+from harness.evidence.run_records import ArmFailed
+from harness.processes.child import Ending, start_child
+from harness.processes.line import Line, take_standard_input
+from harness.runners.job import Answer, Job, leave
+from harness.runners.recorder import HEARTBEAT, Recorder
+from harness.runners.stacks import LeftStacks, leave_stacks
 
 
-class TrainingPart(Record):
-    """folder: of the run's evidence, its path's bytes in hexadecimal; replica: the number of this execution.
+class TrainingPart(Job):
+    """replica: the number of this execution; first, until: the steps, the second not among them.
 
-    first, until: the steps, the second not among them; seed: in the place of the workload's, and among the facts.
+    seed: in the place of the workload's, and among the facts.
     """
 
-    folder: str
     arm: str
     replica: int
     first: int = 0
@@ -37,34 +33,49 @@ class TrainingPart(Record):
     seed: int | None = None
 
 
-class PartAnswer(Record):
-    """`failed` is an exception's message; None where the steps were made, and saved where they are to be."""
+def train_elsewhere(part: TrainingPart, recorder: Recorder) -> ArmFailed | None:
+    """Wait for a process that trains this part; how the arm failed in it, None when it came to its end."""
+    recorder.phase(f"{part.arm}.{part.replica}: start a process for a part")
+    stacks = LeftStacks(recorder.directory)
+    with start_child("harness.runners.training_part") as child:
+        child.send(part)
+        answer = child.receive(Answer.model_validate_json)
+        ending = answer if isinstance(answer, Ending) else child.ended()
+    phase = _last_phase(recorder)
+    if not isinstance(answer, Answer) or (answer.failed is None and ending.code != 0):
+        what = "the process that had loaded" if part.first else "the process that was to save"
+        detail = f"{what} {ending}"
+        return ArmFailed(arm=part.arm, cause=ending.cause, detail=detail, phase=phase, stack=stacks.read())
+    if answer.failed is None:
+        return None
+    return ArmFailed(
+        arm=part.arm,
+        cause="exception",
+        detail=answer.failed,
+        phase=phase,
+        stack=answer.stack,
+        obstacle=answer.obstacle,
+    )
 
-    failed: str | None = None
-    stack: str = ""
-    obstacle: Obstacle | None = None
+
+def _last_phase(recorder: Recorder) -> str:
+    """Where that process was; its own recorder wrote it over this one's."""
+    with suppress(OSError):
+        return (recorder.directory / HEARTBEAT).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    return recorder.current_phase
 
 
 def main() -> NoReturn:
     """Load, train, save, answer, end."""
     line = take_standard_input()
     part = TrainingPart.model_validate_json(line.receive(None) or "")
-    directory = Path(os.fsdecode(bytes.fromhex(part.folder)))
-    leave_stacks(directory)
-    run = Run.model_validate_json((directory / layout.RUN).read_bytes())
-    with Recorder(directory) as recorder:
+    leave_stacks(part.directory)
+    with Recorder(part.directory) as recorder:
         try:
-            train(run, part, recorder, line)
-        except NotAvailable as error:
-            answer = PartAnswer(failed=message_of(error), obstacle=obstacle_of(error))
+            train(part.run(), part, recorder, line)
         except BaseException as error:  # a system may raise anything, SystemExit included
-            answer = PartAnswer(failed=message_of(error), stack=stack_of(error))
-    _end(line, answer)
-
-
-def _end(line: Line, answer: PartAnswer) -> NoReturn:
-    line.send(answer.model_dump_json())
-    end_process(0)
+            answer = Answer.of(error)
+    leave(line, answer)
 
 
 def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:
@@ -92,7 +103,7 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         stretch.end(Ends())
         if saves:
             save_checkpoint(training, part.arm, part.replica, recorder, steps=part.until)
-        _end(line, PartAnswer())  # before the arm is closed, which might yet write
+        leave(line, Answer())  # before the arm is closed, which might yet write
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,12 +13,15 @@ from typing import IO, Literal
 from harness.commits.checkout import Checkout
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
+from harness.processes.child import Child, Ending
+from harness.processes.line import ALONE, GO, READY, TOGETHER
 from harness.runners.compiling import is_compiling
-from harness.runners.interpreters import Interpreter
-from harness.runners.line import ALONE, GO, READY, TOGETHER, Job, NoMessage
+from harness.runners.job import name_of
 from harness.runners.output import OutputPump
 from harness.runners.recorder import HEARTBEAT
+from harness.runners.stacks import LeftStacks
 from harness.runners.turns import Turns
+from harness.runners.worker import WorkerJob
 
 POLL_S = 0.1
 TERMINATION_GRACE_S = 5.0
@@ -47,14 +48,14 @@ class Progress:
 class WatchedWorker:
     """One worker. `stop` and `resume` come from other threads than the one that watches it."""
 
-    def __init__(self, run: Run, directory: Path, interpreter: Interpreter, tell: Callable[[Progress], None]) -> None:
+    def __init__(self, run: Run, directory: Path, child: Child, tell: Callable[[Progress], None]) -> None:
         self._run, self._directory, self._tell = run, directory, tell
-        self._interpreter, self._line = interpreter, interpreter.line
-        self.process, self.started = interpreter.process, interpreter.started
+        self.child, self.started = child, child.started
+        self.stacks = LeftStacks(directory)
         self.given: float | None = None  # when it was given its run
         self.ready: float | None = None  # when it had imported what it does ahead, if it told before that
         self.stopped: list[tuple[float, float]] = []  # intervals on the monotonic clock
-        self._stopped_at = time.monotonic() if interpreter.stopped else None
+        self._stopped_at = time.monotonic() if child.stopped else None
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._beat = 0
@@ -62,29 +63,30 @@ class WatchedWorker:
         self._phase = ""
         self._heartbeat: IO[bytes] | None = None
         self._garbled = False
-        self._pump = OutputPump(interpreter.output, directory / layout.OUTPUT)
+        child.pumped = True
+        self._pump = OutputPump(child.output, directory / layout.OUTPUT)
 
     def begin(self, variables: Mapping[str, str], threads: int | None, checkout: Checkout | None = None) -> None:
-        """Give it its run; see `Job`. checkout: of the commit that its baselines are of."""
-        told = self._said(0.0) or ""
+        """Give it its run; see `WorkerJob`. checkout: of the commit that its baselines are of."""
+        told = self._said(0.0)
         if told.startswith(READY):
             self.ready = float(told.removeprefix(READY))
         self.given = self._began = self._beat_at = time.monotonic()
         # opened before its code runs: whatever becomes of the directory, this file says where it was
         self._heartbeat = (self._directory / HEARTBEAT).open("w+b")
         self._beat = self._last_beat()
-        job = Job(
-            folder=os.fsencode(self._directory.resolve()).hex(),
+        job = WorkerJob(
+            folder=name_of(self._directory),
             variables=dict(variables),
             baseline=checkout.import_path if checkout is not None else None,
             exchange=str(checkout.exchange / self._run.id) if checkout is not None else None,
             threads=threads,
         )
-        self._line.send(job.model_dump_json())
+        self.child.send(job)
 
     def end(self) -> None:
         """Kill what is left of it."""
-        self._interpreter.end()
+        self.child.close()
         self._pump.join()
         if self._heartbeat is not None:
             self._phase = self._last_phase() or self._phase
@@ -102,7 +104,7 @@ class WatchedWorker:
         """Stop its processes, if they are not."""
         with self._lock:
             if self._stopped_at is None:
-                self.process.signal_group(signal.SIGSTOP)
+                self.child.stop()
                 self._stopped_at = time.monotonic()
 
     def resume(self) -> None:
@@ -112,12 +114,12 @@ class WatchedWorker:
                 self.stopped.append((self._stopped_at, time.monotonic()))
                 self._beat_at = time.monotonic()
                 self._stopped_at = None
-                self.process.signal_group(signal.SIGCONT)
+                self.child.resume()
 
     def _check(self, stop: threading.Event | None) -> None:
         """Raises `Stopped` when asked to stop, `Ended` when the worker has ended."""
         raise_if_set(stop)
-        if self.process.poll() is not None:
+        if self.child.poll() is not None:
             raise Ended
 
     def watch(self, stop: threading.Event | None, turns: Turns) -> Overrun | None:
@@ -138,23 +140,17 @@ class WatchedWorker:
         asked = self._said(POLL_S)
         if asked == ALONE:
             turns.alone(self, lambda: self._check(stop))
-            self._line.send(GO)
+            self.child.line.send(GO)
         elif asked == TOGETHER:
             turns.together(self)
-            self._line.send(GO)
-        elif asked == "":  # the end is near: its end of the line is closed
-            try:
-                self.process.wait(POLL_S)
-            except subprocess.TimeoutExpired:
-                return
+            self.child.line.send(GO)
 
-    def _said(self, seconds: float) -> str | None:
-        """As `Line.receive`; what is no message is noted."""
-        try:
-            return self._line.receive(seconds)
-        except NoMessage:
-            self._garbled = True
-            return None
+    def _said(self, seconds: float) -> str:
+        """What the worker says in so many seconds; what is no message is noted."""
+        said = self.child.receive(str, seconds)
+        if isinstance(said, Ending):
+            self._garbled = self._garbled or said.code is None
+        return said if isinstance(said, str) else ""
 
     def _overrun(self) -> Overrun | None:
         self._observe()
@@ -173,7 +169,7 @@ class WatchedWorker:
         """Return whether its heart has not beaten for too long, and it is neither stopped nor compiles meanwhile."""
         if time.monotonic() - self._beat_at <= self._run.heartbeat_s:
             return False
-        if is_compiling(self.process.pid, self._directory):
+        if is_compiling(self.child.pid, self._directory):
             self._beat_at = time.monotonic()  # it is looked at again after as long
         self._observe()
         with self._lock:
@@ -197,11 +193,8 @@ class WatchedWorker:
         return text.partition(b"\n")[0].decode("utf-8", "replace")
 
     def _terminate(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(TERMINATION_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        self.child.terminate(TERMINATION_GRACE_S)
+        self.child.close()
 
 
 def raise_if_set(stop: threading.Event | None) -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 from time import monotonic
 
 from harness.commits.import_path import ImportPath
-from harness.evidence import layout
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised, Unavailable
 from harness.kinds import imported, probe_named
-from harness.runners.line import READY, Job, take_standard_input
+from harness.processes.line import READY, take_standard_input
+from harness.runners.job import Job
 from harness.runners.process_end import end_process
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
@@ -35,6 +35,18 @@ _TORCH_IMPORTS_LATER = "torch._dynamo"  # at the first dispatch mode or fake ten
 _RANKS = "harness.runners.ranks"  # by name, as probes are: the process that people start imports this module
 
 
+class WorkerJob(Job):
+    """A run, and what to set before it.
+
+    threads: of torch and of the libraries that heed OMP_NUM_THREADS, on the host; None: as they choose.
+    """
+
+    variables: dict[str, str]
+    baseline: ImportPath | None = None  # where the modules of arms with a commit are found
+    exchange: str | None = None  # folder of tensors that cross from that commit to the other
+    threads: int | None = None
+
+
 def main() -> int:
     """Execute the run; the exit status is 0 exactly when the evidence is complete."""
     line = take_standard_input()
@@ -44,15 +56,14 @@ def main() -> int:
     message = line.receive(None)
     if not message:
         return 0  # nobody has a run for it any more
-    job = Job.model_validate_json(message)
+    job = WorkerJob.model_validate_json(message)
     os.environ.update(job.variables)
     if job.threads is not None:
         _use_threads(job.threads)
-    directory = job.directory
-    leave_stacks(directory)
+    leave_stacks(job.directory)
     exchange = None if job.exchange is None else Path(job.exchange)
-    with Recorder(directory, line, exchange) as recorder:
-        return _execute(directory, recorder, job.baseline, job.threads)
+    with Recorder(job.directory, line, exchange) as recorder:
+        return _execute(job, recorder)
 
 
 def _import_ahead() -> None:
@@ -77,19 +88,19 @@ def _use_threads(count: int) -> None:
         sys.modules["torch"].set_num_threads(count)
 
 
-def _execute(directory: Path, recorder: Recorder, baseline: ImportPath | None, threads: int | None) -> int:
+def _execute(job: WorkerJob, recorder: Recorder) -> int:
     try:
         recorder.phase("start")
-        run = Run.model_validate_json((directory / layout.RUN).read_bytes())
+        run = job.run()
         if run.ranks > 1:
-            return _watch_ranks(run, recorder, threads)
-        if baseline is None or run.commits == {None}:
+            return _watch_ranks(run, recorder, job.threads)
+        if job.baseline is None or run.commits == {None}:
             _probe(run, recorder)
         elif len(run.commits) == 1:
-            baseline.use()
+            job.baseline.use()
             _probe(run, recorder)
         else:
-            imported(str(probe_named(run.probe).apart))(run, recorder, baseline)
+            imported(str(probe_named(run.probe).apart))(run, recorder, job.baseline)
     except NotAvailable as error:
         recorder.write(Unavailable(obstacle=obstacle_of(error)))
     except BaseException as error:  # a system may raise anything, SystemExit included

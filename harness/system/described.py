@@ -11,21 +11,20 @@ import os
 import re
 import secrets
 import select
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self
 
 from harness.commits.import_path import ImportPath
 from harness.errors import SystemResolutionError
 from harness.evidence.modules import is_harness, is_users
-from harness.processes.kept import KeptProcess
-from harness.python_path import add_working_directory, child_command, child_path
+from harness.processes.child import Ending, start_child
+from harness.processes.line import Line
+from harness.python_path import add_working_directory
 from harness.system.description_text import NotADescription, from_plain
 from harness.system.protocol import SystemDescription
 
@@ -104,62 +103,48 @@ class _Describer:
     """One process that describes systems, until it fails to answer."""
 
     def __init__(self, at: ImportPath | None) -> None:
-        requests, self._requests = _pipe()
-        self._answers, answers = _pipe()
-        self._output, output = _pipe()
         self._printed, self._received, self._seconds = b"", 0, 0.0
-        self._overran, self._forged = False, ""
-        at_commit = [] if at is None else [json.dumps(asdict(at))]
-        with requests, answers, output:
-            self._process = KeptProcess(
-                [*child_command("harness.system.describing"), str(answers.fileno()), *at_commit],
-                env={**os.environ, "PYTHONPATH": child_path(), "PYTHONHASHSEED": "0"},
-                stdin=requests,
-                stdout=output,
-                stderr=output,
-                pass_fds=[answers.fileno()],
-            )
+        self._overran = False
+        self._ended: Ending | None = None
+        self._child = start_child("harness.system.describing", kept=True)
+        self._child.line.send(json.dumps(None if at is None else asdict(at)))
 
     def ask(self, name: str, limit_s: float) -> Description | None:
         """The system's answer; None where none came, and `problem` says why."""
         number = secrets.token_hex(8)  # an answer that somebody wrote beforehand does not have it
         self._printed, self._received, began = b"", 0, time.monotonic()
-        with suppress(BrokenPipeError):
-            self._requests.write(json.dumps({"name": name, "number": number}).encode() + b"\n")
-        line = b""
-        while not line.endswith(b"\n") and (part := self._next_part(began + limit_s)):
-            line += part
+        self._child.line.send(json.dumps({"name": name, "number": number}))
+        answer = self._next(partial(_answer, name, number), began + limit_s)
         self._seconds = time.monotonic() - began
-        try:
-            return _answer(name, number, line) if line.endswith(b"\n") else None
-        except NotADescription as problem:
-            self._forged = f"an answer that the harness did not write ({problem})"
+        if isinstance(answer, Ending):
+            self._ended = answer
             return None
+        return answer
 
-    def _next_part(self, until: float) -> bytes:
-        """What comes next of an answer; nothing when no more will come, or time or output are used up."""
+    def _next(self, read: Callable[[str], Description], until: float) -> Description | Ending | None:
+        """The answer; None when none will come, or time or output are used up."""
         while (left := until - time.monotonic()) > 0 and self._received < MOST_BYTES:
-            ready = _readable([self._answers, self._output], left)
-            if self._output in ready:
+            ready = _readable([self._child.line, self._child.output], left)
+            if self._child.output in ready:
                 self._keep_printed()
-            if self._answers in ready:
-                part = os.read(self._answers.fileno(), 2**16)
-                self._received += len(part)
-                return part
+            if self._child.line in ready:
+                answer = self._child.receive(read, 0.0)
+                if answer is not None or self._child.line.ended:
+                    return answer
         self._overran = True
-        return b""
+        return None
 
     def _keep_printed(self) -> bool:
         """Read what was printed, and keep the last of it; whether there was something."""
-        printed = os.read(self._output.fileno(), 2**16)
+        printed = os.read(self._child.output.fileno(), 2**16)
         self._received += len(printed)
         self._printed = (self._printed + printed)[-(2**16) :]
         return bool(printed)
 
     def problem(self, name: str) -> SystemResolutionError:
         """Why no answer came: the process was too slow, printed without end, or has ended."""
-        if self._forged:
-            got = self._forged
+        if self._ended is not None and self._ended.code is None:
+            got = f"an answer that the harness did not write ({self._ended.problem})"
         elif self._overran:
             used_up = "no answer" if self._received < MOST_BYTES else f"more than {MOST_BYTES // 2**20} MiB of output"
             got = f"{used_up} after {self._seconds:.0f} s{self._place()}"
@@ -172,15 +157,15 @@ class _Describer:
     @property
     def lost_keeper(self) -> bool:
         """Whether a system killed the process that kept this one."""
-        return self._process.lost_keeper
+        return self._child.lost_keeper
 
     def _place(self) -> str:
         """File and line of the system's own code in which it hangs: the innermost that is in no library."""
-        self._process.terminate()  # it answers with its stack
+        self._child.terminate()  # it answers with its stack
         until = time.monotonic() + STACK_S
         frames: list[tuple[str, str]] = []
         while (left := until - time.monotonic()) > 0 and not (frames and frames[-1][0].endswith("describing.py")):
-            if _readable([self._output], left) and not self._keep_printed():
+            if _readable([self._child.output], left) and not self._keep_printed():
                 break
             frames = FRAME.findall(self._printed.decode("utf-8", "replace"))
         theirs = [frame for frame in frames if not is_harness(Path(frame[0]))]
@@ -188,37 +173,22 @@ class _Describer:
         return f" ({':'.join(own[0])})" if own else ""
 
     def _ending(self) -> str:
-        try:
-            code = self._process.wait(ENDING_S)
-        except subprocess.TimeoutExpired:
+        ending = self._child.wait(ENDING_S)
+        if ending is None:
             return "the descriptor for answers closed"
-        while _readable([self._output], 0.0) and self._keep_printed():
+        while _readable([self._child.output], 0.0) and self._keep_printed():
             pass  # its last words
-        if code >= 0:
-            return f"exit status {code}"
-        with suppress(ValueError):
-            return signal.Signals(-code).name
-        return f"signal {-code}"
-
-    def kill(self) -> None:
-        """End the process, and whatever the systems left running in it."""
-        self._process.kill()
-        for pipe in (self._requests, self._answers, self._output):
-            pipe.close()
+        return ending.name
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill()
+        """End the process, and whatever the systems left running in it."""
+        self._child.close()
 
 
-def _pipe() -> tuple[IO[bytes], IO[bytes]]:
-    reads, writes = os.pipe()
-    return open(reads, "rb", buffering=0), open(writes, "wb", buffering=0)  # noqa: PTH123
-
-
-def _readable(pipes: list[IO[bytes]], seconds: float) -> list[IO[bytes]]:
+def _readable(pipes: Sequence[Line | IO[bytes]], seconds: float) -> list[Line | IO[bytes]]:
     """Those that have something to read, or have ended, within so many seconds."""
     poller = select.poll()
     for pipe in pipes:
@@ -227,13 +197,15 @@ def _readable(pipes: list[IO[bytes]], seconds: float) -> list[IO[bytes]]:
     return [pipe for pipe in pipes if pipe.fileno() in ready]
 
 
-def _answer(name: str, number: str, line: bytes) -> Description:
+def _answer(name: str, number: str, line: str) -> Description:
     """What a line says. Raises `NotADescription` where the system wrote it itself, or it is no answer."""
     try:
         answer: Any = json.loads(line)
         if answer["number"] == number and "description" in answer:
             return from_plain(answer["description"])
         error = {key: str(answer["error"][key]) for key in ("rule", "got", "remedy")} | {"where": name}
+    except NotADescription:
+        raise
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise NotADescription(f"{type(problem).__name__}: {problem}") from problem
     if answer["number"] != number:

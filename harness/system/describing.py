@@ -1,9 +1,8 @@
-"""Describe systems in a process of its own: `python -m harness.system.describing DESCRIPTOR [IMPORT_PATH]`.
+"""Describe systems in a process of its own: `python -m harness.system.describing`.
 
-With an `ImportPath`, as JSON, it describes the systems of another commit.
-
-Reads requests from stdin, a JSON line each: a system's name and a number that nobody else knows. Answers on DESCRIPTOR,
-a JSON line each: that number, and the description or the error. What the system prints goes to stdout and stderr.
+It takes JSON from the line on its standard input, a line each. The first is an `ImportPath`, whose commit's systems are
+described, or null. Each other one is a request: a system's name and a number that nobody else knows. It answers with
+that number, and the description or the error. What the system prints goes to stdout and stderr.
 
 Importing a system executes a stranger's code: it may end this process, hang it, or change its modules. Whoever reads
 the answers (`described.py`) counts a missing one as an error.
@@ -15,7 +14,6 @@ import faulthandler
 import os
 import re
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from json import dumps, loads
@@ -26,30 +24,26 @@ from typing import Any
 from harness.commits.import_path import ImportPath
 from harness.errors import HarnessError, SystemResolutionError
 from harness.evidence.modules import is_harness, is_users
+from harness.processes.line import take_standard_input
 from harness.system.description_text import NotADescription, to_plain
 from harness.system.error_text import named, text_of
 from harness.system.resolve import resolve
 from harness.system.users_code import attribute_place
 
 MOST = 500  # characters of a message
-_write, _exit = os.write, os._exit  # a system may put something else in their places
+_exit = os._exit  # a system may put something else in its place
 
 
 def main() -> None:
     """Answer until the requests end."""
-    answers = int(sys.argv[1])
-    os.set_inheritable(answers, False)
+    line = take_standard_input()
     # asked to end because it takes too long, it leaves the stack that it hangs in
     faulthandler.register(signal.SIGTERM, os.dup(2), all_threads=False)
-    requests = os.fdopen(os.dup(0), "rb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if len(sys.argv) > 2:
-        ImportPath(**loads(sys.argv[2])).use()
-    for line in requests:
-        request = loads(line)
-        answer = dumps({"number": request["number"], **_answer(request["name"])}).encode() + b"\n"
-        while answer:
-            answer = answer[_write(answers, answer) :]
+    if at := loads(line.receive(None) or "null"):
+        ImportPath(**at).use()
+    while said := line.receive(None):
+        request = loads(said)
+        line.send(dumps({"number": request["number"], **_answer(request["name"])}))
     _exit(0)
 
 

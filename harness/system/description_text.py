@@ -18,7 +18,7 @@ MOST_ENTRIES, MOST_CHARACTERS, MOST_INTEGER = 10_000, 10_000, 2**63
 T = TypeVar("T")
 
 
-class NotADescription(Exception):  # noqa: N818 - its message is a finding, which an error will quote
+class NotADescription(ValueError):  # noqa: N818 - its message is a finding, which an error will quote
     """The field that is not as `SystemDescription` says, and what was found there."""
 
 

@@ -81,4 +81,4 @@ def test_workers_are_told_where_caches_lie(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     monkeypatch.setattr("os.access", lambda *_: False)
-    assert interpreters._environment()["TRITON_CACHE_DIR"] == str(_private(temporary) / "triton/cache")
+    assert interpreters._variables()["TRITON_CACHE_DIR"] == str(_private(temporary) / "triton/cache")

@@ -10,7 +10,7 @@ import warm_start
 from claims_in_process import judged
 
 from harness.judge.verdict import Verdict
-from harness.runners import part_elsewhere
+from harness.processes import child
 
 STEPS, SAVE_AT, EVERY = 12, 6, 3
 COMMON = {"id": "CLAIM", "title": "t", "why": "w", "if_fails": "f", "judged_on": ["w"], "candidate": "plain"}
@@ -39,4 +39,4 @@ def fork_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     They have one thread, as this process must: sums in another order have other bits.
     """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(part_elsewhere, "subprocess", warm_start.Subprocess())
+    monkeypatch.setattr(child, "subprocess", warm_start.Subprocess())

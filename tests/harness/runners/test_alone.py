@@ -6,7 +6,7 @@ import io
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from run_builders import stand_in_run
@@ -15,9 +15,9 @@ from waiting import LIMIT_S
 from harness.evidence.files import read_model
 from harness.evidence.run_records import ArmFailed
 from harness.evidence.worker_times import ProcessTimes
+from harness.processes.child import Child
+from harness.processes.line import pair
 from harness.runners import watched_worker
-from harness.runners.interpreters import Interpreter
-from harness.runners.line import pair
 from harness.runners.remaining import without_the_arm
 from harness.runners.supervisor import Company, execute
 from harness.runners.watched_worker import WatchedWorker
@@ -49,11 +49,21 @@ class Process:
 
     pid = -1
 
+    def __init__(self) -> None:
+        self.stdout = io.BytesIO()
+
     def poll(self) -> None:
         """It has not ended."""
 
-    def signal_group(self, _number: int) -> None:
+    def send_signal(self, _number: int) -> None:
         """It takes any signal."""
+
+    def kill(self) -> None:
+        """It ends."""
+
+    def wait(self) -> int:
+        """It has ended."""
+        return 0
 
 
 @pytest.mark.parametrize(("wall_limit_s", "heartbeat_s", "overrun"), [(9, 99, "wall_limit"), (99, 9, "heartbeat")])
@@ -64,11 +74,9 @@ def test_a_limit_counts_no_second_in_which_a_worker_is_stopped(
     monkeypatch.setattr(watched_worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(watched_worker, "is_compiling", lambda *_of_no_process: False)
     ours, theirs = pair()
-    interpreter = SimpleNamespace(
-        line=ours, process=Process(), output=io.BytesIO(), started=0.0, stopped=False, end=ours.close
-    )
+    child = Child(cast("Any", Process()), ours, started=0.0)
     run = stand_in_run("ticks", wall_limit_s=wall_limit_s, heartbeat_s=heartbeat_s)
-    worker = WatchedWorker(run, tmp_path, cast("Interpreter", interpreter), lambda _progress: None)
+    worker = WatchedWorker(run, tmp_path, child, lambda _progress: None)
     with theirs:
         worker.begin({}, None)
         now[0] = 5.0

@@ -18,11 +18,6 @@ from harness.runners.supervisor import execute
 
 ROOT = Path(__file__).parents[3]
 LOST = [*STREAMS, "closed itself"]
-# where a process ends that the worker has started: a part of a training, a rank
-ENDS = {
-    "training_part": "training_part._end(Nobody(), training_part.PartAnswer())",
-    "rank": "rank._end(Nobody(), rank.RankAnswer(at=1.0))",
-}
 ADAPTER = """
 from harness.system.step_function import StepFunction, StepFunctionSystem
 
@@ -99,14 +94,14 @@ def test_a_run_is_complete_without_its_streams(tmp_path: Path, lost: str, stream
 
 
 @pytest.mark.parametrize("lost", LOST)
-@pytest.mark.parametrize("module", ENDS)
-def test_a_process_of_a_worker_ends_as_it_was_to(module: str, lost: str) -> None:
+def test_a_process_of_a_worker_ends_as_it_was_to(lost: str) -> None:
+    """Such as a part of a training, or a rank."""
     streams = "sys.stdout.close(); sys.stderr.close()"
     if lost in STREAMS:
         streams = f"sys.stdout, sys.stderr = STREAMS[{lost!r}](), STREAMS[{lost!r}]()"
     program = (
-        f"import sys; from lost_streams import STREAMS; from harness.runners import {module}\n"
-        f"class Nobody:\n    def send(self, text): pass\n{streams}\n{ENDS[module]}\n"
+        f"import sys; from lost_streams import STREAMS; from harness.runners import job\n"
+        f"class Nobody:\n    def send(self, text): pass\n{streams}\njob.leave(Nobody(), job.Answer())\n"
     )
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
     done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, check=False)

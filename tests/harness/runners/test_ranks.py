@@ -135,9 +135,9 @@ def test_marks_are_read_where_another_process_writes_them(tmp_path: Path) -> Non
 
 
 def standing(number: int, *, awaited: float = 0.0, stopped: float = 0.0) -> Any:
-    process = SimpleNamespace(send_signal=lambda _: None, terminate=lambda: None, wait=lambda _: None)
+    child = SimpleNamespace(resume=lambda: None, terminate=lambda _grace_s: None)
     own = {"position": Position(1, 2, 4, 5 - number), "awaited": awaited, "is_stopped": stopped, "number": number}
-    return SimpleNamespace(**own, process=process, stack=lambda: "a stack")
+    return SimpleNamespace(**own, child=child, stack=lambda: "a stack")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_rank_that_others_wait_for_is_named_with_its_stack(last: Any, message:
 
 def test_only_a_rank_that_is_behind_another_and_stands_still_is_waited_for(tmp_path: Path) -> None:
     rank = ranks._Rank.__new__(ranks._Rank)
-    rank.marks, rank.process = new_marks(tmp_path / "marks"), cast("Any", SimpleNamespace(pid=0))
+    rank.marks, rank.child = new_marks(tmp_path / "marks"), cast("Any", SimpleNamespace(pid=0))
     rank.position, rank.awaited, rank.is_stopped, rank.answer = Position(), 0.0, 0.0, None
     ahead = Position(1, 0, 1, 0)
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 import warm_start
@@ -24,8 +25,9 @@ from warm_start import Forked
 
 from harness.contract.schema import Contract
 from harness.evidence.plan_records import Run
+from harness.processes.child import Child
+from harness.processes.kept import KeptProcess
 from harness.runners import interpreters
-from harness.runners.interpreters import Interpreter
 from harness.runners.plan import plan
 from harness.runners.supervisor import execute
 from harness.system.resolve import resolve
@@ -52,7 +54,7 @@ def series_below(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def waiting() -> Interpreter:
+def waiting() -> Child:
     """A worker that waits for a run."""
     return interpreters.start()
 
@@ -61,28 +63,28 @@ def parent_group_and_session(process: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1:4]]
 
 
-def test_a_worker_leads_its_session_below_its_own_keeper(waiting: Interpreter) -> None:
-    process = waiting.process
+def test_a_worker_leads_its_session_below_its_own_keeper(waiting: Child) -> None:
+    process = cast("KeptProcess", waiting.process)
     keeper = process._keeper
     assert isinstance(keeper, Forked)
     assert parent_group_and_session(process.pid) == [keeper.pid, process.pid, process.pid]
     assert parent_group_and_session(keeper.pid)[1:] == [keeper.pid, keeper.pid]
-    waiting.discard()
+    waiting.close()
 
 
-def test_its_exit_code_and_its_signal_are_told(waiting: Interpreter) -> None:
+def test_its_exit_code_and_its_signal_are_told(waiting: Child) -> None:
     waiting.line.close()  # nobody has a run for it
     assert waiting.process.wait() == 0
-    waiting.discard()
+    waiting.close()
     killed = interpreters.start()
-    killed.discard()
+    killed.close()
     assert killed.process.returncode == -9
 
 
-def test_no_handler_of_its_keeper_takes_its_signals(waiting: Interpreter) -> None:
+def test_no_handler_of_its_keeper_takes_its_signals(waiting: Child) -> None:
     waiting.process.terminate()
     assert waiting.process.wait(LIMIT_S) == -15
-    waiting.discard()
+    waiting.close()
 
 
 @pytest.mark.slow

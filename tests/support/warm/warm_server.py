@@ -28,8 +28,7 @@ import warm_start
 AHEAD = {
     "workers": (
         *("torch", "torch.optim", "torch._dynamo", "harness.runners.paired", "harness.runners.ranks"),
-        "harness.runners.part_elsewhere",
-        "harness.processes.keeper",
+        *("harness.runners.training_part", "harness.processes.child", "harness.processes.keeper"),
     ),
     # and processes that describe systems, and workers whose probe needs no torch
     "commands": (

@@ -33,7 +33,7 @@ WARM = ("harness.runners.worker", "harness.runners.rank", "harness.runners.train
 TORCH = ("benchmarks.peer_worker", "reference_impl.offline_compiler")  # without a keeper
 JOB, TASK = "submitit.local._local", "submitit.core._submit"  # of a fleet: its jobs, and below each what it executes
 # of `subprocess`
-USERS = ("harness.processes.kept", "harness.runners.part_elsewhere", "harness.runners.ranks", "submitit.local.local")
+USERS = ("harness.processes.kept", "harness.processes.child", "submitit.local.local")
 
 
 def path_of_commands(*more: str | Path) -> str:

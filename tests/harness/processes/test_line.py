@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
-from harness.runners import line
-from harness.runners.line import Line, NoMessage, pair
+from harness.processes import line
+from harness.processes.line import Line, NoMessage, pair
 
 
 @pytest.fixture
@@ -43,8 +42,8 @@ def test_the_seconds_are_those_of_a_whole_line(
         theirs.sendall(b".")
         return [ours], [], []
 
-    monkeypatch.setattr(line, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(line, "select", SimpleNamespace(select=look))
+    monkeypatch.setattr(line, "monotonic", lambda: now[0])
+    monkeypatch.setattr(line, "select", look)
     assert ours.receive(4.5) is None
 
 

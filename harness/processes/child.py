@@ -1,0 +1,211 @@
+"""A Python process of the harness that this one starts: how it begins, what the two say, and how it ends.
+
+What one sends the other is a line of text (`line.py`), mostly a model as JSON. A child that ends, or writes something
+else, gives an `Ending` in the place of an answer.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from types import MappingProxyType, TracebackType
+from typing import IO, Literal, Protocol, Self, TypeVar, cast
+
+from harness.processes.kept import KeptProcess
+from harness.processes.line import Line, pair
+
+LOOK_S = 1.0  # between two looks whether a child lives whose line an own child of it holds open
+T = TypeVar("T")
+
+
+class Message(Protocol):
+    """A model, as pydantic has it."""
+
+    def model_dump_json(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child came to its end. code: as `subprocess` has it; None for a child that wrote what is no message.
+
+    problem: what is wrong with that.
+    """
+
+    code: int | None
+    problem: str = ""
+
+    @property
+    def cause(self) -> Literal["signal", "exit_code", "exception"]:
+        if self.code is None:
+            return "exception"
+        return "signal" if self.code < 0 else "exit_code"
+
+    @property
+    def name(self) -> str:
+        """The name of the signal, the exit status, or the problem."""
+        if self.code is None:
+            return self.problem
+        if self.code >= 0:
+            return f"exit status {self.code}"
+        with suppress(ValueError):
+            return signal.Signals(-self.code).name
+        return f"signal {-self.code}"  # of the real-time signals two have a name
+
+    def __str__(self) -> str:
+        match self.cause:
+            case "signal":
+                return f"ended by {self.name}"
+            case "exit_code":
+                return f"ended with {self.name} before it was done"
+            case _:
+                return "wrote on the harness's own line what is no message"
+
+
+@dataclass
+class Child:
+    """A child as its parent sees it; a context manager that ends it."""
+
+    process: KeptProcess | subprocess.Popen[bytes]
+    line: Line
+    started: float  # on the machine's monotonic clock
+    stopped: bool = False
+    pumped: bool = False  # whether something else reads the output to its end, and closes it
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def lost_keeper(self) -> bool:
+        """Whether a kept child, or something else, killed its keeper."""
+        return isinstance(self.process, KeptProcess) and self.process.lost_keeper
+
+    @property
+    def output(self) -> IO[bytes]:
+        """The read end of what a kept child prints."""
+        return cast("IO[bytes]", self.process.stdout)
+
+    def send(self, message: Message) -> None:
+        """Send a model; one that the child does not live to read is lost."""
+        self.line.send(message.model_dump_json())
+
+    def receive(self, read: Callable[[str], T], timeout: float | None = None) -> T | Ending | None:
+        """Return what the child says next, None where nothing comes in so many seconds (None: it waits).
+
+        read: makes a message of a line; it raises ValueError, as pydantic does, where the line is none.
+        """
+        until = math.inf if timeout is None else monotonic() + timeout
+        while True:
+            ended = self.poll()  # before the look at the line: all that the child sent before its end is there then
+            try:
+                said = self.line.receive(max(0.0, min(LOOK_S, until - monotonic())))
+                if said is not None and not self.line.ended:
+                    return read(said)
+            except ValueError as problem:
+                return Ending(None, str(problem))
+            if ended is not None or monotonic() >= until:
+                return ended
+            if self.line.ended:  # the child's own end is near
+                return self.wait(None if timeout is None else until - monotonic())
+
+    def poll(self) -> Ending | None:
+        """Return how the child ended; None while it runs."""
+        code = self.process.poll()
+        return None if code is None else Ending(code)
+
+    def wait(self, timeout: float | None = None) -> Ending | None:
+        """Wait for the end of the child; None where it still runs after so many seconds (None: it waits)."""
+        with suppress(subprocess.TimeoutExpired):
+            return Ending(self.process.wait(timeout))
+        return self.poll()
+
+    def ended(self) -> Ending:
+        """Wait for the end of the child, however long that takes."""
+        return Ending(self.process.wait())
+
+    def stop(self) -> None:
+        """Stop the child; of one that is kept its whole group."""
+        self._signal(signal.SIGSTOP)
+        self.stopped = True
+
+    def resume(self) -> None:
+        """Let the child go on."""
+        self._signal(signal.SIGCONT)
+        self.stopped = False
+
+    def _signal(self, number: int) -> None:
+        if isinstance(self.process, KeptProcess):
+            self.process.signal_group(number)
+        else:
+            self.process.send_signal(number)
+
+    def terminate(self, grace_s: float = 0.0) -> None:
+        """Send SIGTERM, at which a child leaves its stack, and wait so many seconds for its end."""
+        self.process.terminate()
+        self.wait(grace_s)
+
+    def close(self, grace_s: float = 0.0) -> None:
+        """End the child, and of one that is kept all that came of it.
+
+        grace_s: for the child to end by itself, once its line is closed.
+        """
+        if grace_s:
+            self.line.close()
+            self.wait(grace_s)
+        self.process.kill()
+        self.process.wait()
+        self.line.close()
+        if isinstance(self.process, KeptProcess) and not self.pumped:
+            self.output.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def start_child(
+    module: str, *arguments: str, kept: bool = False, variables: Mapping[str, str] = MappingProxyType({})
+) -> Child:
+    """Start `python -m module`, with a line to it on its standard input; `variables` come on top of this process's.
+
+    kept: it leads a session below a keeper, finds the modules that this process finds, and its output is read here.
+    Else it is of this process's group, with this process's streams: what stops or ends the group stops or ends it.
+    """
+    line, theirs = pair()
+    started = monotonic()
+    command, environment = [*child_command(module), *arguments], {**os.environ, **variables}
+    process: KeptProcess | subprocess.Popen[bytes]
+    with theirs:
+        if kept:
+            process = KeptProcess(
+                command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**environment, "PYTHONPATH": child_path(), "PYTHONHASHSEED": "0"},
+            )
+        else:
+            process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment)
+    return Child(process, line, started)
+
+
+def child_command(module: str) -> list[str]:
+    """Start `module` so that it looks for modules where PYTHONPATH says, and not first in the working directory."""
+    return [sys.executable, "-P", "-m", module]
+
+
+def child_path() -> str:
+    """PYTHONPATH of a process that is to find what this one finds, however that came to be on the path."""
+    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
