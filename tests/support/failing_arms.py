@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+from sockets import write_to_sockets
 from step_function_systems import Descending
 from torch import Tensor
 
@@ -59,6 +60,9 @@ def misbehave(how: str) -> Any:
         case "removes":
             files = [os.path.realpath(f"/proc/self/fd/{number}") for number in range(3, 64)]
             shutil.rmtree(next(Path(file) for file in files if file.endswith("records.jsonl")).parent)
+        case "garbles":
+            write_to_sockets(b"...\n")
+            time.sleep(600)
         case "hangs":
             time.sleep(600)
     return 0.5  # no tensor

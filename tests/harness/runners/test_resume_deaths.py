@@ -58,6 +58,10 @@ ENDS = {
     "save killed": ("worker_signal", "plain.0: save earlier: the process that was to save ended by SIGKILL"),
     "save raises": ("worker_exception", "plain.0: save earlier: "),
     "save leaves": ("worker_exit_code", "plain.0: save earlier: the process that was to save ended with exit status 0"),
+    "save garbles": (
+        "worker_exception",
+        "plain.0: save earlier: the process that was to save wrote on the harness's own line what is no message",
+    ),
     "save unavailable": ("not_available", "this arm needs a part that is not here"),
     "load killed": ("worker_signal", "died in phase plain.1: load: SIGKILL"),
     "load raises": ("worker_exception", "died in phase plain.1: load: "),
