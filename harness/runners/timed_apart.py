@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
 
 from harness.commits.import_path import ImportPath
 from harness.evidence.commit_records import SHORT
@@ -37,7 +35,7 @@ def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
     order = (reference, candidate) if run.process % 2 == 0 else (candidate, reference)
     with ExitStack() as stack:
         arms = {
-            name: stack.enter_context(ArmProcess(name, recorder, baseline if planned.commit is not None else None))
+            name: ArmProcess(name, recorder, baseline if planned.commit is not None else None, stack)
             for name, planned in run.arms.items()
         }
         for what in ("open", "warm_up"):
@@ -61,16 +59,18 @@ def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
             arms[name].do(Command(what="finish"))
         with recorder.alone():
             seen = [arms[name].timing() for name in order]
+        for name in order:
+            arms[name].close()
         recorder.write(joined_timing(run, blocks, seen))
 
 
 class ArmProcess:
-    """One arm's process; a context manager that ends it."""
+    """One arm's process, which ends with `stack` at the latest."""
 
-    def __init__(self, arm: str, recorder: Recorder, baseline: ImportPath | None) -> None:
+    def __init__(self, arm: str, recorder: Recorder, baseline: ImportPath | None, stack: ExitStack) -> None:
         self._named = f"arm {arm}" + (f" at {baseline.commit[:SHORT]}" if baseline is not None else "")
         self.least_pace = math.inf
-        self._child = start_child("harness.runners.arm_process")
+        self._child = stack.enter_context(start_child("harness.runners.arm_process"))
         self._child.send(ArmJob(folder=name_of(recorder.directory), arm=arm, baseline=baseline))
 
     def do(self, command: Command) -> ArmAnswer:
@@ -93,10 +93,6 @@ class ArmProcess:
             raise ProcessFailed(f"{self._named}: its process told of no timing")
         return answer.timing
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._child.close(ENDING_S if kind is None else 0.0)  # it closes its arm, and ends
+    def close(self) -> None:
+        """Let it close its arm, and end."""
+        self._child.close(ENDING_S)

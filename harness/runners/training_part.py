@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NoReturn
 
+from harness.evidence.base import Cause
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import ArmFailed
 from harness.processes.child import Ending, start_child
@@ -41,18 +42,17 @@ def train_elsewhere(part: TrainingPart, recorder: Recorder) -> ArmFailed | None:
         child.send(part)
         answer = child.receive(Answer.model_validate_json)
         ending = answer if isinstance(answer, Ending) else child.ended()
-    phase = _last_phase(recorder)
+    cause: Cause = "exception"
     if not isinstance(answer, Answer) or (answer.failed is None and ending.code != 0):
         what = "the process that had loaded" if part.first else "the process that was to save"
-        detail = f"{what} {ending}"
-        return ArmFailed(arm=part.arm, cause=ending.cause, detail=detail, phase=phase, stack=stacks.read())
+        answer, cause = Answer(failed=f"{what} {ending}", stack=stacks.read()), ending.cause
     if answer.failed is None:
         return None
     return ArmFailed(
         arm=part.arm,
-        cause="exception",
+        cause=cause,
         detail=answer.failed,
-        phase=phase,
+        phase=_last_phase(recorder),
         stack=answer.stack,
         obstacle=answer.obstacle,
     )

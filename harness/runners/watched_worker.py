@@ -130,7 +130,8 @@ class WatchedWorker:
                 self._listen(stop, turns)
                 overrun = self._overrun()
                 if overrun is not None:
-                    self._terminate()
+                    self.child.terminate(TERMINATION_GRACE_S)
+                    self.child.close()
                     return overrun
         except Ended:
             return "output_limit" if self._pump.exceeded else None
@@ -191,10 +192,6 @@ class WatchedWorker:
     def _last_phase(self) -> str:
         text = b"" if self._heartbeat is None else os.pread(self._heartbeat.fileno(), 4096, 0)
         return text.partition(b"\n")[0].decode("utf-8", "replace")
-
-    def _terminate(self) -> None:
-        self.child.terminate(TERMINATION_GRACE_S)
-        self.child.close()
 
 
 def raise_if_set(stop: threading.Event | None) -> None:

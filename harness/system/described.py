@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from harness.commits.import_path import ImportPath
 from harness.errors import SystemResolutionError
 from harness.evidence.modules import is_harness, is_users
-from harness.processes.child import Ending, start_child
+from harness.processes.child import Child, Ending, start_child
 from harness.processes.line import Line
 from harness.python_path import add_working_directory
 from harness.system.description_text import NotADescription, from_plain
@@ -73,7 +73,9 @@ def _ask(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[st
     answers: dict[str, Description] = {}
     waiting = list(names)
     while waiting:
-        with _Describer(at) as describer:
+        with start_child("harness.system.describing", kept=True) as child:
+            child.line.send(json.dumps(None if at is None else asdict(at)))
+            describer = _Describer(child)
             answered: dict[str, Description] = {}
             for name in waiting:
                 answer = describer.ask(name, limit_s)
@@ -81,9 +83,9 @@ def _ask(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[st
                     answered[name] = answer or describer.problem(name)
                 if answer is None:
                     break
-        if describer.lost_keeper and len(answered) > 1:
+        if child.lost_keeper and len(answered) > 1:
             answered = {name: _ask([name], limit_s, at)[name] for name in answered}
-        elif describer.lost_keeper:
+        elif child.lost_keeper:
             answered = {name: _error(name, "a process that killed its parent") for name in answered}
         answers |= answered
         waiting = [name for name in waiting if name not in answers]
@@ -102,12 +104,11 @@ def _error(name: str, got: str) -> SystemResolutionError:
 class _Describer:
     """One process that describes systems, until it fails to answer."""
 
-    def __init__(self, at: ImportPath | None) -> None:
+    def __init__(self, child: Child) -> None:
+        self._child = child
         self._printed, self._received, self._seconds = b"", 0, 0.0
         self._overran = False
         self._ended: Ending | None = None
-        self._child = start_child("harness.system.describing", kept=True)
-        self._child.line.send(json.dumps(None if at is None else asdict(at)))
 
     def ask(self, name: str, limit_s: float) -> Description | None:
         """The system's answer; None where none came, and `problem` says why."""
@@ -154,11 +155,6 @@ class _Describer:
             got += f", having printed at last {printed[-SHOWN:]!r}" if printed else ""
         return _error(name, got)
 
-    @property
-    def lost_keeper(self) -> bool:
-        """Whether a system killed the process that kept this one."""
-        return self._child.lost_keeper
-
     def _place(self) -> str:
         """File and line of the system's own code in which it hangs: the innermost that is in no library."""
         self._child.terminate()  # it answers with its stack
@@ -179,13 +175,6 @@ class _Describer:
         while _readable([self._child.output], 0.0) and self._keep_printed():
             pass  # its last words
         return ending.name
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the process, and whatever the systems left running in it."""
-        self._child.close()
 
 
 def _readable(pipes: Sequence[Line | IO[bytes]], seconds: float) -> list[Line | IO[bytes]]:
