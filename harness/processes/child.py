@@ -22,7 +22,7 @@ from typing import IO, Literal, Protocol, Self, TypeVar, cast
 from harness.processes.kept import KeptProcess
 from harness.processes.line import Line, pair
 
-LOOK_S = 1.0  # between two looks whether a child lives whose line an own child of it holds open
+LOOK_S = 10.0  # between two looks whether a child lives: its line stays open while a fork of it holds it
 T = TypeVar("T")
 
 

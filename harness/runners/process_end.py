@@ -15,14 +15,9 @@ _exit = os._exit  # a system may put something else in its place
 _STREAMS = ("stdout", "__stdout__", "stderr", "__stderr__")  # behind what stands there now are the interpreter's own
 
 
-def flush_streams() -> None:
-    """What was printed so far goes where it belongs, as far as the streams let it."""
-    for name in _STREAMS:
-        with suppress(BaseException):
-            getattr(sys, name).flush()
-
-
 def end_process(status: int) -> NoReturn:
     """End without the interpreter's own end: a crash while CUDA tears down must not void what was recorded."""
-    flush_streams()
+    for name in _STREAMS:  # what was printed so far goes where it belongs, as far as the streams let it
+        with suppress(BaseException):
+            getattr(sys, name).flush()
     _exit(status)

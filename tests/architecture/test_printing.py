@@ -13,8 +13,6 @@ PRINTS = "harness/standard_streams.py"
 # What these write goes to a parent process that reads it: it is a pipe, and never a terminal.
 TO_A_PARENT = {
     "harness/runners/worker.py": "the evidence of a worker's own words, kept by its supervisor",
-    "harness/runners/step_memory.py": "the answer to its parent",
-    "harness/system/describing.py": "the answer to its parent",
     "harness/processes/keeper.py": "what its parent is told of the process",
 }
 ALONE = "harness/commands/found_first.py"  # the line of a harness that cannot import what escapes; it escapes its own

@@ -44,6 +44,7 @@ ENDS = {
 @pytest.fixture(params=[False, True], ids=["plain", "kept"])
 def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Child]:
     def started(program: str) -> Child:
+        monkeypatch.setattr(child, "LOOK_S", 0.1)
         monkeypatch.setattr(child, "child_command", lambda _module: [sys.executable, "-c", f"{BEGIN}{program}"])
         return start_child("program", kept=request.param)
 
