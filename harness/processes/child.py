@@ -1,6 +1,6 @@
-"""A Python process of the harness that this one starts: how it begins, what the two say, and how it ends.
+"""A Python process of the harness that this one starts: its begin, its messages and its end.
 
-What one sends the other is a line of text (`line.py`), mostly a model as JSON. A child that ends, or writes something
+A message is a line of text (`line.py`), mostly a model as JSON. A child that ends, or writes something
 else, gives an `Ending` in the place of an answer.
 """
 
@@ -22,7 +22,8 @@ from typing import IO, Literal, Protocol, Self, TypeVar, cast
 from harness.processes.kept import KeptProcess
 from harness.processes.line import Line, pair
 
-LOOK_S = 10.0  # between two looks whether a child lives: its line stays open while a fork of it holds it
+# Seconds between two looks whether a child lives: its line stays open while a fork of it holds it.
+LOOK_S = 10.0
 T = TypeVar("T")
 
 
@@ -34,9 +35,10 @@ class Message(Protocol):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child came to its end. code: as `subprocess` has it; None for a child that wrote what is no message.
+    """How a child came to its end.
 
-    problem: what is wrong with that.
+    code: as `subprocess` has it; None for a child that wrote what is no message. problem: what is wrong
+    with that.
     """
 
     code: int | None
@@ -98,13 +100,14 @@ class Child:
         self.line.send(message.model_dump_json())
 
     def receive(self, read: Callable[[str], T], timeout: float | None = None) -> T | Ending | None:
-        """Return what the child says next, None where nothing comes in so many seconds (None: it waits).
+        """Return the child's next message or its end; None where neither comes in `timeout` seconds.
 
         read: makes a message of a line; it raises ValueError, as pydantic does, where the line is none.
+        timeout: None waits.
         """
         until = math.inf if timeout is None else monotonic() + timeout
         while True:
-            ended = self.poll()  # before the look at the line: all that the child sent before its end is there then
+            ended = self.poll()  # first: whatever a child sent before its end is on the line then
             try:
                 said = self.line.receive(max(0.0, min(LOOK_S, until - monotonic())))
                 if said is not None and not self.line.ended:
@@ -122,7 +125,7 @@ class Child:
         return None if code is None else Ending(code)
 
     def wait(self, timeout: float | None = None) -> Ending | None:
-        """Wait for the end of the child; None where it still runs after so many seconds (None: it waits)."""
+        """Wait for the end of the child; None where it still runs after `timeout` seconds."""
         with suppress(subprocess.TimeoutExpired):
             return Ending(self.process.wait(timeout))
         return self.poll()
@@ -178,10 +181,11 @@ class Child:
 def start_child(
     module: str, *arguments: str, kept: bool = False, variables: Mapping[str, str] = MappingProxyType({})
 ) -> Child:
-    """Start `python -m module`, with a line to it on its standard input; `variables` come on top of this process's.
+    """Start `python -m module` with a line to it on its standard input.
 
-    kept: it leads a session below a keeper, finds the modules that this process finds, and its output is read here.
-    Else it is of this process's group, with this process's streams: what stops or ends the group stops or ends it.
+    kept: the child leads a session below a keeper, finds the modules that this process finds, and its
+    output is read here. Other children are of this process's group, with this process's streams: what
+    stops or ends the group stops or ends them. variables: of the environment, next to this process's.
     """
     line, theirs = pair()
     started = monotonic()
@@ -202,10 +206,10 @@ def start_child(
 
 
 def child_command(module: str) -> list[str]:
-    """Start `module` so that it looks for modules where PYTHONPATH says, and not first in the working directory."""
+    """Return the command that starts `module`; it does not look into the working directory first."""
     return [sys.executable, "-P", "-m", module]
 
 
 def child_path() -> str:
-    """PYTHONPATH of a process that is to find what this one finds, however that came to be on the path."""
+    """Return the PYTHONPATH of a process that is to find the modules that this one finds."""
     return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

@@ -1,5 +1,6 @@
-"""The line between a process and one that it started: a socket on the child's standard input, a line of text a message.
+"""The line between a process and its child: a socket on the child's standard input.
 
+A message is a line of text.
 A worker asks its supervisor to be `ALONE`, and later says `TOGETHER`; each is answered with `GO`.
 """
 

@@ -17,7 +17,10 @@ from harness.system.protocol import NotAvailable
 
 
 class Job(Record):
-    """folder: of the run's evidence, its path's bytes in hexadecimal; a path need be no text that JSON can hold."""
+    """A job in a run's folder.
+
+    folder: its path's bytes in hexadecimal; a path need be no text that JSON can hold.
+    """
 
     folder: str
 
@@ -36,7 +39,7 @@ def name_of(directory: Path) -> str:
 
 
 class Answer(Record):
-    """What came of a job: `failed` is an exception's message, None where all was done that was asked."""
+    """What came of a job. failed: an exception's message; None where all was done."""
 
     failed: str | None = None
     stack: str = ""
@@ -66,7 +69,7 @@ class ProcessFailed(Exception):  # noqa: N818 - what failed is the system's
 def answered(child: Child, model: type[Answered], named: str, limit_s: float | None = None) -> Answered:
     """Wait for a child's answer. Raises `ProcessFailed`, and NotAvailable as the child's system does.
 
-    named: what the child is, for the message. limit_s: None for a child that waits with its supervisor's limits.
+    named: what the child is, for the message. limit_s: None where the run's limits are the child's.
     """
     answer = child.receive(model.model_validate_json, limit_s)
     if answer is None:

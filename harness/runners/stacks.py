@@ -37,15 +37,16 @@ def leave_stacks(directory: Path) -> None:
 
 
 class LeftStacks:
-    """What faulthandler leaves of a process that begins now, in a file to which others may have written before it."""
+    """The stacks of a process that begins now, in a file that may hold those of an earlier one."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / STACKS
         self._begin = len(self._bytes())
 
     def read(self) -> str:
-        """Return the stacks at a crash or at SIGTERM, most recent call first, without this machine's folders."""
-        return without_folders(self._bytes()[self._begin :].decode("utf-8", "replace"))[:STACK_EXCERPT]
+        """Return the stacks at a crash or at SIGTERM, most recent call first."""
+        text = self._bytes()[self._begin :].decode("utf-8", "replace")
+        return without_folders(text)[:STACK_EXCERPT]
 
     def _bytes(self) -> bytes:
         with suppress(Damaged):

@@ -35,7 +35,7 @@ class TrainingPart(Job):
 
 
 def train_elsewhere(part: TrainingPart, recorder: Recorder) -> ArmFailed | None:
-    """Wait for a process that trains this part; how the arm failed in it, None when it came to its end."""
+    """Train this part in a process of its own; return how the arm failed there, None if it did not."""
     recorder.phase(f"{part.arm}.{part.replica}: start a process for a part")
     stacks = LeftStacks(recorder.directory)
     with start_child("harness.runners.training_part") as child:

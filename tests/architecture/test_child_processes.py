@@ -1,4 +1,4 @@
-"""The harness starts Python processes of its own, and names the signal that ended one, in `harness.processes.child`."""
+"""One module starts the harness's own Python processes, and names the signal that ended one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CHILD = "harness.processes.child"
 GIT, SLURM = "git, which is no Python of the harness", "Slurm's own commands"
 EXEMPT = {
     "harness.processes.kept": "the keeper under which `child` starts a process",
-    "harness.processes.keeper": "becomes the command that it keeps, and imports nothing of the harness",
+    "harness.processes.keeper": "becomes the command that it keeps, and imports nothing",
     "harness.commits.repository": GIT,
     "harness.evidence.git": GIT,
     "harness.fleet.engines": SLURM,
-    "harness.fleet.job": "the command `harness` as a person starts it: no model crosses, and its output is a file",
+    "harness.fleet.job": "the command `harness` as a person starts it: no model crosses",
 }
 STARTS = {"Popen", "KeptProcess", "check_call", "check_output", "getoutput", "fork", "forkpty"}
 STARTERS = ("exec", "spawn", "posix_spawn")  # what such functions of `os` begin with
@@ -26,7 +26,7 @@ HARNESS = [path for path in SOURCES if module_name(path).startswith("harness")]
 
 
 def own_ways(source: str) -> Iterator[str]:
-    """Yield `line: text` for each start of a process, each command of this Python and each name of a signal."""
+    """Yield `line: text` for each start of a process, command of this Python and name of a signal."""
     for node in ast.walk(ast.parse(source)):
         if _starts(node) or _is_a_command(node) or _names_a_signal(node):
             yield f"{node.lineno}: {ast.unparse(node).splitlines()[0][:80]}"  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A child's answer, or how the child came to its end: nothing that a child does raises in its parent, or hangs it."""
+"""A child answers or comes to an end: nothing that it does raises in its parent, or hangs it."""
 
 from __future__ import annotations
 
