@@ -2,13 +2,25 @@
 
     python scripts/compare_commits.py BASE [HEAD] [--only SECTION ...] [--out FOLDER]
 
-HEAD is the working tree, uncommitted changes too, unless it is named. Both answer on this machine, by this Python:
+HEAD is the working tree, with its uncommitted changes, unless a commit is named. Both are asked on this
+machine, by this Python. The sections:
 
-    judge      status, reason, figures in order and denominators of every case in the tests' tables
-    published  the same of every published run judged again, and the rows of published drills
+    judge       status, reason, figures in order, denominators of every case in the tests' tables
+    published   the same of every published run judged again, and the rows of published drills
+    records     what workers record in a drill of a small trainer on a CPU, and its kills
+    schemas     the JSON Schema of contracts and of shared files
+    help        what each command prints for --help
+    exit-codes  the number of each exit code
+    kills       the kill matrix as planned for a machine without GPUs, and for one with two
 
-An entry that the base has must be equal in the head. An entry that only the head has is listed as new. Exit code 0:
-all that was asked for was compared and is equal; 1: it is not, and each differing value is printed with both.
+An entry of the base must be equal in the head: a verdict, a recorded value, a definition of a schema.
+An entry that only the head has is listed as new. Sentences of verdicts are no part of an entry.
+
+The base executes its runs twice. A recorded value that differs between these is not compared. If it
+is a number (a time, a process id), its field is not compared in any run. Both are listed as left out.
+
+Exit code 0: all that was asked for was compared and is equal. Exit code 1: it is not. Each value that
+differs is then printed as the base has it and as the head has it.
 """
 
 from __future__ import annotations
@@ -23,24 +35,32 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from snapshot import SECTIONS
+from snapshot import ERROR, SECTIONS, SEP, Entries, field_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("snapshot.py")
+WHICH = ("base", "head", "base again")
 ABSENT = "(absent)"
-MOST_SHOWN = 40  # differences of a section that are printed
+AGAIN = "records"  # the section that the base gives twice
+MOST_SHOWN = 40  # differences of a section that are printed, and new entries
 LONGEST = 300  # characters of a value that are printed
 
 
 @dataclass
 class Comparison:
-    """One section of both commits. `failed`: why it could not be compared."""
+    """One section of both commits.
+
+    left_out: fields and values that are not compared. different: place, the base's value, the head's.
+    failed: why nothing could be compared, or "".
+    """
 
     section: str
     equal: int = 0
+    left_out: list[str] = field(default_factory=list)
     different: list[tuple[str, Any, Any]] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
     failed: str = ""
@@ -55,18 +75,17 @@ class Comparison:
         if self.failed:
             return [f"{self.section}: not comparable: {self.failed}"]
         counts = f"{self.equal} equal, {len(self.different)} different, {len(self.new)} new"
-        shown = [
-            f"  {place}\n    base: {_shown(base)}\n    head: {_shown(head)}"
-            for place, base, head in self.different[:MOST_SHOWN]
+        places = [
+            f"  {place}\n    base: {_shown(base)}\n    head: {_shown(head)}" for place, base, head in self.different
         ]
-        hidden = len(self.different) - len(shown)
-        more = [f"  … and {hidden} more"] if hidden else []
-        return [
-            f"{self.section}: {counts}",
-            *shown,
-            *more,
-            *(f"  new: {name}" for name in self.new),
-        ]
+        more = [("left out", self.left_out), ("new", self.new)]
+        names = [line for word, named in more for line in _first([f"  {word}: {name}" for name in named])]
+        return [f"{self.section}: {counts}", *_first(places), *names]
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    hidden = len(lines) - MOST_SHOWN
+    return [*lines[:MOST_SHOWN], *([f"  … and {hidden} more"] if hidden > 0 else [])]
 
 
 def _shown(value: Any) -> str:
@@ -74,28 +93,40 @@ def _shown(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def compare(section: str, base: dict[str, Any], head: dict[str, Any]) -> Comparison:
-    """Compare the entries of one section."""
-    result = Comparison(section, new=sorted(head.keys() - base.keys()))
+def compare(section: str, base: Entries, head: Entries, again: Entries) -> Comparison:
+    """Compare the entries of one section. `again`: the base's second answer."""
+    unsteady = [name for name, value in base.items() if value != again.get(name, ABSENT)]
+    fields = {field_of(name) for name in unsteady if {type(base[name]), type(again.get(name))} & {int, float}}
+    others = [name for name in unsteady if field_of(name) not in fields]
+    result = Comparison(section, left_out=[*sorted(fields), *others])
+    result.new = sorted(head.keys() - base.keys() - again.keys())
     for name, value in base.items():
-        found = list(differences(name, value, head.get(name, ABSENT)))
-        result.different += found
-        result.equal += not found
+        if name not in others and field_of(name) not in fields:
+            unequal = [*differences(name, value, head.get(name, ABSENT))]
+            if isinstance(value, dict) and ERROR in value:  # equal errors do not show equal verdicts
+                unequal = [(name, value, head.get(name, ABSENT))]
+            result.different += unequal
+            result.equal += not unequal
     return result
 
 
 def differences(place: str, base: Any, head: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each place at which two values differ, with what stands there."""
+    """Yield each place at which two values differ, with both values. Lists are compared by their parts."""
     if isinstance(base, dict) and isinstance(head, dict):
         for key in [*base, *(key for key in head if key not in base)]:
-            yield from differences(f"{place} › {key}", base.get(key, ABSENT), head.get(key, ABSENT))
+            yield from differences(f"{place}{SEP}{key}", base.get(key, ABSENT), head.get(key, ABSENT))
+    elif isinstance(base, list) and isinstance(head, list):
+        matcher = SequenceMatcher(None, [*map(json.dumps, base)], [*map(json.dumps, head)], autojunk=False)
+        for tag, first, last, first_of_head, last_of_head in matcher.get_opcodes():
+            if tag != "equal":
+                yield f"{place}{SEP}{first}", base[first:last], head[first_of_head:last_of_head]
     elif json.dumps(base) != json.dumps(head):  # 1, 1.0 and true are three values
         yield place, base, head
 
 
 @contextmanager
 def tree_of(commit: str | None, folder: Path) -> Iterator[Path]:
-    """Give the files of a commit in a worktree that goes with the block; of None the working tree."""
+    """Check the commit out for the time of the block. None stands for the working tree."""
     if commit is None:
         yield ROOT
         return
@@ -107,12 +138,12 @@ def tree_of(commit: str | None, folder: Path) -> Iterator[Path]:
         subprocess.run([*git, "remove", "--force", str(folder)], check=True)
 
 
-def take(section: str, tree: Path, scratch: Path) -> dict[str, Any] | str:
+def take(section: str, tree: Path, scratch: Path) -> Entries | str:
     """Return a section of the commit in `tree`, or why it has none."""
     scratch.mkdir()
     out = scratch / "snapshot.json"
     command = [sys.executable, "-P", str(PROGRAM), section, str(out), str(scratch)]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "100"}
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "COLUMNS": "100"}
     done = subprocess.run(
         command,
         cwd=tree,
@@ -124,16 +155,17 @@ def take(section: str, tree: Path, scratch: Path) -> dict[str, Any] | str:
     )
     if done.returncode != 0:
         return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    taken: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    taken: Entries = json.loads(out.read_text(encoding="utf-8"))
     return taken
 
 
-def compared(section: str, base: dict[str, Any] | str, head: dict[str, Any] | str) -> Comparison:
-    """Compare a section, unless one of the commits has none."""
-    failed = "; ".join(f"{which}: {each}" for which, each in (("base", base), ("head", head)) if isinstance(each, str))
-    if isinstance(base, str) or isinstance(head, str):
-        return Comparison(section, failed=failed)
-    return compare(section, base, head)
+def compared(section: str, *taken: Entries | str) -> Comparison:
+    """Compare a section of base, head and base again, unless one of them has none."""
+    failed = [f"{which}: {each}" for which, each in zip(WHICH, taken, strict=True) if isinstance(each, str)]
+    if failed:
+        return Comparison(section, failed="; ".join(failed))
+    base, head, again = (each for each in taken if not isinstance(each, str))
+    return compare(section, base, head, again)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -150,20 +182,24 @@ def main(arguments: Sequence[str]) -> int:
             stack.enter_context(tree_of(commit, folder / which))
             for which, commit in (("base", given.base), ("head", given.head))
         ]
-        # one process of each commit at a time
-        jobs = [
-            (section, tree, folder / f"{section}-{number}")
-            for section in given.only
-            for number, tree in enumerate(trees)
-        ]
+        # the longest section first, two processes at a time
+        order = sorted(given.only, key=lambda section: section != AGAIN)
+        asked = [(section, number) for section in order for number in range(3 if section == AGAIN else 2)]
         with ThreadPoolExecutor(2) as pool:
-            taken = list(pool.map(lambda job: take(*job), jobs))
-    snapshots = [dict(zip(given.only, taken[number::2], strict=True)) for number in (0, 1)]
+            futures = {
+                (section, number): pool.submit(take, section, trees[number % 2], folder / f"{section}-{number}")
+                for section, number in asked
+            }
+        taken = {key: future.result() for key, future in futures.items()}
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
-        for name, each in zip(("base", "head"), snapshots, strict=True):
-            (given.out / f"{name}.json").write_text(json.dumps(each, indent=1, ensure_ascii=False) + "\n")
-    results = [compared(section, snapshots[0][section], snapshots[1][section]) for section in given.only]
+        for number, name in enumerate(WHICH[:2]):
+            snapshot = {section: taken[section, number] for section in given.only}
+            (given.out / f"{name}.json").write_text(json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n")
+    results = [
+        compared(section, *(taken.get((section, number), taken[section, 0]) for number in range(3)))
+        for section in given.only
+    ]
     for result in results:
         print("\n".join(result.lines()))
     return 0 if all(result.holds for result in results) else 1

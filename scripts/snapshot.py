@@ -1,26 +1,38 @@
-"""Write what one commit of this project answers, as JSON: the program that `compare_commits.py` runs in each commit.
+"""Write the answers of one commit of this project as JSON. `compare_commits.py` runs this program.
 
-    python -P scripts/snapshot.py SECTION OUT SCRATCH     (in the root of the commit, first on PYTHONPATH)
+    python -P scripts/snapshot.py SECTION OUT SCRATCH
 
-A section maps names of entries to values. It reaches the commit through doors that outlast a move of modules: the
+The working directory is the root of the commit, which PYTHONPATH names first. A section maps the names
+of entries to values. The program enters the commit through doors that outlast a move of modules: the
 commands, the Python API that ARCHITECTURE.md names, and the tables of the tests.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import os
+import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+RUNS = Path(__file__).resolve().with_name("snapshot_runs")
+OWN_FRAME = re.compile(r'^ *File "(?:<tree>/)?harness/.*\n(?: {4}.*\n)*', re.MULTILINE)
+ERROR = "error"  # in place of an entry's values: what was raised
+SEP = " › "
 Entries = dict[str, Any]
 
 
 def facts(verdict: Any) -> Entries:
-    """Return what a verdict states but for its sentence; `order` is that of the figures."""
+    """Return what a verdict states, without its sentence. `order` is the order of the figures."""
     plain = verdict.model_dump(mode="json")
     figures = {name: [each["value"], each["unit"]] for name, each in plain["figures"].items()}
     kept = {name: plain.get(name) for name in ("status", "reason", "denominators", "mechanism")}
@@ -29,8 +41,7 @@ def facts(verdict: Any) -> Entries:
 
 def judge(_scratch: Path) -> Entries:
     """Return the verdict of every case in the tables of the tests."""
-    options = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]
-    sys.path[:0] = [str(Path(each).resolve()) for each in options["ini_options"]["pythonpath"]]
+    _import_as_tests_do()
     from judge_cases_tables import EVERYTHING
 
     entries: Entries = {}
@@ -44,12 +55,8 @@ def judge(_scratch: Path) -> Entries:
     return entries
 
 
-def _judged(case: Any) -> Entries:
-    return facts(case.judged())
-
-
 def published(_scratch: Path) -> Entries:
-    """Return the verdicts of every published run judged again, a drill's rows, and what differs from the record."""
+    """Judge each published run again; return verdicts, rows of drills, and what is not as recorded."""
     entries: Entries = {}
     for archive in sorted(Path("reports").rglob("*.tar.xz")):
         run = archive.parent if archive.name == "run.tar.xz" else archive
@@ -57,28 +64,193 @@ def published(_scratch: Path) -> Entries:
     return entries
 
 
+def _judged(case: Any) -> Entries:
+    return facts(case.judged())
+
+
 def _judged_again(run: Path) -> Entries:
     from harness.rejudge import rejudged
 
     again = rejudged(run)
-    verdicts = {_unit(each): facts(each) for each in again.judgement.verdicts}
-    drilled = again.drill.record.rows if again.drill is not None else ()
-    rows = {f"{_unit(each)} with {each.fault}": each.model_dump(mode="json", exclude={"message"}) for each in drilled}
-    return {"verdicts": verdicts, "rows": rows, "problems": again.problems}
+    rows = again.drill.record.rows if again.drill is not None else []
+    return {
+        "verdicts": {_unit(each): facts(each) for each in again.judgement.verdicts},
+        "rows": {f"{_unit(row)} with {row.fault}": _without_sentence(row.model_dump()) for row in rows},
+        "problems": again.problems,
+    }
+
+
+def _or_error(answer: Callable[[Any], Entries], asked: Any) -> Entries:
+    try:
+        return answer(asked)
+    except Exception as error:
+        return {ERROR: f"{type(error).__name__}: {error}"}
+
+
+def records(scratch: Path) -> Entries:
+    """Drill a small trainer on a CPU; return what the workers record, and the kills.
+
+    Each field of each record has an entry, and each column of a series. Places in the harness's own
+    code are left out: frames of a stack, and the file and line of a host sync that a fault plants.
+    """
+    for file in RUNS.glob("snapshot*"):
+        shutil.copy(file, scratch)
+    path = os.pathsep.join([str(Path.cwd()), str(scratch)])
+    done = _harness("drill", "snapshot-v1.yaml", "--name", "drill", folder=scratch, PYTHONPATH=path)
+    run = scratch / "harness-reports" / "drill"
+    if not (run / "drill.json").exists():
+        raise RuntimeError(done.stderr[-500:])
+    entries: Entries = {"drill: exit code": done.returncode}
+    for row in json.loads((run / "drill.json").read_text(encoding="utf-8"))["rows"]:
+        entries[f"drill: {row['claim']} with {row['fault']}"] = _without_sentence(row)
+    for verdict in json.loads((run / "verdicts.json").read_text(encoding="utf-8"))["claims"]:
+        entries[f"drill: {verdict['claim']}"] = _without_sentence(verdict)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    names = {
+        str(scratch): "<scratch>",
+        str(Path.cwd()): "<tree>",
+        commit.stdout.strip(): "<commit>",
+    }
+    for file in sorted(each for each in (run / "evidence").rglob("*") if each.is_file()):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        for name, word in names.items():
+            text = text.replace(name, word)
+        place = re.sub(r"\.\d{3,}$", ".PID", str(file.relative_to(run / "evidence")))
+        entries.update(values_of(place, text))
+    return entries
+
+
+def values_of(file: str, text: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a file of evidence, each with its place."""
+    if file.endswith(".csv"):
+        for name, *column in zip(*csv.reader(io.StringIO(text)), strict=True):
+            yield f"{file}{SEP}{name}", column
+    elif file.endswith(".jsonl"):
+        seen: Counter[str] = Counter()
+        for record in map(json.loads, text.splitlines()):
+            name = " ".join(str(record[key]) for key in ("record", "arm", "replica") if key in record)
+            seen[name] += 1
+            yield from _leaves(f"{file}{SEP}{name} #{seen[name]}", record)
+    else:
+        yield from _leaves(file, json.loads(text) if file.endswith(".json") else text)
+
+
+def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        yield f"{place}{SEP}length", len(value)
+        value = {str(number): each for number, each in enumerate(value)}
+    if isinstance(value, dict):
+        own = {"file", "line"} if str(value.get("file", "")).startswith("harness/") else set()
+        for key in [key for key in value if key not in own]:
+            yield from _leaves(f"{place}{SEP}{key}", value[key])
+    else:
+        yield place, OWN_FRAME.sub("", value) if isinstance(value, str) else value
+
+
+def field_of(place: str) -> str:
+    """Return the field without run, arm and number, such as `records.jsonl › phase › seconds`."""
+    file, *rest = place.split(SEP)
+    return SEP.join([file.rpartition("/")[2], *(each.split(" ")[0] for each in rest if not each.isdigit())])
+
+
+def schemas(_scratch: Path) -> Entries:
+    """Return the JSON Schema of contracts and of shared files, with an entry for each definition."""
+    entries: Entries = {}
+    for options in ([], ["--shared"]):
+        schema = json.loads(_printed("schema", *options))
+        whole = " ".join(["schema", *options])
+        entries |= {f"{whole}: {name}": each for name, each in schema.pop("$defs").items()}
+        entries[whole] = schema
+    return entries
+
+
+def help_(_scratch: Path) -> Entries:
+    """Return the lines that each command prints for `--help`."""
+    overview = _printed("--help")
+    names = re.findall(r"^  ([a-z][\w-]*)", overview.partition("Commands:")[2], re.MULTILINE)
+    return {"harness": overview.splitlines()} | {name: _printed(name, "--help").splitlines() for name in names}
+
+
+def exit_codes(_scratch: Path) -> Entries:
+    """Return the number of each exit code."""
+    from harness.errors import ExitCode
+
+    return {code.name: code.value for code in ExitCode}
+
+
+def kills(_scratch: Path) -> Entries:
+    """Return the kill matrix as planned for a machine without GPUs, and for one with two.
+
+    An entry is a fault of a claim on a workload: the expected verdict, and the arms to execute.
+    """
+    _import_as_tests_do()
+    from planning import H200, NO_GPU
+
+    from harness.contract.load import load_contracts
+    from harness.drill.plan import plan_drill
+    from harness.session import describe
+
+    entries: Entries = {}
+    contracts = load_contracts([Path("contracts"), Path("contracts-long")])
+    for machine, facts in {"CPU": NO_GPU, "GPUs": replace(H200, gpus=H200.gpus * 2)}.items():
+        planned = plan_drill(contracts, machine=facts, describe=describe)
+        for case in planned.cases:
+            runs = {name: planned.faulted[name] for name in case.unit.runs}
+            entries[f"{machine}: {_unit(case.unit)} with {case.fault}"] = {
+                "expected": [
+                    case.expected.status,
+                    case.expected.reason,
+                    dict(case.expected.figures),
+                ],
+                "executed": {name: list(run.executed.arms) if run.executed else [] for name, run in runs.items()},
+                "donor": {name: run.donor for name, run in runs.items()},
+            }
+        for left in planned.not_run:
+            entries[f"{machine}: {left.contract} {left.claim} with {left.fault}"] = f"not run: {left.reason}"
+    return entries
+
+
+def _import_as_tests_do() -> None:
+    options = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]
+    sys.path[:0] = [str(Path(each).resolve()) for each in options["ini_options"]["pythonpath"]]
 
 
 def _unit(each: Any) -> str:
     return f"{each.contract} {each.claim} on {each.workload}"
 
 
-def _or_error(answer: Callable[[Any], Any], asked: Any) -> Any:
-    try:
-        return answer(asked)
-    except Exception as error:  # an answer, too: the other commit may give another one
-        return f"{type(error).__name__}: {error}"
+def _without_sentence(verdict: Entries) -> Entries:
+    return {key: value for key, value in verdict.items() if key != "message"}
 
 
-SECTIONS: dict[str, Callable[[Path], Entries]] = {"judge": judge, "published": published}
+def _printed(*arguments: str) -> str:
+    done = _harness(*arguments)
+    if done.returncode:
+        raise RuntimeError(f"`harness {' '.join(arguments)}` exited with {done.returncode}: {done.stderr[-500:]}")
+    return done.stdout
+
+
+def _harness(*arguments: str, folder: Path = Path(), **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "harness", *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+SECTIONS: dict[str, Callable[[Path], Entries]] = {
+    "judge": judge,
+    "published": published,
+    "records": records,
+    "schemas": schemas,
+    "help": help_,
+    "exit-codes": exit_codes,
+    "kills": kills,
+}
 
 
 def main(section: str, out: str, scratch: str) -> None:
