@@ -16,8 +16,9 @@ machine, by this Python. The sections:
 An entry of the base must be equal in the head: a verdict, a recorded value, a definition of a schema.
 An entry that only the head has is listed as new. Sentences of verdicts are no part of an entry.
 
-The base executes its runs twice. A recorded value that differs between these is not compared. If it
-is a number (a time, a process id), its field is not compared in any run. Both are listed as left out.
+The base executes its runs twice. A recorded value that differs between these must be there, and is
+not compared. If it is a number (a time, a process id), its field is compared in no run. Both are listed
+as left out.
 
 Exit code 0: all that was asked for was compared and is equal. Exit code 1: it is not. Each value that
 differs is then printed as the base has it and as the head has it.
@@ -101,12 +102,14 @@ def compare(section: str, base: Entries, head: Entries, again: Entries) -> Compa
     result = Comparison(section, left_out=[*sorted(fields), *others])
     result.new = sorted(head.keys() - base.keys() - again.keys())
     for name, value in base.items():
-        if name not in others and field_of(name) not in fields:
-            unequal = [*differences(name, value, head.get(name, ABSENT))]
-            if isinstance(value, dict) and ERROR in value:  # equal errors do not show equal verdicts
-                unequal = [(name, value, head.get(name, ABSENT))]
-            result.different += unequal
-            result.equal += not unequal
+        now, left_out = head.get(name, ABSENT), name in others or field_of(name) in fields
+        if left_out and (now is not ABSENT or name not in again):
+            continue
+        unequal = [(name, value, now)] if left_out else [*differences(name, value, now)]
+        if isinstance(value, dict) and ERROR in value:  # equal errors do not show equal verdicts
+            unequal = [(name, value, now)]
+        result.different += unequal
+        result.equal += not unequal
     return result
 
 
