@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from harness.evidence.base import Record, Scalar
+from harness.evidence.base import ArmRecord, Record, Scalar
 from harness.numbers import Amount, Count, Real
 
 CAPTURES_ITSELF = "captures_itself"  # the fact of an arm whose step makes the capture that was asked for
@@ -55,10 +55,8 @@ class MovedApart(Record):
     missing: list[str] | None = None
 
 
-class ArmStart(Record):
+class ArmStart(ArmRecord):
     record: Literal["arm_start"] = "arm_start"
-    arm: str
-    replica: Count
     trainable_digest: str
     frozen_digest: str
     trainable_tensors: Count
@@ -70,10 +68,8 @@ class ArmStart(Record):
     sketches: dict[str, Sketch] | None = None  # of the parameters, by `category name`; None: not asked
 
 
-class ArmEnd(Record):
+class ArmEnd(ArmRecord):
     record: Literal["arm_end"] = "arm_end"
-    arm: str
-    replica: Count
     trainable_digest: str
     frozen_digest: str
     skipped_steps: Count
@@ -96,22 +92,19 @@ class ArmEnd(Record):
     sketches: dict[str, Sketch] | None = None  # of all floating-point state, by `category name`; None: not asked
 
 
-class MicroBatches(Record):
+class MicroBatches(ArmRecord):
     """Digests of the micro-batches of some steps in a row: a list a step, an entry a micro-batch in its order."""
 
     record: Literal["micro_batches"] = "micro_batches"
-    arm: str
-    replica: Count
+    key: ClassVar = ("arm", "replica", "first_step")
     first_step: Count
     digests: list[list[str]]
 
 
-class RankSteps(Record):
+class RankSteps(ArmRecord):
     """What one rank did in every step of one execution: what data-parallel training is judged by."""
 
     record: Literal["rank_steps"] = "rank_steps"
-    arm: str
-    replica: Count
     parameters: list[str]  # digest of all trainable parameters before the first step, and after each
     rows: list[list[str]]  # of each step: a digest of every row of the batch that it read, in their order
     collectives: list[Count]  # of each step: that the host began, in all process groups
@@ -142,10 +135,9 @@ class GroupNorm(Record):
     after: Amount
 
 
-class Gradients(Record):
+class Gradients(ArmRecord):
     record: Literal["gradients"] = "gradients"
-    arm: str
-    replica: Count
+    key: ClassVar = ("arm", "replica", "step")
     step: Count
     baseline: str | None
     tensors: list[TensorReduction]
@@ -163,7 +155,7 @@ class StepReading(Record):
     yardstick: Amount | None = None  # the yardstick's own largest error of it; None: an update has none
 
 
-class ComparedStep(Record):
+class ComparedStep(ArmRecord):
     """One step of the candidate against the reference's, both from the state that the candidate had before it.
 
     Relative errors: of loss, norms and gradients in the L2 norm, over that of the reference; of moments and
@@ -171,8 +163,7 @@ class ComparedStep(Record):
     """
 
     record: Literal["compared_step"] = "compared_step"
-    arm: str
-    replica: Count
+    key: ClassVar = ("arm", "replica", "step")
     reference: str
     yardstick: str
     step: Count
@@ -224,12 +215,10 @@ class StepWatch(Record):
     busiest_step: Count  # the first with the most
 
 
-class CaptureEvidence(Record):
+class CaptureEvidence(ArmRecord):
     """What the system says of its capture, and what the harness saw."""
 
     record: Literal["capture"] = "capture"
-    arm: str
-    replica: Count
     mechanism: Literal["cuda_graph", "traced"] | None
     requested: bool
     captured: bool
@@ -281,10 +270,8 @@ class DetectorReading(Record):
     busiest_step: Count | None = None  # the first one with so many
 
 
-class HostSyncEvidence(Record):
+class HostSyncEvidence(ArmRecord):
     record: Literal["host_syncs"] = "host_syncs"
-    arm: str
-    replica: Count
     layers: Count
     replayed: bool  # the observed steps were replays of a capture
     readings: list[DetectorReading]
@@ -293,24 +280,20 @@ class HostSyncEvidence(Record):
     fake_tensors_error: str | None = None  # what kept it from reading; a step that fails itself has no evidence
 
 
-class Saved(Record):
+class Saved(ArmRecord):
     """An arm's training was saved; the state that it had then is in the end of the same execution."""
 
     record: Literal["saved"] = "saved"
-    arm: str
-    replica: Count
     steps: Count  # that were taken before
     process: Count  # the number of the process that saved
     files: Count  # of the checkpoint
     bytes: Count
 
 
-class Loaded(Record):
+class Loaded(ArmRecord):
     """An arm's training was loaded, after steps of which none is in the series."""
 
     record: Literal["loaded"] = "loaded"
-    arm: str
-    replica: Count
     process: Count  # the number of the process that loaded
     steps_before: Count  # that this process had taken
     trainable_before: str  # digest of the trainable parameters before it loaded
@@ -318,12 +301,11 @@ class Loaded(Record):
     after: State  # right after it loaded
 
 
-class Evaluated(Record):
+class Evaluated(ArmRecord):
     """One evaluation between two steps, and the state before and after it: a digest by category."""
 
     record: Literal["evaluated"] = "evaluated"
-    arm: str
-    replica: Count
+    key: ClassVar = ("arm", "replica", "steps")
     steps: Count  # that were taken before
     values: dict[str, Real]  # what it returned, by name; empty where that was nothing
     before: dict[str, str]
@@ -337,10 +319,9 @@ class MemorySample(Record):
     reserved_bytes: Count
 
 
-class MemoryEvidence(Record):
+class MemoryEvidence(ArmRecord):
     record: Literal["memory"] = "memory"
-    arm: str
-    replica: Count
+    key: ClassVar = ("arm", "replica", "per")
     per: Literal["replay", "recapture"]
     samples: list[MemorySample]
 
@@ -359,10 +340,8 @@ class MemoryPeak(Record):
     samples: Count  # of the device
 
 
-class PeakMemoryEvidence(Record):
+class PeakMemoryEvidence(ArmRecord):
     record: Literal["peak_memory"] = "peak_memory"
-    arm: str
-    replica: Count
     opening: MemoryPeak
     steps: MemoryPeak  # warm-up and capture included
     resets: Count  # of torch's peak statistics by others than the harness: what they read before is in the peaks
@@ -386,30 +365,10 @@ class ReplayBlock(Record):
     reserved_bytes: Count | None
 
 
-class LongReplayEvidence(Record):
+class LongReplayEvidence(ArmRecord):
     """A long run in blocks. The arm's series has a row for the last step of each."""
 
     record: Literal["long_replay"] = "long_replay"
-    arm: str
-    replica: Count
     every: Count
     distinct_batches: Count  # of all steps
     blocks: list[ReplayBlock]
-
-
-# What a worker writes of an arm after its start.
-LaterArmRecord = (
-    ArmEnd
-    | CaptureEvidence
-    | ComparedStep
-    | Evaluated
-    | Gradients
-    | HostSyncEvidence
-    | Loaded
-    | LongReplayEvidence
-    | MemoryEvidence
-    | MicroBatches
-    | PeakMemoryEvidence
-    | RankSteps
-    | Saved
-)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, ConfigDict
 
 from harness.bounded_model import BoundedModel
 from harness.kinds.installed import probes
-from harness.numbers import Real
+from harness.numbers import Count, Real
 
 Scalar = bool | int | Real | str
 
@@ -28,6 +28,24 @@ Cause = Literal["signal", "exit_code", "wall_limit", "heartbeat", "incomplete", 
 class Record(BoundedModel):
     # built at first use: a command pays only for the records that it reads
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class RunRecord(Record):
+    """One line of `records.jsonl`: what was seen in a run. Each record type is a subclass with a `record` of its own.
+
+    key: the fields in which two records of one type and run differ, so that a second record is damage.
+    """
+
+    key: ClassVar[tuple[str, ...]] = ()
+    record: str
+
+
+class ArmRecord(RunRecord):
+    """What was seen in one execution of one arm."""
+
+    key: ClassVar[tuple[str, ...]] = ("arm", "replica")
+    arm: str
+    replica: Count
 
 
 class Obstacle(Record):

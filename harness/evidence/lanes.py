@@ -56,7 +56,12 @@ def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvi
         failed.setdefault(arm, ArmFailed(arm=arm, cause=cause, detail=lost.rstrip("; "), phase=None, stack=""))
     obstacles = [lane.evidence.obstacle for lane in lanes if lane.evidence.obstacle is not None]
     return RunEvidence(
-        run.id, run.probe, _by_arm(executed), failed=failed, obstacle=obstacles[0] if obstacles else None
+        run.id,
+        run.probe,
+        _by_arm(executed),
+        failed=failed,
+        obstacle=obstacles[0] if obstacles else None,
+        of_packages=[record for lane in lanes for record in lane.evidence.of_packages],
     )
 
 

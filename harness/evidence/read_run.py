@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,72 +11,24 @@ from pydantic import ValidationError
 
 from harness.errors import EvidenceError
 from harness.evidence import layout
-from harness.evidence.arm_records import (
-    ArmEnd,
-    ArmStart,
-    CaptureEvidence,
-    ComparedStep,
-    Evaluated,
-    Gradients,
-    HostSyncEvidence,
-    LaterArmRecord,
-    Loaded,
-    LongReplayEvidence,
-    MemoryEvidence,
-    MicroBatches,
-    PeakMemoryEvidence,
-    RankSteps,
-    Saved,
-)
+from harness.evidence.arm_records import ArmStart
+from harness.evidence.base import ArmRecord, Record, RunRecord
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
 from harness.evidence.lanes import Lane, joined, lane_folders, missing
 from harness.evidence.plan_records import Run
+from harness.evidence.records import execution_of, held, identity, parsed, parts
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence, Series
-from harness.evidence.run_records import (
-    RECORD,
-    AnyRecord,
-    ArmFailed,
-    Complete,
-    KernelMatchEvidence,
-    KernelsEvidence,
-    PartFailed,
-    Phase,
-    PrewarmEvidence,
-    Raised,
-    StepErrors,
-    Telemetry,
-    TimingEvidence,
-    Unavailable,
-)
+from harness.evidence.run_records import Complete, PartFailed, Phase, Raised, Telemetry, Unavailable
 from harness.evidence.series_file import read_series
 from harness.evidence.sharing import Shared, lacks, seen_by
 
-# Records of which an arm has several -> where its evidence lists them.
-_LISTED: dict[type[LaterArmRecord], str] = {
-    Gradients: "gradients",
-    ComparedStep: "compared_steps",
-    MemoryEvidence: "memory",
-    MicroBatches: "micro_batches",
-    Evaluated: "evaluations",
-}
-# Records of which it has one -> where that is.
-_SINGLE: dict[type[LaterArmRecord], str] = {
-    ArmEnd: "end",
-    CaptureEvidence: "capture",
-    HostSyncEvidence: "syncs",
-    PeakMemoryEvidence: "peak_memory",
-    RankSteps: "rank_steps",
-    LongReplayEvidence: "long_replay",
-    Saved: "saved",
-    Loaded: "loaded",
-}
 _EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 OPENED = ": open"  # how the phase ends that begins an execution
 
 
-def read_records(directory: Path) -> tuple[list[AnyRecord], str | None]:
+def read_records(directory: Path) -> tuple[list[Record], str | None]:
     """The records up to the first damage, and what is damaged (None: nothing).
 
     A last line without its newline is a write that a death cut off: it is left out, and is no damage.
@@ -87,12 +40,12 @@ def read_records(directory: Path) -> tuple[list[AnyRecord], str | None]:
         lines = read_bytes(path).split(b"\n")
     except Damaged as damage:
         return [], str(damage)
-    records: list[AnyRecord] = []
+    records: list[Record] = []
     for number, line in enumerate(lines[:-1], start=1):
         if records and isinstance(records[-1], Complete):
             return records, f"{path.name}:{number}: a record after `complete`"
         try:
-            records.append(RECORD.validate_json(line))
+            records.append(parsed(line))
         except (ValidationError, RecursionError, ValueError) as error:
             return records, f"{path.name}:{number}: {first_error(error)}"
     return records, None
@@ -240,7 +193,7 @@ def _of_worker(run: Run, directory: Path) -> RunEvidence:
     return replace(evidence, death=_death(directory, records, damage_found, phase))
 
 
-def _death(directory: Path, records: list[AnyRecord], damage: str | None, phase: str | None) -> Death | None:
+def _death(directory: Path, records: list[Record], damage: str | None, phase: str | None) -> Death | None:
     path = directory / layout.DEATH
     if path.exists():
         try:
@@ -250,7 +203,7 @@ def _death(directory: Path, records: list[AnyRecord], damage: str | None, phase:
     return death_from_records(records, damage, phase)
 
 
-def death_from_records(records: list[AnyRecord], damage: str | None, phase: str | None) -> Death | None:
+def death_from_records(records: list[Record], damage: str | None, phase: str | None) -> Death | None:
     """How the worker ended, by its records alone; None when they are whole and complete."""
     raised = next((record for record in records if isinstance(record, Raised)), None)
     if raised is not None:
@@ -272,36 +225,50 @@ def _telemetry(directory: Path) -> Telemetry | None:
         return None  # a timing without telemetry is judged as such: never as PASS
 
 
-def assemble(run: Run, records: list[AnyRecord], directory: Path) -> RunEvidence:
+def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
     """Order records and series by arm and replica; raises `Damaged` when they do not fit together."""
-    replicas: dict[tuple[str, int], ArmEvidence] = {}
-    whole = RunEvidence(run.id, run.probe, {})
-    known: dict[Path, Series] = {}
-    for record in records:
-        if isinstance(record, ArmStart):
-            key = (record.arm, record.replica)
-            if key in replicas or record.arm not in run.arms:
-                raise Damaged(f"{layout.RECORDS}: arm {record.arm}, replica {record.replica} was not planned")
-            path = directory / layout.series_name(*key)
-            replicas[key] = ArmEvidence(record, None, _series(path, known) if path.exists() else _EMPTY)
-        elif isinstance(record, LaterArmRecord | PartFailed):
-            key = (record.arm, record.replica)
-            if key not in replicas:
-                raise Damaged(f"{layout.RECORDS}: `{record.record}` of arm {record.arm} before its start")
-            replicas[key] = _with_arm_record(replicas[key], record)
-        elif isinstance(record, ArmFailed):
-            if record.arm not in run.arms:
-                raise Damaged(f"{layout.RECORDS}: arm {record.arm} failed and was not planned")
-            whole = replace(whole, failed={**whole.failed, record.arm: record})
+    executions: dict[tuple[str, int], list[RunRecord]] = {}
+    of_run: list[RunRecord] = []
+    for record in _distinct(record for record in records if isinstance(record, RunRecord)):
+        if "arm" in record.key and getattr(record, "arm") not in run.arms:  # noqa: B009 - a key is one of the fields
+            raise Damaged(f"{layout.RECORDS}: {_whose(record)} was not planned")
+        if not isinstance(record, ArmRecord):
+            of_run.append(record)
+        elif isinstance(record, ArmStart):
+            executions[record.arm, record.replica] = [record]
+        elif (record.arm, record.replica) not in executions:
+            raise Damaged(f"{layout.RECORDS}: `{record.record}` of arm {record.arm} before its start")
+        elif isinstance(record, PartFailed) and record.part not in parts():
+            raise Damaged(f"{layout.RECORDS}: an execution has no part {record.part!r:.100}")
         else:
-            whole = _with_run_record(whole, record)
+            executions[record.arm, record.replica].append(record)
     arms: dict[str, list[ArmEvidence]] = {}
-    for arm, replica in sorted(replicas):
+    known: dict[Path, Series] = {}
+    for arm, replica in sorted(executions):
         expected = run.arms[arm].first_replica + len(arms.setdefault(arm, []))
         if replica != expected:
             raise Damaged(f"{layout.RECORDS}: arm {arm} lacks replica {expected}")
-        arms[arm].append(replicas[arm, replica])
-    return replace(whole, arms=arms)
+        path = directory / layout.series_name(arm, replica)
+        series = _series(path, known) if path.exists() else _EMPTY
+        arms[arm].append(execution_of(series, executions[arm, replica]))
+    obstacles = [record.obstacle for record in records if isinstance(record, Unavailable)]
+    obstacle = obstacles[-1] if obstacles else None
+    return RunEvidence(run.id, run.probe, arms, obstacle=obstacle, **held(RunEvidence, of_run))
+
+
+def _distinct(records: Iterable[RunRecord]) -> Iterator[RunRecord]:
+    """Yield the records; raises `Damaged` for a second one of the same key, which would hide the first."""
+    seen = set()
+    for record in records:
+        if identity(record) in seen:
+            raise Damaged(f"{layout.RECORDS}: `{record.record}` of {_whose(record)} was recorded twice")
+        seen.add(identity(record))
+        yield record
+
+
+def _whose(record: RunRecord) -> str:
+    """Return `arm plain, replica 0`, by the record's key."""
+    return ", ".join(f"{name} {getattr(record, name)}" for name in record.key) or "the run"
 
 
 def _series(path: Path, known: dict[Path, Series]) -> Series:
@@ -312,31 +279,3 @@ def _series(path: Path, known: dict[Path, Series]) -> Series:
             return series
     known[path] = read_series(path)
     return known[path]
-
-
-def _with_arm_record(arm: ArmEvidence, record: LaterArmRecord | PartFailed) -> ArmEvidence:
-    if isinstance(record, PartFailed):
-        return replace(arm, failed_parts={**arm.failed_parts, record.part: record})
-    name = _LISTED.get(type(record))
-    if name is None:
-        return replace(arm, **{_SINGLE[type(record)]: record})  # type: ignore[arg-type]
-    return replace(arm, **{name: [*getattr(arm, name), record]})  # type: ignore[arg-type]
-
-
-def _with_run_record(evidence: RunEvidence, record: AnyRecord) -> RunEvidence:
-    """Add a record that belongs to the run and to no replica."""
-    added: dict[str, object] = {}
-    match record:
-        case TimingEvidence():
-            added = {"timing": record}
-        case KernelsEvidence():
-            added = {"kernels": {**evidence.kernels, record.arm: record}}
-        case PrewarmEvidence():
-            added = {"prewarm": {**evidence.prewarm, record.arm: record}}
-        case KernelMatchEvidence():
-            added = {"kernel_match": {**evidence.kernel_match, record.arm: record}}
-        case StepErrors():
-            added = {"step_errors": [*evidence.step_errors, record]}
-        case Unavailable():
-            added = {"obstacle": record.obstacle}
-    return replace(evidence, **added)  # type: ignore[arg-type]

@@ -1,4 +1,8 @@
-"""Evidence as judges read it: what was seen in one run, and nothing decided.
+"""Evidence as judges read it: what was seen in one run, and nothing decided. It is the registry of record types.
+
+A record type is a class and its row: the field of `ArmEvidence` or `RunEvidence` that holds what was recorded, as one
+record (`X | None`), several (`list[X]`) or one for each value of its last key (`dict[str, X]`). The reader, the check
+for records that repeat, and what renames or joins evidence are derived from these fields (`harness.evidence.records`).
 
 One run directory entry (`evidence/<run id>/`) holds `run.json` (the Run), `records.jsonl` (a worker's records, each
 with its `record` tag, ending with `complete`), and `<arm>.<replica>.csv` (the series). Judges read `RunEvidence`.
@@ -8,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.evidence.arm_records import (
     ArmEnd,
@@ -26,21 +30,28 @@ from harness.evidence.arm_records import (
     RankSteps,
     Saved,
 )
-from harness.evidence.base import Cause, Obstacle, ProbeName, Record
+from harness.evidence.base import Cause, Obstacle, ProbeName, Record, RunRecord
 from harness.evidence.run_records import (
     ArmFailed,
+    Complete,
     KernelMatchEvidence,
     KernelsEvidence,
     PartFailed,
+    Phase,
     PrewarmEvidence,
+    Raised,
     StepErrors,
     Telemetry,
     TimingEvidence,
+    Unavailable,
 )
 
 if TYPE_CHECKING:  # commands that read no series start without numpy
     import numpy as np
     from numpy.typing import NDArray
+
+OfPackage = TypeVar("OfPackage", bound=RunRecord)
+JOURNAL = (Phase, Unavailable, Raised, Complete)  # what a worker records of itself: where it was, and how it ended
 
 
 class Death(Record):
@@ -85,6 +96,11 @@ class ArmEvidence:
     evaluations: list[Evaluated] = field(default_factory=list)
     # by the name of the field that it would have filled: a detector or recorder that raised
     failed_parts: Mapping[str, PartFailed] = field(default_factory=dict)
+    of_packages: list[RunRecord] = field(default_factory=list)  # of record types that packages bring
+
+    def records(self, kind: type[OfPackage]) -> list[OfPackage]:
+        """Return the records of a package's type, in their order."""
+        return [record for record in self.of_packages if isinstance(record, kind)]
 
 
 @dataclass(frozen=True)
@@ -105,3 +121,8 @@ class RunEvidence:
     # what every other rank than the first saw, in their order; arms of fewer ranks are the first one's
     ranks: tuple[RunEvidence, ...] = ()
     obstacle: Obstacle | None = None  # the worker found that this machine cannot do it: NOT_RUN
+    of_packages: list[RunRecord] = field(default_factory=list)  # of record types that packages bring
+
+    def records(self, kind: type[OfPackage]) -> list[OfPackage]:
+        """Return the records of a package's type, in their order."""
+        return [record for record in self.of_packages if isinstance(record, kind)]

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
-from harness.evidence.arm_records import (
-    ArmEnd,
-    ArmStart,
-    CaptureEvidence,
-    ComparedStep,
-    Evaluated,
-    Gradients,
-    HostSyncEvidence,
-    Loaded,
-    LongReplayEvidence,
-    MemoryEvidence,
-    MicroBatches,
-    PeakMemoryEvidence,
-    RankSteps,
-    Saved,
-)
-from harness.evidence.base import Cause, Obstacle, Record
+from harness.evidence.base import ArmRecord, Cause, Obstacle, Record, RunRecord
 from harness.numbers import Amount, Count, Real
 
 
@@ -62,14 +46,14 @@ class TelemetrySample(Record):
     host_load_per_core: Amount
 
 
-class Telemetry(Record):
+class Telemetry(RunRecord):
     record: Literal["telemetry"] = "telemetry"
     samples: list[TelemetrySample]
     began: Real | None = None  # when `seconds` was 0, by the clock of `Block.began`
     timed_seconds: Amount | None = None  # how long the timed phase took, by the supervisor's own clock
 
 
-class TimingEvidence(Record):
+class TimingEvidence(RunRecord):
     """One process of a timing comparison. Losses and digests of the timed steps are in the arms' series."""
 
     record: Literal["timing"] = "timing"
@@ -112,8 +96,9 @@ class KernelRecord(Record):
     threads: Count | None = None
 
 
-class KernelsEvidence(Record):
+class KernelsEvidence(RunRecord):
     record: Literal["kernels"] = "kernels"
+    key: ClassVar = ("arm",)
     arm: str
     device: str | None  # "sm_90", or None when there is no device
     device_readable: bool
@@ -123,8 +108,9 @@ class KernelsEvidence(Record):
     used: list[KernelRecord]
 
 
-class PrewarmEvidence(Record):
+class PrewarmEvidence(RunRecord):
     record: Literal["prewarm"] = "prewarm"
+    key: ClassVar = ("arm",)
     arm: str
     events: list[JitEvent]
     phases: dict[str, Amount]  # phase -> seconds since start when it began
@@ -179,8 +165,9 @@ class KernelCase(Record):
     peer: KernelPeer | None = None
 
 
-class KernelMatchEvidence(Record):
+class KernelMatchEvidence(RunRecord):
     record: Literal["kernel_match"] = "kernel_match"
+    key: ClassVar = ("arm",)
     arm: str
     cases: list[KernelCase]
     compiled: list[KernelRecord]
@@ -196,10 +183,11 @@ class TensorErrors(Record):
     peer_error: Amount
 
 
-class StepErrors(Record):
+class StepErrors(RunRecord):
     """Gradients of one step of the candidate, and those of two other arms at its parameters and on its batch."""
 
     record: Literal["step_errors"] = "step_errors"
+    key: ClassVar = ("seed", "step")
     seed: Count
     step: Count
     parameters: dict[str, str]  # digest, in float32, of what the step began with, by arm
@@ -215,10 +203,11 @@ class Unavailable(Record):
     obstacle: Obstacle
 
 
-class ArmFailed(Record):
+class ArmFailed(RunRecord):
     """One arm came to no end; the others of its run are evidence all the same. It costs the claims that name it."""
 
     record: Literal["arm_failed"] = "arm_failed"
+    key: ClassVar = ("arm",)
     arm: str
     cause: Cause
     detail: str  # exception type and message, signal, exit code, limit
@@ -227,16 +216,14 @@ class ArmFailed(Record):
     obstacle: Obstacle | None = None  # the arm's system said what this machine lacks: NOT_RUN
 
 
-# What an execution's parts are called: the fields of `ArmEvidence` that detectors and recorders fill.
-Part = Literal["gradients", "capture", "syncs", "memory", "micro_batches", "rank_steps"]
+Part = str  # the field of `ArmEvidence` that a detector or recorder fills; of a package's record type its `record`
 
 
-class PartFailed(Record):
+class PartFailed(ArmRecord):
     """A detector or recorder of one execution raised. It costs the claims that read this part of the evidence."""
 
     record: Literal["part_failed"] = "part_failed"
-    arm: str
-    replica: Count
+    key: ClassVar = ("arm", "replica", "part")
     part: Part
     cause: Cause = "exception"
     detail: str  # exception type and message
@@ -260,35 +247,3 @@ class Complete(Record):
     record: Literal["complete"] = "complete"
     seconds: Amount
     processor_seconds: Amount | None = None  # of the process, and of its children that ended
-
-
-AnyRecord = Annotated[
-    Phase
-    | ArmStart
-    | ArmEnd
-    | Gradients
-    | ComparedStep
-    | CaptureEvidence
-    | HostSyncEvidence
-    | LongReplayEvidence
-    | MemoryEvidence
-    | MicroBatches
-    | PeakMemoryEvidence
-    | RankSteps
-    | Saved
-    | Loaded
-    | Evaluated
-    | TimingEvidence
-    | Telemetry
-    | KernelsEvidence
-    | PrewarmEvidence
-    | KernelMatchEvidence
-    | StepErrors
-    | Unavailable
-    | ArmFailed
-    | PartFailed
-    | Raised
-    | Complete,
-    Field(discriminator="record"),
-]
-RECORD = TypeAdapter[AnyRecord](AnyRecord)

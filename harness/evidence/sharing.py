@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from operator import eq
+from typing import TypeVar
 
 from harness.contract.schema import Workload
-from harness.evidence.arm_records import ArmEnd, EndDifference, Gradients, MovedApart
-from harness.evidence.base import Record
+from harness.evidence.arm_records import ArmEnd, EndDifference, Gradients, HostSyncEvidence, MovedApart
+from harness.evidence.base import Record, RunRecord
 from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.records import execution_of, recorded_in
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.kinds import probe_named
+
+Named = TypeVar("Named", bound=RunRecord)
+Differs = TypeVar("Differs", EndDifference, MovedApart)
 
 
 class Shared(Record):
@@ -108,47 +113,36 @@ def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEviden
         for name, planned in sorted(guest.arms.items())  # as they are read from a directory
         if (there := arms[name]) in host.arms
     }
-    failed = {
-        name: host.failed[there].model_copy(update={"arm": name})
-        for name, there in arms.items()
-        if there in host.failed
-    }
+    failed = {name: _named(host.failed[there], name, ours) for name, there in arms.items() if there in host.failed}
     others = tuple(seen_by(guest, one, arms) for one in host.ranks[: guest.ranks - 1])
-    return replace(host, run_id=guest.id, arms=executed, failed=failed, ranks=others)
+    named = [(one, getattr(one, "arm", None)) for one in host.of_packages]
+    of_packages = [_named(one, ours[arm], ours) if arm else one for one, arm in named if arm is None or arm in ours]
+    return replace(host, run_id=guest.id, arms=executed, failed=failed, ranks=others, of_packages=of_packages)
 
 
 def _renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) -> ArmEvidence:
     """One execution under the guest's name of its arm, without what the guest did not ask for."""
-    own = {"arm": name}
-    wants_gradients = name in reads_gradients(guest)
-    return replace(
-        seen,
-        start=seen.start.model_copy(update=own),
-        end=None if seen.end is None else _end(seen.end, name, ours),
-        gradients=[
-            _gradients(one, name, ours)
-            for one in seen.gradients
-            if wants_gradients and one.step in guest.gradient_steps
-        ],
-        capture=None if seen.capture is None else seen.capture.model_copy(update=own),
-        syncs=seen.syncs.model_copy(update=own) if seen.syncs and guest.arms[name].observe_syncs else None,
-        memory=[one.model_copy(update=own) for one in seen.memory],
-        micro_batches=[one.model_copy(update=own) for one in seen.micro_batches],
-        rank_steps=None if seen.rank_steps is None else seen.rank_steps.model_copy(update=own),
-        failed_parts={part: failure.model_copy(update=own) for part, failure in seen.failed_parts.items()},
-    )
+    steps = guest.gradient_steps if name in reads_gradients(guest) else []
+    asked = [
+        record
+        for record in recorded_in(seen)
+        if not isinstance(record, Gradients) or record.step in steps
+        if not isinstance(record, HostSyncEvidence) or guest.arms[name].observe_syncs
+    ]
+    return execution_of(seen.series, [_named(record, name, ours) for record in asked])
 
 
-def _end(end: ArmEnd, name: str, ours: Mapping[str, str]) -> ArmEnd:
-    differences: list[EndDifference] | None = None
-    if end.differences is not None:  # those from arms that the guest does not know are another's
-        differences = [one.model_copy(update={"arm": ours[one.arm]}) for one in end.differences if one.arm in ours]
-    apart: list[MovedApart] | None = None
-    if end.moved_apart is not None:
-        apart = [one.model_copy(update={"arm": ours[one.arm]}) for one in end.moved_apart if one.arm in ours]
-    return end.model_copy(update={"arm": name, "differences": differences, "moved_apart": apart})
+def _named(record: Named, name: str, ours: Mapping[str, str]) -> Named:
+    """Return a record under the guest's name of its arm; what it says of arms that the guest lacks is another's."""
+    changes: dict[str, object] = {"arm": name}
+    if isinstance(record, ArmEnd):
+        changes |= {each: _known(getattr(record, each), ours) for each in ("differences", "moved_apart")}
+    elif isinstance(record, Gradients):
+        changes["baseline"] = ours.get(record.baseline or "")
+    return record.model_copy(update=changes)
 
 
-def _gradients(seen: Gradients, name: str, ours: Mapping[str, str]) -> Gradients:
-    baseline = None if seen.baseline is None else ours.get(seen.baseline)
-    return seen.model_copy(update={"arm": name, "baseline": baseline})
+def _known(seen: list[Differs] | None, ours: Mapping[str, str]) -> list[Differs] | None:
+    if seen is None:
+        return None
+    return [one.model_copy(update={"arm": ours[one.arm]}) for one in seen if one.arm in ours]

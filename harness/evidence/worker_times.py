@@ -13,7 +13,8 @@ from harness.evidence.base import Record
 from harness.evidence.files import Damaged, read_bytes, read_model
 from harness.evidence.lanes import lane_folders
 from harness.evidence.plan_records import Run
-from harness.evidence.run_records import RECORD, AnyRecord, Complete, Phase
+from harness.evidence.records import parsed
+from harness.evidence.run_records import Complete, Phase
 from harness.numbers import Real
 
 _OF_INTEREST = (b'"record":"phase"', b'"record":"complete"')  # as `dump_json` writes them
@@ -88,7 +89,7 @@ def _process(path: Path) -> ProcessTimes | None:
         return None
 
 
-def _records(path: Path) -> list[AnyRecord]:
+def _records(path: Path) -> list[Record]:
     """Phases and the end; no other line is parsed, and one that is damaged or cut off tells nothing."""
     try:
         lines = read_bytes(path).split(b"\n")
@@ -99,8 +100,8 @@ def _records(path: Path) -> list[AnyRecord]:
     ]
 
 
-def _parsed(line: bytes) -> AnyRecord | None:
+def _parsed(line: bytes) -> Record | None:
     try:
-        return RECORD.validate_json(line)
+        return parsed(line)
     except (ValidationError, RecursionError, ValueError):
         return None

@@ -17,7 +17,8 @@ from harness.contract.schema import Contract
 from harness.evidence.arm_records import ArmEnd, CaptureEvidence
 from harness.evidence.base import Obstacle, ProbeName
 from harness.evidence.environment_records import GpuFacts
-from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.evidence.records import tag
+from harness.evidence.run_evidence import ArmEvidence, OfPackage, RunEvidence
 from harness.evidence.run_records import ArmFailed, PartFailed
 from harness.judge import reasons
 from harness.judge.launched import DEFAULT, Bounds, uncounted, untraced
@@ -183,6 +184,10 @@ class _Partial(ArmEvidence):
         if failure is not None:
             _settle_failed(f"{name} of arm {failure.arm}", read("_run_id"), failure)
         return read(name)
+
+    def records(self, kind: type[OfPackage]) -> list[OfPackage]:
+        getattr(self, tag(kind), None)  # settles where that part failed
+        return super().records(kind)
 
 
 def _require_alive(run: RunEvidence, arm: str) -> None:

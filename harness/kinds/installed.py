@@ -1,15 +1,16 @@
 """The kinds and probes that there are: the harness's own, and those of installed packages.
 
 A package offers a row by an entry point that names it (`module:attribute`): a kind in the group
-`contract_harness.kinds`, a probe in the group `contract_harness.probes`.
+`contract_harness.kinds`, a probe in the group `contract_harness.probes`. Record types have a group as well
+(`harness.evidence.records`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from harness.errors import KindError
 from harness.kinds import probes as probe_table
@@ -71,27 +72,29 @@ def _with_installed(
     group: str, of: type[AnyRow], built_in: Mapping[str, AnyRow], reserved: Collection[str] = ()
 ) -> dict[str, AnyRow]:
     found = dict(built_in)
-    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
-        row = _loaded(entry, of)
+    for entry, row in offered(group, f"a `harness.kinds.{of.__name__}`", lambda value: isinstance(value, of)):
         if row.name in found or row.name in reserved:
             rule = f"a package's {of.called} has a name of its own"
-            raise KindError(rule, where=_place(entry), got=f"'{row.name}' again", remedy="rename it, or remove one")
+            raise KindError(rule, where=place(entry), got=f"'{row.name}' again", remedy="rename it, or remove one")
         found[row.name] = row
     return found
 
 
-def _loaded(entry: EntryPoint, of: type[AnyRow]) -> AnyRow:
-    rule = f"an entry point of `{entry.group}` names a `harness.kinds.{of.__name__}`"
-    remedy = "correct or uninstall that package"
-    try:
-        row = entry.load()
-    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
-        raise KindError(rule, where=_place(entry), got=f"{type(error).__name__}: {error}", remedy=remedy) from error
-    if not isinstance(row, of):
-        raise KindError(rule, where=_place(entry), got=f"a {type(row).__name__}", remedy=remedy)
-    return row
+def offered(group: str, what: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[EntryPoint, Any]]:
+    """Yield what installed packages offer in a group of entry points. Raises KindError for what is not `what`."""
+    rule, remedy = f"an entry point of `{group}` names {what}", "correct or uninstall that package"
+    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
+        try:
+            value = entry.load()
+        except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+            got = f"{type(error).__name__}: {error}"
+            raise KindError(rule, where=place(entry), got=got, remedy=remedy) from error
+        if not is_sound(value):
+            raise KindError(rule, where=place(entry), got=f"a {type(value).__name__}", remedy=remedy)
+        yield entry, value
 
 
-def _place(entry: EntryPoint) -> str:
+def place(entry: EntryPoint) -> str:
+    """Return an entry point's text and its package, for errors."""
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unnamed package"
     return f"entry point '{entry.name} = {entry.value}' of {package}"

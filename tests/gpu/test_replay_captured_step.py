@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from harness.contract.schema import Arm, Needs, Workload
 from harness.evidence.arm_records import CaptureEvidence, HostSyncEvidence, MemoryEvidence
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.run_records import RECORD
+from harness.evidence.records import parsed
 from harness.runners import paired
 from harness.runners.census import census, clipped_by
 from harness.runners.host_sync import observe_syncs
@@ -218,7 +218,7 @@ def test_a_paired_run_watches_launches_from_the_first_step(tmp_path: Path) -> No
     )
     with Recorder(tmp_path) as recorder:
         paired.execute(run, recorder)
-    records = [RECORD.validate_json(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    records = [parsed(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     (capture,) = [record for record in records if isinstance(record, CaptureEvidence)]
     assert (capture.mechanism, capture.captured, capture.failure) == ("cuda_graph", True, None)
     assert (capture.replays, capture.uncaptured_steps, capture.warmup_steps) == (12, 0, 3)

@@ -9,7 +9,7 @@ from between_steps import EVERY, STEPS, evaluated
 
 from harness.drill.expectations import is_killed
 from harness.evidence.arm_records import Evaluated
-from harness.evidence.run_records import RECORD
+from harness.evidence.records import parsed
 from harness.system.between_faults import BREAKS
 
 
@@ -18,7 +18,7 @@ def test_a_right_one_is_evaluated_after_every_third_step_and_the_last(tmp_path: 
     verdict = evaluated("Right", tmp_path, candidate=arm)
     assert verdict.reason == "held", verdict.message
     [path] = tmp_path.glob("*/records.jsonl")
-    records = [RECORD.validate_json(line) for line in path.read_text().splitlines()]
+    records = [parsed(line) for line in path.read_text().splitlines()]
     found = [record for record in records if isinstance(record, Evaluated)]
     assert [each.steps for each in found] == list(range(EVERY, STEPS + 1, EVERY))
     assert {(each.replica, *each.values) for each in found} == {(1, "loss")}

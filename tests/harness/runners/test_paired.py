@@ -19,7 +19,7 @@ from harness.errors import UsageError
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence
 from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.run_records import RECORD
+from harness.evidence.records import parsed
 from harness.runners import paired, series_block
 from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
@@ -54,9 +54,7 @@ class Executed:
         with Recorder(directory) as recorder:
             paired.execute(run, recorder)
         self.directory = directory
-        self.records: list[Record] = [
-            RECORD.validate_json(line) for line in (directory / "records.jsonl").read_text().splitlines()
-        ]
+        self.records: list[Record] = [parsed(line) for line in (directory / "records.jsonl").read_text().splitlines()]
 
     def of(self, kind: type[Kind], arm: str) -> list[Kind]:
         return [record for record in self.records if isinstance(record, kind) and getattr(record, "arm", "") == arm]

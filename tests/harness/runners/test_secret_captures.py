@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.contract.schema import Arm, Workload
 from harness.evidence.arm_records import ArmEnd
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.run_records import RECORD
+from harness.evidence.records import parsed
 from harness.runners import opening, pace
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import TrainingRun
@@ -116,7 +116,7 @@ def counts(directory: Path) -> dict[str, set[int | None]]:
     """Captures of each arm, as the recorders wrote them."""
     found: dict[str, set[int | None]] = {}
     for line in (directory / "records.jsonl").read_text().splitlines():
-        record = RECORD.validate_json(line)
+        record = parsed(line)
         if isinstance(record, ArmEnd):
             found.setdefault(record.arm, set()).add(record.capture_attempts)
     return found

@@ -12,8 +12,9 @@ from single_step_systems import TrainedRun
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, ComparedStep
+from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.run_records import RECORD, AnyRecord
+from harness.evidence.records import parsed
 from harness.runners import step_match
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable
@@ -35,13 +36,13 @@ RUN = Run(
 ROUNDING = 2.0**-24
 
 
-def executed(directory: Path, run: Run = RUN) -> list[AnyRecord]:
+def executed(directory: Path, run: Run = RUN) -> list[Record]:
     with Recorder(directory) as recorder:
         step_match.execute(run, recorder)
-    return [RECORD.validate_json(line) for line in (directory / "records.jsonl").read_text().splitlines()]
+    return [parsed(line) for line in (directory / "records.jsonl").read_text().splitlines()]
 
 
-def errors(records: list[AnyRecord], quantity: str) -> list[float]:
+def errors(records: list[Record], quantity: str) -> list[float]:
     steps = [record for record in records if isinstance(record, ComparedStep)]
     return [each.error for step in steps for each in step.readings if each.quantity == quantity]
 
