@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, Self
+from typing import Annotated, ClassVar, Literal, Protocol, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -34,6 +34,7 @@ from harness.run_directory.drill_record import ClaimDrilled
 from harness.run_directory.listing import listing
 from harness.run_directory.manifest import listed_file
 from harness.run_directory.names import shown, unfit
+from harness.run_directory.old_formats import Versioned, header_1
 from harness.run_directory.places import Place, place_of, runs_in
 from harness.run_directory.seal import UNFINISHED, Seal, seal_of
 
@@ -89,13 +90,10 @@ class Resumption(Record):
     cut_off: list[str]
 
 
-class Header(Record):
-    """`run.json`. Of a drill's directory the units are the controls, which run without a fault.
+class Header(Versioned):
+    """`run.json`. Of a drill's directory the units are the controls, which run without a fault."""
 
-    Version 1 had no `purpose`: `fault` was "drill" in a drill's directory. It is read as what it meant, in version 2,
-    which is of before there were manifests.
-    """
-
+    older: ClassVar = {1: header_1}
     format_version: Literal[2, 3] = 3
     purpose: Literal["verify", "fault", "drill"]
     started_at: str  # ISO 8601, UTC
@@ -111,15 +109,6 @@ class Header(Record):
     attempts: Attempts = Attempts()  # before this one
     drilled: list[ClaimDrilled] = Field(default_factory=list)  # by the drills that lay beside it when it began
     resumed: list[Resumption] = Field(default_factory=list)  # after interruptions
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgrade(cls, values: object) -> object:
-        if not isinstance(values, dict) or values.get("format_version") != 1:
-            return values
-        fault = values.get("fault")
-        purpose = "verify" if fault is None else "drill" if fault == "drill" else "fault"
-        return {**values, "format_version": 2, "purpose": purpose, "fault": fault if purpose == "fault" else None}
 
     @property
     def before_manifests(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,7 @@ from harness.evidence import layout
 from harness.evidence.base import Record
 from harness.evidence.files import Damaged, read_model
 from harness.numbers import Count, Real, dump_json
+from harness.run_directory.old_formats import Versioned, drill_record_1
 
 FILE = layout.DRILL
 Scalar = bool | int | Real | str
@@ -82,13 +83,13 @@ class DrillMachine(Record):
 INTERRUPTED = "interrupted"  # the reason of a fault that was to be planted when the drill was ended
 
 
-class DrillRecord(Record):
+class DrillRecord(Versioned):
     """The whole file. `contracts` are SHA-256 digests by id: a record is of these texts and of no others.
 
     `planned`: the pairs of a claim and a fault that the drill was asked for; each is a row, or stands in `not_run`.
-    Version 1 did not count them.
     """
 
+    older: ClassVar = {1: drill_record_1}
     format_version: Literal[2] = 2
     planned: int
     recorded_at: str  # ISO 8601, UTC
@@ -98,15 +99,6 @@ class DrillRecord(Record):
     rows: list[Row]
     not_run: list[NotDrilled] = Field(default_factory=list)
     sources: dict[str, Source] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgrade(cls, values: object) -> object:
-        if not isinstance(values, dict) or values.get("format_version") != 1:
-            return values
-        listed = [values.get("rows"), values.get("not_run", [])]
-        planned = sum(len(each) for each in listed if isinstance(each, list))
-        return {**values, "format_version": 2, "planned": planned}
 
     @model_validator(mode="after")
     def _all_are_listed(self) -> Self:

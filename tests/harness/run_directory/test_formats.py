@@ -1,14 +1,17 @@
-"""A file of a version that is not known is refused by that version, whatever else is new in it."""
+"""Every version of a file that was ever written is read; another one is refused, whatever else is new in it."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from harness.errors import EvidenceError
-from harness.run_directory.bundle import read_bundle
+from harness.run_directory.bundle import Header, read_bundle
+from harness.run_directory.drill_record import DrillRecord
+from harness.run_directory.old_formats import Versioned
 from harness.run_directory.verdict_file import read_verdicts
 
 
@@ -23,3 +26,17 @@ def test_an_unknown_version_is_named_with_the_known_ones(run: Path, name: str, r
         read(run)
     assert f"{name} has format version 7, and this harness reads {known}:" in str(refused.value)
     assert "a_newer_field" not in str(refused.value)
+
+
+@pytest.mark.parametrize("model", [Header, DrillRecord], ids=lambda model: model.__name__)
+def test_each_older_version_has_a_reader(model: type[Versioned]) -> None:
+    known = get_args(model.model_fields["format_version"].annotation)
+    assert [*model.older, *known] == list(range(1, max(known) + 1))
+
+
+def test_a_drill_record_of_version_1_is_read_with_what_it_listed_as_planned() -> None:
+    published = Path(__file__).parents[3] / "reports" / "2026-11-22-cpu-drill" / "drill.json"
+    record = json.loads(published.read_text(encoding="utf-8"))
+    planned = record.pop("planned")
+    assert DrillRecord.model_validate({**record, "format_version": 1}).planned == planned
+    assert DrillRecord.model_validate({**record, "format_version": 1}).format_version == 2

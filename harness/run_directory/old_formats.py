@@ -1,0 +1,46 @@
+"""Old formats of a run directory's files: one reader each, from the values of a version to those of the next.
+
+Evidence has no version. What older evidence lacks is None in its records: it was not recorded, and judges decide what
+that means (`end_state_unrecorded`). No reader fills it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from pydantic import model_validator
+
+from harness.evidence.base import Record
+
+Reader = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Versioned(Record):
+    """A file with a `format_version`. `older`: the readers of its versions before those that the field allows."""
+
+    older: ClassVar[Mapping[int, Reader]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _newer(cls, values: object) -> object:
+        for version, reader in cls.older.items():
+            if isinstance(values, dict) and values.get("format_version") == version:
+                values = {**reader(values), "format_version": version + 1}
+        return values
+
+
+def header_1(values: dict[str, Any]) -> dict[str, Any]:
+    """Read a header without `purpose`: `fault` was "drill" in a drill's directory.
+
+    Version 2, which it becomes, is of before there were manifests (`Header.before_manifests`).
+    """
+    fault = values.get("fault")
+    purpose = "verify" if fault is None else "drill" if fault == "drill" else "fault"
+    return {**values, "purpose": purpose, "fault": fault if purpose == "fault" else None}
+
+
+def drill_record_1(values: dict[str, Any]) -> dict[str, Any]:
+    """Read a drill record that did not count what was planned."""
+    listed = [values.get("rows"), values.get("not_run", [])]
+    return {**values, "planned": sum(len(each) for each in listed if isinstance(each, list))}
