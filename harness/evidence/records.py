@@ -55,7 +55,8 @@ def of_packages() -> tuple[type[RunRecord], ...]:
     """Return the record types of installed packages. Raises KindError for an entry point that is no sound type."""
     types: dict[str, type[RunRecord]] = {}
     taken = {*map(tag, BUILT_IN), *_HINTS[ArmEvidence]}
-    for entry, kind in offered(GROUP, "a record type: a subclass of `ArmRecord` or `RunRecord`", _is_sound):
+    what = "a subclass of `ArmRecord` or `RunRecord`, its `record` one word and its `key` some of its fields"
+    for entry, kind in offered(GROUP, what, _is_sound):
         if tag(kind) in taken | types.keys():
             rule = "a package's record type has a `record` of its own"
             raise KindError(rule, where=place(entry), got=f"'{tag(kind)}' again", remedy="rename it, or remove one")

@@ -126,8 +126,6 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
     missing = [str(step) for step in part.steps if step not in by_step]
     if missing:
         settle(reasons.EVIDENCE_MISSING, f"gradients of {part.candidate} are missing at step {some(missing)}")
-    if len(by_step) < len(candidate.gradients):
-        settle(reasons.EVIDENCE_INCONSISTENT, f"gradients of {part.candidate} were recorded twice at one step")
     records = [by_step[step] for step in sorted(set(part.steps))]
     if part.baseline is not None:
         for record in records:

@@ -1,0 +1,144 @@
+"""Record types of installed packages: read, renamed and refused as the harness's own are."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import Distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import RUN, end, read, start
+
+from harness.errors import KindError
+from harness.evidence import records
+from harness.evidence.base import RunRecord
+from harness.evidence.records import BUILT_IN, of_packages
+from harness.evidence.run_records import Complete, PartFailed
+from harness.evidence.sharing import seen_by
+from harness.judge.context import executed
+from harness.judge.sheet import Settled
+from harness.kinds import installed
+from harness.runners.recorder import Recorder
+
+Install = Callable[[str], Any]
+SOURCE = """\
+from typing import ClassVar, Literal
+from harness.evidence.base import ArmRecord
+class Drift(ArmRecord):
+    record: Literal["drift"] = "drift"
+    key: ClassVar = ("arm", "replica", "step")
+    step: int
+    size: float
+"""
+UNSOUND = "a subclass of `ArmRecord` or `RunRecord`, its `record` one word and its `key` some of its fields; found a "
+
+
+@pytest.fixture
+def install(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Installs a package `odd-records` with the given source as its module `odd_records`; returns its `Drift`."""
+    caches = (of_packages, records._all, records.parts)
+
+    def clear() -> None:
+        sys.modules.pop("odd_records", None)
+        for cached in caches:
+            cached.cache_clear()
+
+    def installed_with(source: str) -> Any:
+        folder = tmp_path_factory.mktemp("packages")
+        (folder / "odd_records.py").write_text(source)
+        metadata = folder / "odd_records-3.2.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-records\nVersion: 3.2\n")
+        (metadata / "entry_points.txt").write_text("[contract_harness.records]\ndrift = odd_records:Drift\n")
+        entries = list(Distribution.at(metadata).entry_points)
+        monkeypatch.setattr(installed, "entry_points", lambda group: entries if group == records.GROUP else [])
+        monkeypatch.syspath_prepend(folder)
+        importlib.invalidate_caches()
+        return importlib.import_module("odd_records").Drift
+
+    clear()
+    yield installed_with
+    clear()
+
+
+def write(directory: Path, *lines: RunRecord) -> None:
+    with Recorder(directory) as recorder:
+        for record in (start(), *lines, end()):
+            recorder.write(record)
+        recorder.series("plain", 0).row(0, 1.0, "a", 0, 1)
+        recorder.write(Complete(seconds=1.0))
+
+
+def test_its_records_are_read_in_their_execution(install: Install, directory: Path) -> None:
+    drift = install(SOURCE)
+    several = [drift(arm="plain", replica=0, step=step, size=0.5) for step in (0, 1)]
+    write(directory, *several)
+    evidence = read(directory)
+    assert evidence.death is None
+    assert evidence.arms["plain"][0].records(drift) == several
+
+
+def test_one_twice_is_a_garbage_death(install: Install, directory: Path) -> None:
+    drift = install(SOURCE)
+    write(directory, *[drift(arm="plain", replica=0, step=1, size=size) for size in (0.5, 9.0)])
+    death = read(directory).death
+    assert death is not None
+    assert death.detail == "records.jsonl: `drift` of arm plain, replica 0, step 1 was recorded twice"
+
+
+def test_another_contract_reads_them_under_its_own_name_of_the_arm(install: Install, directory: Path) -> None:
+    drift = install(SOURCE)
+    write(directory, drift(arm="plain", replica=0, step=0, size=0.5))
+    guest = RUN.model_copy(update={"arms": {"mine": RUN.arms["plain"]}})
+    (execution,) = seen_by(guest, read(directory), {"mine": "plain"}).arms["mine"]
+    assert [one.arm for one in execution.records(drift)] == ["mine"]
+
+
+def test_a_judge_that_reads_a_part_that_failed_settles(install: Install, directory: Path) -> None:
+    drift = install(SOURCE)
+    failed = PartFailed(arm="plain", replica=0, part="drift", detail="ValueError: no", phase=None, stack="")
+    write(directory, failed)
+    execution = executed(read(directory), "plain")
+    assert execution.syncs is None
+    with pytest.raises(Settled) as settled:
+        execution.records(drift)
+    assert settled.value.reason == "worker_exception"
+
+
+def test_without_the_package_its_records_are_garbage(directory: Path) -> None:
+    write(directory)
+    lines = (directory / "records.jsonl").read_text().splitlines(keepends=True)
+    drift = '{"record":"drift","arm":"plain","replica":0,"step":0,"size":0.5}\n'
+    (directory / "records.jsonl").write_text("".join([*lines[:-1], drift, lines[-1]]))
+    death = read(directory).death
+    assert death is not None
+    assert death.detail.startswith("records.jsonl:3: Input tag 'drift' found using 'record' does not match")
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("Drift = 1", UNSOUND),
+        ("class Drift: pass", UNSOUND),
+        (SOURCE.replace("ArmRecord", "Record"), UNSOUND),
+        (SOURCE.replace('Literal["drift"]', "str"), UNSOUND),
+        (SOURCE.replace('"step")', '"phase")'), UNSOUND),
+        (SOURCE.replace('("arm", "replica", "step")', '("step",)'), UNSOUND),
+        (SOURCE.replace('"drift"', '"capture"'), "has a `record` of its own; found 'capture' again"),
+        (SOURCE.replace('"drift"', '"syncs"'), "has a `record` of its own; found 'syncs' again"),
+    ],
+)
+def test_a_package_with_a_broken_type_is_named(install: Install, source: str, problem: str) -> None:
+    install(source)
+    with pytest.raises(KindError) as refused:
+        of_packages()
+    assert str(refused.value).startswith("entry point 'drift = odd_records:Drift' of odd-records 3.2: ")
+    assert problem in str(refused.value)
+
+
+def test_no_package_adds_nothing() -> None:
+    assert of_packages() == ()
+    assert len({records.tag(kind) for kind in BUILT_IN}) == len(BUILT_IN)
