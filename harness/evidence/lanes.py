@@ -54,15 +54,10 @@ def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvi
         lost = f"no lane has replica {replica}; " + "; ".join(unreadable)
         cause: Cause = "garbage" if unreadable else "incomplete"
         failed.setdefault(arm, ArmFailed(arm=arm, cause=cause, detail=lost.rstrip("; "), phase=None, stack=""))
-    obstacles = [lane.evidence.obstacle for lane in lanes if lane.evidence.obstacle is not None]
-    return RunEvidence(
-        run.id,
-        run.probe,
-        _by_arm(executed),
-        failed=failed,
-        obstacle=obstacles[0] if obstacles else None,
-        of_packages=[record for lane in lanes for record in lane.evidence.of_packages],
-    )
+    seen = [lane.evidence for lane in lanes]
+    obstacle = next((one.obstacle for one in seen if one.obstacle is not None), None)
+    others = [record for one in seen for record in one.of_packages]
+    return RunEvidence(run.id, run.probe, _by_arm(executed), failed=failed, obstacle=obstacle, of_packages=others)
 
 
 def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from harness.evidence.base import ArmRecord, Record, RunRecord
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
 from harness.evidence.lanes import Lane, joined, lane_folders, missing
 from harness.evidence.plan_records import Run
-from harness.evidence.records import execution_of, held, identity, parsed, parts
+from harness.evidence.records import execution_of, held, parsed, parts
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence, Series
 from harness.evidence.run_records import Complete, PartFailed, Phase, Raised, Telemetry, Unavailable
 from harness.evidence.series_file import read_series
@@ -229,9 +228,14 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
     """Order records and series by arm and replica; raises `Damaged` when they do not fit together."""
     executions: dict[tuple[str, int], list[RunRecord]] = {}
     of_run: list[RunRecord] = []
-    for record in _distinct(record for record in records if isinstance(record, RunRecord)):
-        if "arm" in record.key and getattr(record, "arm") not in run.arms:  # noqa: B009 - a key is one of the fields
-            raise Damaged(f"{layout.RECORDS}: {_whose(record)} was not planned")
+    seen: set[str] = set()
+    for record in (record for record in records if isinstance(record, RunRecord)):
+        whose = ", ".join(f"{name} {getattr(record, name)}" for name in record.key) or "the run"
+        if (named := f"`{record.record}` of {whose}") in seen:  # the second would hide the first, or count once more
+            raise Damaged(f"{layout.RECORDS}: {named} was recorded twice")
+        seen.add(named)
+        if getattr(record, "arm", None) not in {None, *run.arms}:
+            raise Damaged(f"{layout.RECORDS}: {whose} was not planned")
         if not isinstance(record, ArmRecord):
             of_run.append(record)
         elif isinstance(record, ArmStart):
@@ -254,21 +258,6 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
     obstacles = [record.obstacle for record in records if isinstance(record, Unavailable)]
     obstacle = obstacles[-1] if obstacles else None
     return RunEvidence(run.id, run.probe, arms, obstacle=obstacle, **held(RunEvidence, of_run))
-
-
-def _distinct(records: Iterable[RunRecord]) -> Iterator[RunRecord]:
-    """Yield the records; raises `Damaged` for a second one of the same key, which would hide the first."""
-    seen = set()
-    for record in records:
-        if identity(record) in seen:
-            raise Damaged(f"{layout.RECORDS}: `{record.record}` of {_whose(record)} was recorded twice")
-        seen.add(identity(record))
-        yield record
-
-
-def _whose(record: RunRecord) -> str:
-    """Return `arm plain, replica 0`, by the record's key."""
-    return ", ".join(f"{name} {getattr(record, name)}" for name in record.key) or "the run"
 
 
 def _series(path: Path, known: dict[Path, Series]) -> Series:

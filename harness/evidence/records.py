@@ -6,10 +6,9 @@ the group `contract_harness.records` that names a subclass of `ArmRecord` or `Ru
 
 from __future__ import annotations
 
+import dataclasses
 import operator
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from functools import cache, reduce
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -21,27 +20,30 @@ from harness.evidence.run_evidence import JOURNAL, ArmEvidence, RunEvidence, Ser
 from harness.kinds.installed import offered, place
 
 GROUP = "contract_harness.records"
-_OF_PACKAGES = "of_packages"  # the field for records of types that have none
-_HINTS: dict[type, dict[str, Any]] = {evidence: get_type_hints(evidence) for evidence in (ArmEvidence, RunEvidence)}
+_OTHER = ("of_packages", list)  # where records of types without a field of their own go
+_Row = tuple[str, object]  # the field, and what it is: a list, a mapping, or one record
 
 
-def _rows(evidence: type) -> dict[type[RunRecord], str]:
-    """Return the record types that a class of evidence holds, each with its field."""
-    named = [(one, field) for field, hint in _HINTS[evidence].items() for one in (hint, *get_args(hint))]
-    types = [(one, field) for one, field in named if isinstance(one, type) and field != _OF_PACKAGES]
-    return {one: field for one, field in types if issubclass(one, RunRecord)}
+def _rows(evidence: type) -> dict[type[RunRecord], _Row]:
+    """Return the record types that a class of evidence has fields for."""
+    hints = get_type_hints(evidence).items()
+    named = [(one, (field, get_origin(hint))) for field, hint in hints for one in (hint, *get_args(hint))]
+    types = [(one, row) for one, row in named if isinstance(one, type) and issubclass(one, RunRecord)]
+    return {one: row for one, row in types if one is not RunRecord}
 
 
-_ROWS = {evidence: _rows(evidence) for evidence in _HINTS}
+_ROWS: dict[type, dict[type[RunRecord], _Row]] = {one: _rows(one) for one in (ArmEvidence, RunEvidence)}
+_FIELDS = {field for field, _ in _ROWS[ArmEvidence].values()}
 BUILT_IN: tuple[type[Record], ...] = (*JOURNAL, *_ROWS[ArmEvidence], *_ROWS[RunEvidence])
 
 
-def _adapter(types: Iterable[type[Record]]) -> TypeAdapter[Record]:
-    return TypeAdapter(Annotated[reduce(operator.or_, types), Field(discriminator="record")])  # type: ignore[arg-type]
+@cache
+def _adapter(packages: tuple[type[RunRecord], ...]) -> TypeAdapter[Record]:
+    types = reduce(operator.or_, (*BUILT_IN, *packages))
+    return TypeAdapter(Annotated[types, Field(discriminator="record")])  # type: ignore[arg-type]
 
 
-# at import: threads read evidence, and a model that was first built in one crashed Python 3.13.0
-_OWN = _adapter(BUILT_IN)
+_adapter(())  # at import: threads read evidence, and a model that was first built in one crashed Python 3.13.0
 
 
 def tag(kind: type[Record]) -> str:
@@ -54,7 +56,7 @@ def tag(kind: type[Record]) -> str:
 def of_packages() -> tuple[type[RunRecord], ...]:
     """Return the record types of installed packages. Raises KindError for an entry point that is no sound type."""
     types: dict[str, type[RunRecord]] = {}
-    taken = {*map(tag, BUILT_IN), *_HINTS[ArmEvidence]}
+    taken = {*map(tag, BUILT_IN), *_FIELDS}
     what = "a subclass of `ArmRecord` or `RunRecord`, its `record` one word and its `key` some of its fields"
     for entry, kind in offered(GROUP, what, _is_sound):
         if tag(kind) in taken | types.keys():
@@ -74,30 +76,19 @@ def _is_sound(value: Any) -> bool:
     )
 
 
-@cache
-def _all() -> TypeAdapter[Record]:
-    return _adapter((*BUILT_IN, *of_packages())) if of_packages() else _OWN
-
-
 def parsed(line: str | bytes) -> Record:
     """Return one line of `records.jsonl` as its record. Raises what pydantic raises for a line that is none."""
-    return _all().validate_json(line)
+    return _adapter(of_packages()).validate_json(line)
 
 
-@cache
-def parts() -> frozenset[str]:
+def parts() -> set[str]:
     """Return the names of the parts of an execution, of which each may fail alone (`PartFailed.part`)."""
-    return frozenset({*_ROWS[ArmEvidence].values(), *map(tag, of_packages())})
-
-
-def identity(record: RunRecord) -> tuple[object, ...]:
-    """Return what no two records of one run have in common."""
-    return type(record), *(getattr(record, name) for name in record.key)
+    return {*_FIELDS, *map(tag, of_packages())}
 
 
 def recorded_in(execution: ArmEvidence) -> Iterator[RunRecord]:
     """Yield every record of an execution."""
-    for each in fields(execution):
+    for each in dataclasses.fields(execution):
         value = getattr(execution, each.name)
         values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
         yield from (one for one in values if isinstance(one, RunRecord))
@@ -110,14 +101,13 @@ def execution_of(series: Series, records: Iterable[RunRecord]) -> ArmEvidence:
 
 def held(evidence: type, records: Iterable[RunRecord]) -> dict[str, Any]:
     """Return records as the fields of a class of evidence hold them: one, several, or by the last part of the key."""
-    by_field: defaultdict[str, list[RunRecord]] = defaultdict(list)
+    fields: dict[str, Any] = {}
     for record in records:
-        by_field[_ROWS[evidence].get(type(record), _OF_PACKAGES)].append(record)
-    return {field: _shaped(_HINTS[evidence][field], several) for field, several in by_field.items()}
-
-
-def _shaped(hint: Any, records: list[RunRecord]) -> Any:
-    shape = get_origin(hint)
-    if shape is list:
-        return records
-    return {getattr(one, one.key[-1]): one for one in records} if shape in (dict, Mapping) else records[0]
+        field, shape = _ROWS[evidence].get(type(record), _OTHER)
+        if shape is list:
+            fields.setdefault(field, []).append(record)
+        elif shape in (dict, Mapping):
+            fields.setdefault(field, {})[getattr(record, record.key[-1])] = record
+        else:
+            fields[field] = record
+    return fields

@@ -75,8 +75,19 @@ class Series:
     metrics: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class WithPackages:
+    """Evidence with the records of types that packages bring, for which it has no fields."""
+
+    of_packages: list[RunRecord] = field(default_factory=list)
+
+    def records(self, kind: type[OfPackage]) -> list[OfPackage]:
+        """Return the records of a package's type, in their order."""
+        return [record for record in self.of_packages if isinstance(record, kind)]
+
+
 @dataclass(frozen=True)
-class ArmEvidence:
+class ArmEvidence(WithPackages):
     """Everything seen of one execution of one arm; None where the probe did not look."""
 
     start: ArmStart
@@ -96,15 +107,10 @@ class ArmEvidence:
     evaluations: list[Evaluated] = field(default_factory=list)
     # by the name of the field that it would have filled: a detector or recorder that raised
     failed_parts: Mapping[str, PartFailed] = field(default_factory=dict)
-    of_packages: list[RunRecord] = field(default_factory=list)  # of record types that packages bring
-
-    def records(self, kind: type[OfPackage]) -> list[OfPackage]:
-        """Return the records of a package's type, in their order."""
-        return [record for record in self.of_packages if isinstance(record, kind)]
 
 
 @dataclass(frozen=True)
-class RunEvidence:
+class RunEvidence(WithPackages):
     """One run, as judges see it. They never see the fault's name."""
 
     run_id: str
@@ -121,8 +127,3 @@ class RunEvidence:
     # what every other rank than the first saw, in their order; arms of fewer ranks are the first one's
     ranks: tuple[RunEvidence, ...] = ()
     obstacle: Obstacle | None = None  # the worker found that this machine cannot do it: NOT_RUN
-    of_packages: list[RunRecord] = field(default_factory=list)  # of record types that packages bring
-
-    def records(self, kind: type[OfPackage]) -> list[OfPackage]:
-        """Return the records of a package's type, in their order."""
-        return [record for record in self.of_packages if isinstance(record, kind)]

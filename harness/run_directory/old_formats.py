@@ -6,20 +6,20 @@ that means (`end_state_unrecorded`). No reader fills it in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pydantic import model_validator
 
 from harness.evidence.base import Record
 
-Reader = Callable[[dict[str, Any]], dict[str, Any]]
+Values = dict[str, Any]
 
 
 class Versioned(Record):
     """A file with a `format_version`. `older`: the readers of its versions before those that the field allows."""
 
-    older: ClassVar[Mapping[int, Reader]] = {}
+    older: ClassVar[dict[int, Callable[[Values], Values]]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -30,7 +30,7 @@ class Versioned(Record):
         return values
 
 
-def header_1(values: dict[str, Any]) -> dict[str, Any]:
+def header_1(values: Values) -> Values:
     """Read a header without `purpose`: `fault` was "drill" in a drill's directory.
 
     Version 2, which it becomes, is of before there were manifests (`Header.before_manifests`).
@@ -40,7 +40,7 @@ def header_1(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "purpose": purpose, "fault": fault if purpose == "fault" else None}
 
 
-def drill_record_1(values: dict[str, Any]) -> dict[str, Any]:
+def drill_record_1(values: Values) -> Values:
     """Read a drill record that did not count what was planned."""
     listed = [values.get("rows"), values.get("not_run", [])]
     return {**values, "planned": sum(len(each) for each in listed if isinstance(each, list))}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from import_statements import ROOT, SOURCES, module_name
 
-from harness.evidence.records import BUILT_IN
+from harness.evidence.base import ArmRecord, RunRecord
+from harness.evidence.records import _ROWS, BUILT_IN
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 
 REGISTRY = "harness.evidence.run_evidence"
 MOST = 2  # record types that code outside of the registry may name together: a pair is no list
@@ -71,6 +73,14 @@ def test_no_file_but_the_registry_lists_record_types() -> None:
 
 def test_every_record_type_is_in_the_registry() -> None:
     assert sorted(kind.__name__ for kind in BUILT_IN) == sorted(RECORD_TYPES)
+
+
+@pytest.mark.parametrize("evidence", [ArmEvidence, RunEvidence])
+def test_a_field_holds_as_many_records_as_the_key_of_its_type_allows(evidence: type) -> None:
+    """A single record where the key tells several apart would be the last of them."""
+    of_owner = ArmRecord.key if evidence is ArmEvidence else RunRecord.key
+    single = {kind for kind, (_, shape) in _ROWS[evidence].items() if shape not in (list, dict, Mapping)}
+    assert single == {kind for kind in _ROWS[evidence] if kind.key == of_owner}
 
 
 @pytest.mark.parametrize(

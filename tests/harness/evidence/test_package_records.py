@@ -39,12 +39,10 @@ UNSOUND = "a subclass of `ArmRecord` or `RunRecord`, its `record` one word and i
 @pytest.fixture
 def install(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Installs a package `odd-records` with the given source as its module `odd_records`; returns its `Drift`."""
-    caches = (of_packages, records._all, records.parts)
 
     def clear() -> None:
         sys.modules.pop("odd_records", None)
-        for cached in caches:
-            cached.cache_clear()
+        of_packages.cache_clear()
 
     def installed_with(source: str) -> Any:
         folder = tmp_path_factory.mktemp("packages")
