@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import Distribution
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from recorded import RUN, end, read, start
+from toy_packages import harness_with
 
 from harness.errors import KindError
 from harness.evidence import records
@@ -33,6 +35,27 @@ class Drift(ArmRecord):
     step: int
     size: float
 """
+KIND_AND_PROBE = """\
+from dataclasses import replace
+from harness.kinds import Probe
+from harness.kinds.probes import BUILT_IN
+from toy_kind.kind import KIND as BELOW
+PROBE = replace(BUILT_IN["seeds"], name="drifting", execute="odd_records:execute")
+KIND = replace(BELOW, judge="odd_records:judge", probes={"drifting": ("candidate",)})
+
+def execute(run, recorder):
+    from harness.runners import paired
+    paired.execute(run, recorder)
+    for step in range(run.workload.steps):
+        recorder.write(Drift(arm="fast", replica=0, step=step, size=step / 4))
+
+def judge(part, context, sheet):
+    from harness.judge.context import executed
+    drifts = executed(context.only_run("drifting"), part.candidate).records(Drift)
+    sheet.count("steps", len(drifts))
+    sheet.figure("last_loss", drifts[-1].size)
+    return sheet.held("it drifts")
+"""
 UNSOUND = "a subclass of `ArmRecord` or `RunRecord`, its `record` one word and its `key` some of its fields; found a "
 
 
@@ -47,11 +70,7 @@ def install(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     def installed_with(source: str) -> Any:
         folder = tmp_path_factory.mktemp("packages")
         (folder / "odd_records.py").write_text(source)
-        metadata = folder / "odd_records-3.2.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-records\nVersion: 3.2\n")
-        (metadata / "entry_points.txt").write_text("[contract_harness.records]\ndrift = odd_records:Drift\n")
-        entries = list(Distribution.at(metadata).entry_points)
+        entries = list(Distribution.at(metadata_in(folder, "records:Drift")).entry_points)
         monkeypatch.setattr(installed, "entry_points", lambda group: entries if group == records.GROUP else [])
         monkeypatch.syspath_prepend(folder)
         importlib.invalidate_caches()
@@ -60,6 +79,18 @@ def install(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     clear()
     yield installed_with
     clear()
+
+
+def metadata_in(folder: Path, *offered: str) -> Path:
+    """Write what an installer leaves of a package that offers `group:attribute` of its module."""
+    metadata = folder / "odd_records-3.2.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-records\nVersion: 3.2\n")
+    names = {"kinds": "loss_below", "probes": "drifting", "records": "drift"}
+    lines = [(group, attribute) for group, _, attribute in (each.partition(":") for each in offered)]
+    groups = [f"[contract_harness.{group}]\n{names[group]} = odd_records:{attribute}\n" for group, attribute in lines]
+    (metadata / "entry_points.txt").write_text("".join(groups))
+    return metadata
 
 
 def write(directory: Path, *lines: RunRecord) -> None:
@@ -140,3 +171,15 @@ def test_a_package_with_a_broken_type_is_named(install: Install, source: str, pr
 def test_no_package_adds_nothing() -> None:
     assert of_packages() == ()
     assert len({records.tag(kind) for kind in BUILT_IN}) == len(BUILT_IN)
+
+
+def test_a_packages_probe_writes_them_and_its_judge_reads_them(tmp_path: Path) -> None:
+    metadata_in(tmp_path / "packages", "kinds:KIND", "probes:PROBE", "records:Drift")
+    (tmp_path / "packages" / "odd_records.py").write_text(SOURCE + KIND_AND_PROBE)
+    harness = harness_with(tmp_path)
+    ended = harness("verify", "contracts", "--reports", str(tmp_path), "--name", "run")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    [verdict] = json.loads((tmp_path / "run" / "verdicts.json").read_text())["claims"]
+    assert (verdict["status"], verdict["denominators"]) == ("PASS", {"steps": 5})
+    assert verdict["figures"]["last_loss"]["value"] == 1.0
+    assert harness("judge", "--check", str(tmp_path / "run")).returncode == 0
