@@ -1,4 +1,4 @@
-"""Write docs/reference/: claim kinds, reason codes, exit codes, capabilities, commands, glossary, each from its table.
+"""Write docs/reference/: kinds, checks, reason codes, exit codes, capabilities, commands, glossary, from their tables.
 
 python scripts/write_reference.py
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -21,6 +21,7 @@ from harness.errors import ExitCode
 from harness.judge.reasons import REASONS
 from harness.judge.verdict import Status
 from harness.kinds import BUILT_IN
+from harness.kinds.checks import ROLES, SHARED_CHECKS
 from harness.report.glossary import GLOSSARY
 from harness.system import protocol
 
@@ -37,6 +38,13 @@ REASON_CODES = """\
 Every verdict carries one of these codes. A code has one status, and keeps its meaning from version to version. What a
 claim demands is printed by `harness explain CLAIM`; where a page shows the code, says
 [reading a report](../reading-a-report.md)."""
+CHECKS = """\
+What every claim about training asks before it passes, whatever its own figure is. A kind asks each check or leaves it
+out by name and with a reason, in its row of the table of kinds. A test makes recorded evidence wrong in each respect
+and sees each kind notice."""
+ASKED = """\
+`yes`: the kind asks the check of every arm that it reads. A number is that of the reason below. A repetition is the
+second run of a baseline, which shows its noise; a half is a part of a training that was saved and loaded."""
 EXIT_CODES = """\
 The same for every command; the first that applies, from the top. What CI does with each: [in CI](../ci.md)."""
 OFFERED = """\
@@ -67,6 +75,7 @@ def pages() -> dict[str, str]:
     """Every page by the name of its file."""
     made = {
         "claim-kinds": ("Claim kinds", reference_of_kinds.page()),
+        "shared-checks": ("Shared checks", shared_checks()),
         "reason-codes": ("Reason codes", reason_codes()),
         "exit-codes": ("Exit codes", exit_codes()),
         "capabilities": ("Capabilities of a system", capabilities()),
@@ -93,6 +102,37 @@ def reason_codes() -> str:
         rows = [(f"`{one.code}`", one.explanation) for one in REASONS.values() if one.status is status]
         parts += [f"## {status}", meaning, table(("code", "meaning"), *rows)]
     return "\n\n".join(parts)
+
+
+def shared_checks() -> str:
+    """A row a kind and a column a check; numbers are those of the reasons below the table."""
+    reasons = list(dict.fromkeys(reason for kind in BUILT_IN.values() for reason in kind.leaves_out.values()))
+    rows = [
+        (f"`{kind.name}`", *(_asked(kind.leaves_out, check, reasons) for check in SHARED_CHECKS))
+        for kind in BUILT_IN.values()
+    ]
+    meanings = [(f"`{check}`", meaning) for check, meaning in SHARED_CHECKS.items()]
+    numbered = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))
+    return "\n\n".join(
+        [
+            CHECKS,
+            table(("check", "what holds before a claim may pass"), *meanings),
+            "## Which kind asks which",
+            ASKED,
+            table(("kind", *(f"`{check}`" for check in SHARED_CHECKS)), *rows),
+            "## Reasons",
+            numbered,
+        ]
+    )
+
+
+def _asked(leaves_out: Mapping[str, str], check: str, reasons: list[str]) -> str:
+    """`yes`, `no 3`, or `yes, not of the control 4`."""
+    if check in leaves_out:
+        return f"no ({reasons.index(leaves_out[check]) + 1})"
+    roles = {role: leaves_out.get(f"{check}.{role}", leaves_out.get(role)) for role in sorted(ROLES)}
+    except_of = [f"not of a {role} ({reasons.index(reason) + 1})" for role, reason in roles.items() if reason]
+    return ", ".join(["yes", *except_of])
 
 
 def exit_codes() -> str:

@@ -82,7 +82,8 @@ class Context:
         parts = [(each, claim) for claim in self.contract.claims for each in parts_of(claim)]
         captured |= {each.arms()[each.candidate_path] for each, claim in parts if each.mechanism or claim.mechanism}
         held_against = [each.arms().values() for each, _ in parts if each.arms()[each.candidate_path] in captured]
-        plain = set(chain.from_iterable(held_against)) | (twins if len(named) == 1 else set())
+        alone = part.arms()[part.candidate_path] in twins and part.baseline_path not in part.arms()
+        plain = set(chain.from_iterable(held_against)) | (named if alone else set())
         plain |= {arm for each, _ in parts for path, arm in each.arms().items() if path == each.plain_path}
         return named & plain - captured
 

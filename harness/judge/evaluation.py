@@ -43,9 +43,14 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     sheet.figure("first_differing_step", found.first_differing, "step")
     sheet.figure("max_abs_difference", found.largest, "loss")
     note_watched(compared, sheet)
-    require_finite(compared, sheet)
+    plain = {} if part.plain is None else {f"plain {part.plain}": executed(run, part.plain)}
+    watched = {**compared, **plain}
+    require_finite(watched, sheet)
     _require_unchanged(evaluations, sheet)
     require_comparable(compared, sheet)
+    if part.plain is not None:
+        same_system = context.same_system(part.candidate, part.plain)
+        require_comparable({ours: evaluated, **plain}, sheet, frozen=same_system, more_in=ours)
     require_equal(found, "bitwise", Bounds(0.0), f"{ours} and {theirs}")
     _require_finite_values(evaluations, sheet)
     if shown < part.evaluations:
@@ -55,14 +60,13 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
             f"{part.evaluations} are demanded",
         )
     returned = ""
-    if part.plain is not None:
-        plain = executed(run, part.plain)
-        returned = _require_values(part, evaluations, plain, sheet)
-    for name, execution in compared.items():
+    for execution in plain.values():
+        returned = _require_values(part, evaluations, execution, sheet)
+    for name, execution in watched.items():
         require_trained(name, execution)
-    require_finite_end(compared, sheet)
+    require_finite_end(watched, sheet)
     require_equal_ends(compared, sheet)
-    require_recorded(compared)
+    require_recorded(watched)
     return sheet.held(
         f"{part.candidate} trains in every bit of {found.steps} steps and of its end as it does without its "
         f"{len(evaluations)} evaluations, one after every {part.every} steps{returned}"

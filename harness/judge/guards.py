@@ -77,8 +77,7 @@ def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0)
     """Settle unless frozen tensors stayed, trainable ones changed, the loss moved, and no update was left out but as
     many as are allowed."""
     start, end = execution.start, end_of(execution)
-    if start.frozen_digest != end.frozen_digest:
-        settle(reasons.FROZEN_CHANGED, f"the frozen tensors of {name} changed during its {end.steps_called} steps")
+    require_frozen(name, execution)
     if start.trainable_tensors == 0 or start.trainable_digest == end.trainable_digest:
         settle(
             reasons.VACUOUS_PARAMETERS_UNCHANGED,
@@ -87,6 +86,13 @@ def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0)
     if end.skipped_steps > skipped_at_most:
         settle(reasons.VACUOUS_SKIPPED_STEP, f"{name} left out {end.skipped_steps} of {end.steps_called} updates")
     _require_movement(name, losses(execution))
+
+
+def require_frozen(name: str, execution: ArmEvidence) -> None:
+    """Settle FAIL where frozen tensors changed."""
+    end = end_of(execution)
+    if execution.start.frozen_digest != end.frozen_digest:
+        settle(reasons.FROZEN_CHANGED, f"the frozen tensors of {name} changed during its {end.steps_called} steps")
 
 
 def _require_movement(name: str, series: Losses, where: str = "") -> None:
@@ -210,6 +216,8 @@ def _require_honest_control(name: str, control: ArmEvidence, candidate: ArmEvide
         problem = f"reads another batch than the candidate at step {step}{_named_apart(ours, theirs)}"
     elif end_of(control).trainable_digest != control.start.trainable_digest:
         problem = "was trained: its parameters changed"
+    elif end_of(control).frozen_digest != control.start.frozen_digest:
+        problem = "changed its frozen tensors"
     elif _starts_apart(control, candidate):
         problem = "starts from other buffers or generators than the candidate"
     if problem:

@@ -9,6 +9,7 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, replicas, require_captured
 from harness.judge.end_state import require_finite_end, require_recorded
+from harness.judge.guards import require_frozen
 from harness.judge.resume import Halves, in_processes, join, not_restored, note_checkpoint, require_checkpoint
 from harness.judge.sheet import Sheet, settle
 
@@ -57,6 +58,7 @@ def require_halves(part: NotWorse, context: Context, halves: list[Halves], sheet
             require_captured(context, part, part.candidate, half, sheet, watched=False)
         require_checkpoint(each)
         processes = in_processes(part.candidate, each)
+        require_frozen(f"{part.candidate} up to the save", each.first)
         require_finite_end(processes, sheet)
         require_recorded(processes)
 

@@ -25,7 +25,7 @@ from harness.judge.end_state import (
     require_finite_end,
     require_recorded,
 )
-from harness.judge.guards import require_trained
+from harness.judge.guards import require_frozen, require_trained
 from harness.judge.series import (
     Bounds,
     Difference,
@@ -78,6 +78,7 @@ def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
     _require_equal(part, found, lost, f"{ours} and {theirs}")
     for name, execution in compared.items():
         require_trained(name, execution)
+    require_frozen(f"{part.candidate} up to the save", first)
     watched = {**in_processes(part.candidate, halves), **compared}
     require_finite_end(watched, sheet)
     if part.equality == "bitwise":

@@ -87,7 +87,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         )
     in_noise = _in_noise(noise, found.largest)
     require_equal(found, part.equality, bounds, f"{ours} and {theirs}", in_noise, part.metric)
-    require_guards(part, {ours: candidate, theirs: baseline}, run, sheet)
+    require_guards(part, {ours: candidate, theirs: baseline, **repeated}, run, sheet)
     require_moving({ours: candidate, theirs: baseline}, part.metric)
     watched = with_control(part.guards, compared, run)
     require_finite_end(watched, sheet)

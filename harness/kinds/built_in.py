@@ -5,6 +5,7 @@ Capabilities `parameters` and `inputs`: equal starts and equal batches are prove
 
 from __future__ import annotations
 
+from harness.kinds.checks import SHARED_CHECKS
 from harness.kinds.deciding import Deciding, Interval
 from harness.kinds.kind import Kind
 
@@ -29,6 +30,26 @@ _WORSE_BY = Interval("worse_by_at_least", "worse_by_at_most", "confidence", "one
 _SLOWDOWN = Interval("slowdown_least", "slowdown_most", 0.99, "intervals of both medians", "timed_blocks")
 _PEAK = "candidate_{of}_peak_{over}"
 
+_NO_GUARDS = "Its model has no `guards`."
+_ONE_ARM = "It judges one execution, and compares it with nothing."
+_REFERENCE = "The reference computes in another precision, so that equal values have other digests."
+_FOLLOWS = "A reference makes each step from the candidate's state, and trains nothing by itself."
+_NOT_WATCHED = "Its probe does not watch single steps."
+_NOT_TRAINED = "Its probe trains no arm: kernels are compiled, listed or executed alone."
+_OWN_CONTROL = "A control may wait for the device and do nothing else."
+_COUNTED = "Waits are counted in each arm, and the arms are not compared."
+_FIRST_LOSS = "A control may store frozen tensors in another format; its first loss is the candidate's."
+_STILL = "A control is not trained, so that its end says nothing."
+_HALF = {
+    "equal_start.half": "The second half begins anew, and what it loads is compared with what was saved.",
+    "equal_state.half": "The second half begins anew, and what it loads is compared with what was saved.",
+    "equal_ends.half": "The first half ends with what was saved, which is compared with what was loaded.",
+}
+_CONTROL = {"equal_frozen.control": _FIRST_LOSS, "equal_ends.control": _STILL}
+_NOISE = "The baseline's second run shows its noise, and no claim says how that run ends."
+_ALONE = dict.fromkeys(("comparable", "equal_start", "equal_frozen", "equal_state", "equal_ends"), _ONE_ARM)
+_KERNELS = dict.fromkeys(SHARED_CHECKS, _NOT_TRAINED)
+
 _ROWS = (
     Kind(
         name="trajectory_match",
@@ -45,6 +66,7 @@ _ROWS = (
             *_GUARDS,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={**_CONTROL, "equal_ends.repetition": _NOISE},
         reasons={},
     ),
     Kind(
@@ -63,6 +85,7 @@ _ROWS = (
             Deciding("clip_active_steps", "at least", "clip_active_steps"),
         ),
         evidence_faults=(MISSING_RUN,),
+        leaves_out={"repetition": "The baseline's second run shows only whether its gradients repeat."},
         reasons={},
     ),
     Kind(
@@ -84,6 +107,11 @@ _ROWS = (
             Deciding("outside_operations", "at most", "outside_operations_at_most"),
         ),
         evidence_faults=(MISSING_RUN,),
+        leaves_out={
+            **_ALONE,
+            "uncaptured": "It judges a captured arm alone.",
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
     Kind(
@@ -100,6 +128,11 @@ _ROWS = (
             _STEPS_RUN,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "captured": "The candidate's capture must fail.",
+            "watched": "The candidate's capture must fail, so that no step is a replay.",
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
     Kind(
@@ -115,6 +148,7 @@ _ROWS = (
             Deciding("generous_mean_ratio", "at least", "at_least", interval=_RATIO, refutes=True),
         ),
         evidence_faults=(MISSING_RUN,),
+        leaves_out={"guards": _NO_GUARDS},
         reasons={},
     ),
     Kind(
@@ -134,6 +168,16 @@ _ROWS = (
             Deciding("control_syncs_per_step", "exactly", "control.exactly", of_demand="a layer"),
         ),
         evidence_faults=(MISSING_RUN,),
+        leaves_out={
+            "comparable": _COUNTED,
+            "equal_start": _COUNTED,
+            "equal_frozen": _COUNTED,
+            "equal_state": _COUNTED,
+            "equal_ends": _COUNTED,
+            "finite.control": _OWN_CONTROL,
+            "trained.control": _OWN_CONTROL,
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
     Kind(
@@ -146,6 +190,7 @@ _ROWS = (
         card=("ptx",),
         deciding=(Deciding("kernels_mismatched", "none", "policy", of="kernels", noun="kernels do not fit"),),
         evidence_faults=(MISSING_RUN,),
+        leaves_out=_KERNELS,
         reasons={},
     ),
     Kind(
@@ -161,6 +206,7 @@ _ROWS = (
             Deciding("keys_missing", "none", "scope", of="used_kernels", noun="kernels were not prewarmed"),
         ),
         evidence_faults=(MISSING_RUN,),
+        leaves_out=_KERNELS,
         reasons={},
     ),
     Kind(
@@ -176,6 +222,7 @@ _ROWS = (
             Deciding("over_peer.*", "at most", "over_peer_at_most"),
         ),
         evidence_faults=(MISSING_RUN,),
+        leaves_out=_KERNELS,
         reasons={},
     ),
     Kind(
@@ -191,6 +238,17 @@ _ROWS = (
             _STEPS_RUN,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "comparable.reference": _REFERENCE,
+            "equal_start.reference": _REFERENCE,
+            "equal_frozen": "The reference stores frozen tensors in another format.",
+            "equal_state": "The reference gets the candidate's state before each step.",
+            "equal_ends": "Each step is compared within rounding, from the candidate's state before it.",
+            "trained.reference": _FOLLOWS,
+            "trained.yardstick": _FOLLOWS,
+            "watched": _NOT_WATCHED,
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
     Kind(
@@ -203,6 +261,7 @@ _ROWS = (
         card=("trajectories",),
         deciding=(*_SERIES, _RELATIVE, *_GUARDS),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out=_CONTROL,
         reasons={},
     ),
     Kind(
@@ -219,6 +278,14 @@ _ROWS = (
             _STEPS_RUN,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "comparable": "The arms differ in a setting, such as the seed, that may reach their batches.",
+            "equal_start": "The arms differ in a setting that may reach their start.",
+            "equal_frozen": "The arms differ in a setting that may reach their start.",
+            "equal_state": "The arms differ in a setting that may reach their start.",
+            "equal_ends": "The arms must train differently.",
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
     Kind(
@@ -238,6 +305,15 @@ _ROWS = (
             Deciding("steps_run", "at least", "loss_steps"),
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "captured": "Its probe records no capture, so that no captured candidate holds.",
+            "uncaptured": "No captured candidate holds, and arms are compared with no captured one.",
+            "watched": "Its probe records no capture, so that no captured candidate holds.",
+            "equal_frozen": "The arms store frozen tensors in different precisions.",
+            "equal_state": "The arms are different implementations, with buffers and generators of their own.",
+            "equal_ends": "Errors are compared, and no bits.",
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
     Kind(
@@ -253,6 +329,10 @@ _ROWS = (
             Deciding("micro_batches", "exactly", "micro_batches"),
         ),
         evidence_faults=(MISSING_RUN,),
+        leaves_out={
+            "equal_ends": "Two ways to add up a batch round differently: gradients and losses are compared in a bound.",
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
     Kind(
@@ -269,6 +349,12 @@ _ROWS = (
             *_GUARDS,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            **_CONTROL,
+            **_HALF,
+            "trained.half": "The two halves are judged together, as one training.",
+            "equal_ends": "The arms may train differently: a metric is compared over seeds.",
+        },
         reasons={},
     ),
     Kind(
@@ -281,6 +367,11 @@ _ROWS = (
         card=("memory",),
         deciding=(Deciding("*_growth", "at most", "growth_at_most", percent=True),),
         evidence_faults=(MISSING_RUN,),
+        leaves_out={
+            **_ALONE,
+            "uncaptured": "It judges a captured arm alone.",
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
     Kind(
@@ -297,6 +388,7 @@ _ROWS = (
             Deciding("candidate_outside_peak", "at most", "outside_at_most_gib"),
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={"watched": _NOT_WATCHED, "guards": _NO_GUARDS},
         reasons={},
     ),
     Kind(
@@ -315,6 +407,7 @@ _ROWS = (
             _STEPS_RUN,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={"watched": _NOT_WATCHED},
         reasons={},
     ),
     Kind(
@@ -331,6 +424,7 @@ _ROWS = (
             Deciding("steps_after_the_load", "at least", "steps"),
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={**_HALF, "watched": _NOT_WATCHED, "guards": _NO_GUARDS},
         reasons={},
     ),
     Kind(
@@ -348,6 +442,11 @@ _ROWS = (
             _STEPS_RUN,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "equal_ends.plain": "What the plain arm's evaluations return is compared, and not how it ends.",
+            "watched": _NOT_WATCHED,
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
     Kind(
@@ -366,6 +465,12 @@ _ROWS = (
             _STEPS_RUN,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "uncaptured": "It judges the ranks of one arm.",
+            "comparable": "Each rank reads rows of its own.",
+            "equal_state": "A rank may have buffers and generators of its own.",
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
     Kind(
@@ -384,6 +489,11 @@ _ROWS = (
             _STEPS_RUN,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "equal_state": "A rank may have buffers and generators of its own.",
+            "equal_ends": "Sums over ranks round differently: ends are compared within `max_end_difference`.",
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from harness.kinds.checks import are_left_out
 from harness.kinds.deciding import Deciding
 from harness.kinds.probes import BUILT_IN
 from harness.kinds.row import NAME, Row, are_names, is_flag, is_reference
@@ -37,6 +38,8 @@ class Kind(Row):
     """The figures that decide it, each with its demand; the first that there is stands for a claim that holds."""
     evidence_faults: tuple[str, ...]
     """`module:attribute` of each `harness.drill.evidence_faults.EvidenceFault` that it must notice."""
+    leaves_out: Mapping[str, str]
+    """The shared checks (`harness.kinds.checks`) that it does not ask, each with the reason; may be empty."""
     reasons: Mapping[str, tuple[str, str]]
     """Reason codes of its own beside those of `harness.judge.reasons`: code to status and sentence; may be empty."""
 
@@ -77,6 +80,10 @@ Kind.rules = {
     "evidence_faults": (
         "is a tuple of at least one `module:attribute`",
         lambda value: isinstance(value, tuple) and bool(value) and all(map(is_reference, value)),
+    ),
+    "leaves_out": (
+        "maps shared checks, roles, or `check.role` to a reason that ends with a full stop",
+        are_left_out,
     ),
     "reasons": (
         f"maps codes to a status ({', '.join(_STATUSES)}) and a sentence that ends with a full stop",

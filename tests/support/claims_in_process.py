@@ -17,7 +17,7 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 from harness.numbers import dump_json
-from harness.runners.plan import plan
+from harness.runners.plan import Plan, plan
 from harness.runners.recorder import Recorder
 from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS
@@ -75,6 +75,17 @@ def contract_of(
     )
 
 
+def planned_of(contract: Contract, fault: str | None = None) -> Plan:
+    """Return the plan of a contract on a machine without a GPU."""
+    return plan(
+        [_Loaded(contract)],
+        fault=fault,
+        machine=NO_GPU,
+        describe=lambda name: resolve(name).describe(),
+        harness_faults=HARNESS_FAULTS,
+    )
+
+
 def executed(run: Run, directory: Path) -> RunEvidence:
     """The evidence that the run's probe leaves in `directory`, read again."""
     directory.mkdir(parents=True)
@@ -104,13 +115,7 @@ def judged(
 ) -> Verdict:
     """The verdict on any claim."""
     contract = contract_of(system, claim, seed, steps, arms)
-    planned = plan(
-        [_Loaded(contract)],
-        fault=fault,
-        machine=NO_GPU,
-        describe=lambda name: resolve(name).describe(),
-        harness_faults=HARNESS_FAULTS,
-    )
+    planned = planned_of(contract, fault)
     [unit] = planned.units
     evidence = [executed(run, directory / run.id) for run in planned.runs]
     return judge_unit(contract, contract.claims[0], "w", evidence, unit.obstacle)

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from harness.system.protocol import Arm, OptimizerState, SystemDescription, Workload
+from harness.system.protocol import Arm, CaptureRecord, OptimizerState, SystemDescription, Workload
 
 RATE, BETAS, EPS = 0.1, (0.9, 0.999), 1e-8
 FEATURES = 6
@@ -96,6 +96,21 @@ class TrainedRun(_Run):
         return {"exp_avg": {"w": self.first}, "exp_avg_sq": {"w": self.second}}
 
 
+class CapturedRun(TrainedRun):
+    """Says of itself that every step is a replay of one capture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def step(self, index: int) -> Tensor:
+        self.steps += 1
+        return super().step(index)
+
+    def capture_record(self) -> CaptureRecord:
+        return CaptureRecord("traced", True, True, None, 1, 0, self.steps, 0, recorded_operations=9)
+
+
 class ReferenceRun(_Run):
     """torch's AdamW from a given state; it never trains by itself."""
 
@@ -116,7 +131,10 @@ class ReferenceRun(_Run):
 
 
 def _described(name: str) -> SystemDescription:
-    return SystemDescription(name, "a linear regression", (), {"dtype": str}, {}, frozenset())
+    offered = frozenset({"parameters", "inputs", "gradients", "gradient_norms", "moments", "single_steps", "capture"})
+    return SystemDescription(
+        name, "a linear regression", (), {"dtype": str}, {}, offered, captures=frozenset({"none", "step"})
+    )
 
 
 class Trained:
@@ -125,6 +143,11 @@ class Trained:
 
     def open(self, workload: Workload, arm: Arm, **_: Any) -> TrainedRun:
         return TrainedRun()
+
+
+class Captured(Trained):
+    def open(self, workload: Workload, arm: Arm, **_: Any) -> CapturedRun:
+        return CapturedRun()
 
 
 class Reference:

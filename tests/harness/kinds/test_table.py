@@ -32,7 +32,8 @@ EMPTY: dict[str, Any] = {
     "card": (),
     "deciding": (),
     "evidence_faults": (),
-    "reasons": None,  # none is an answer: it is written `{}`
+    "leaves_out": None,  # none is an answer: it is written `{}`
+    "reasons": None,  # likewise
 }
 
 

@@ -1,0 +1,43 @@
+"""The checks that all kinds of claim share: a kind asks each of them, or its row leaves it out with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SHARED_CHECKS: Mapping[str, str] = {
+    "captured": "An arm that must replay a capture replayed it in every step.",
+    "uncaptured": "An arm that is declared uncaptured, and held against a captured one, captured nothing.",
+    "watched": "Each replayed step was watched, and the device did nothing in it but the captured work.",
+    "finite": "No loss is NaN or infinite.",
+    "comparable": "All arms made the same number of steps, on the same batches.",
+    "equal_start": "All arms start from equal trainable parameters.",
+    "equal_frozen": "All arms start from equal frozen parameters.",
+    "equal_state": "All arms start from equal buffers, generators and other state.",
+    "guards": "The claim's guards hold: distinct batches, an active clip, a training effect over a control.",
+    "trained": "Trainable parameters changed, frozen ones did not, the loss moved, and no update was left out.",
+    "finite_end": "No tensor ended NaN or infinite.",
+    "equal_ends": "Where a claim demands equal bits, all arms end with equal state.",
+    "recorded": "The state at the start and at the end was recorded.",
+    "enough_steps": "As many steps were run as the claim and its workload demand.",
+}
+
+# What an execution is, where a check may differ. `repetition`: the baseline's second run, which shows its noise;
+# `half`: a part of a training that was saved and loaded.
+ROLES = frozenset({"control", "half", "peer", "plain", "reference", "repetition", "yardstick"})
+
+
+def names_of(check: str, role: str) -> frozenset[str]:
+    """Return the keys of a row's `leaves_out` by which a check of an execution in this role is left out."""
+    return frozenset({check, role, f"{check}.{role}"})
+
+
+def are_left_out(value: object) -> bool:
+    """Return True for a mapping from checks (`trained`), roles (`control`) or both (`trained.control`) to sentences."""
+    return isinstance(value, Mapping) and all(
+        _is_name(name) and isinstance(reason, str) and reason.endswith(".") for name, reason in value.items()
+    )
+
+
+def _is_name(name: object) -> bool:
+    check, _, role = str(name).partition(".")
+    return name in ROLES or (check in SHARED_CHECKS and (not role or role in ROLES))
