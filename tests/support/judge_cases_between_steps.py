@@ -282,17 +282,8 @@ EVALUATION_CASES = [
     Case("a plain arm's are NaN", "evaluations_differ", lambda: beside_plain(*[math.nan] * 5)),
     Case("a plain arm returns nothing", "evaluations_differ", lambda: beside_plain(*[None] * 5)),
     Case("a plain arm returns it once", "evaluations_differ", lambda: beside_plain(2.8, None, None, None, None)),
-    Case(
-        "a plain arm that is captured",
-        "vacuous_baseline_captured",
-        lambda: beside_plain(2.8, 2.6, 2.4, 2.2, 2.0, attempts=1),
-    ),
     Case("an evaluation of the plain arm is missing", "evidence_missing", lambda: beside_plain(2.8, 2.6, 2.4, 2.2)),
     Case("losses differ", "differs", lambda: evaluated(**differing())),
-    Case("ends apart", "end_differs", lambda: evaluated(end_state={"tensors": {"average": "x"}})),
-    Case("takes a batch", "unequal_batches", lambda: evaluated(batches=[*BATCHES[:5], "other", *BATCHES[6:]])),
-    Case("another start", "unequal_start", lambda: evaluated(start="elsewhere")),
-    Case("NaN loss", "non_finite", lambda: evaluated(losses=[*LOSSES[:-1], math.nan])),
     Case(
         "an evaluation in NaN",
         "evaluation_not_finite",
@@ -301,14 +292,7 @@ EVALUATION_CASES = [
     Case("no number", "vacuous_evaluations", lambda: evaluated(evaluation(5, values={}), evaluation(10, values={}))),
     Case("the same number", "vacuous_evaluations", lambda: evaluated(evaluation(5, **SAME), evaluation(10, **SAME))),
     Case("fewer steps", "vacuous_steps", lambda: evaluated(without=arm("ungraphed", LOSSES[:4]))),
-    Case("nothing trained", "vacuous_parameters_unchanged", lambda: evaluated(end="start")),
-    Case("ends in NaN", "non_finite_end", lambda: evaluated(end_state={"optimizer": {"p0.exp_avg": "m!"}})),
     Case("an evaluation is missing", "evidence_missing", lambda: evaluated(evaluation(5))),
     Case("at another step", "evidence_missing", lambda: evaluated(evaluation(4), evaluation(10))),
     Case("torn state", "evidence_inconsistent", lambda: evaluated(evaluation(5, before={}, after={}), evaluation(10))),
-    Case(
-        "never captured",
-        "candidate_not_captured",
-        lambda: captured_evaluation(captured=False, replays=0, failure="a sync"),
-    ),
 ]  # fmt: skip

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from evidence_builders import (
     LAYERS,
-    LOSSES,
     STEPS,
     arm,
     cuda_graph,
@@ -38,17 +35,6 @@ CAPTURE: dict[str, Any] = {
     "clipped_tensors_per_layer": 6,
 }
 TRACED: dict[str, Any] = {"kind": "capture", "mechanism": "traced", "candidate": "graphed"}
-
-
-def untrained(judged: Callable[[dict[str, Any]], Verdict]) -> list[Case]:
-    """Of an arm that did all that is demanded, and trained nothing by it."""
-    cases: list[tuple[str, str, dict[str, Any]]] = [
-        ("a loss that is no number", "non_finite", {"losses": [*LOSSES[:4], math.nan, *LOSSES[5:]]}),
-        ("a loss that stands still", "vacuous_constant_loss", {"losses": [2.0] * STEPS}),
-        ("parameters that end as they began", "vacuous_parameters_unchanged", {"end": "start"}),
-        ("a frozen tensor that changed", "frozen_changed", {"frozen_end": "other"}),
-    ]
-    return [Case(name, reason, partial(judged, changes)) for name, reason, changes in cases]
 
 
 # 12 kernels over two layers, of which a layer can hold four: two of the five, two of the four, none of the single ones
@@ -217,7 +203,6 @@ CAPTURE_CASES = [
     ),
     Case("no record", "evidence_missing", lambda: captured(execution={"capture": None})),
     Case("skipped as often as allowed", "held", lambda: captured({"skipped_steps_at_most": 1}, {"skipped": 1})),
-    *untrained(lambda changes: captured(execution=changes)),
 ]
 
 SYNCS: dict[str, Any] = {
@@ -295,13 +280,11 @@ SYNC_CASES = [
         lambda: watched(replays({"profiler": 2, "sync_debug_mode": 0}), **AT_MOST_ONE),
     ),
     Case("one detector", "one_detector", lambda: watched(replays({"profiler": 0}))),
-    *untrained(lambda changes: watched(execution=changes)),
     Case(
         "a control that does nothing but wait",
         "held",
         lambda: watched(of_control={"losses": [2.0] * STEPS, "end": "start"}),
     ),
-    Case("an update left out", "vacuous_skipped_step", lambda: watched(execution={"skipped": 1})),
     Case("as many updates left out as may be", "held", lambda: watched(execution={"skipped": 1}, beside=MAY_SKIP)),
     Case(
         "more updates left out than may be",
@@ -380,9 +363,6 @@ SYNC_CASES = [
         "candidate_not_captured",
         lambda: watched(syncs("graphed", {"profiler": 0, "sync_debug_mode": 0})),
     ),
-    Case(
-        "never captured", "candidate_not_captured", lambda: watched(execution={"capture": cuda_graph(captured=False)})
-    ),
     Case("not observed", "evidence_missing", lambda: watched(execution={"syncs": None})),
 ]
 
@@ -451,8 +431,5 @@ MEMORY_CASES = [
         "mechanism_missing",
         lambda: sampled([5] * 5, claim={"mechanism": None}, capture=cuda_graph(mechanism=None)),
     ),
-    Case("never captured", "candidate_not_captured", lambda: sampled([5] * 5, capture=cuda_graph(captured=False))),
-    *untrained(lambda changes: sampled([5] * STEPS, **changes)),
-    Case("an update left out", "vacuous_skipped_step", lambda: sampled([5] * STEPS, skipped=1)),
     Case("as many updates left out as may be", "held", lambda: sampled([5] * STEPS, skipped=1, beside=MAY_SKIP)),
 ]

@@ -173,7 +173,6 @@ MECHANISMS: dict[str, list[Case]] = {
         ),
         Case("two graphs a step", "held", lambda: timed(ours=two_pieces(), **launches(8))),
         Case("one of two graphs a step", "launches_differ", lambda: timed(ours=two_pieces(), **launches(4))),
-        Case("another frozen start", "unequal_start", lambda: timed(ours=graphed(TIMED_LOSSES, frozen="x"))),
         Case("equal at the final step", "held", final_losses_alone),
     ],
     "any": [

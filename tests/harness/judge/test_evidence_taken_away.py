@@ -61,6 +61,7 @@ ALL_OF_IT = {
         "used": "the planned kernels remain",
     },
     "trajectory_match": {
+        "end.capture_attempts": "an older harness's, which did not count captures in a plain arm",
         "end.moved_apart.missing": "an older harness's, which did not look for them",
         "capture.as_written": "an older harness's, which recorded no step that calls torch.compile",
     },
@@ -73,9 +74,6 @@ ALL_OF_IT = {
         "telemetry.timed_seconds": "likewise, timed seconds",
     },
 }
-# An older harness counted captures in some probes alone; without a count an arm that is declared uncaptured is one.
-for kind in ("accumulation", "evaluation", "long_replay", "peak_memory", "ranks_match", "trajectory_match"):
-    ALL_OF_IT.setdefault(kind, {})["end.capture_attempts"] = "of an arm that is declared uncaptured"
 
 
 # Kinds with so many cases, or so much evidence, that they take half of all the time.
