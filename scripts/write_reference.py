@@ -39,12 +39,13 @@ Every verdict carries one of these codes. A code has one status, and keeps its m
 claim demands is printed by `harness explain CLAIM`; where a page shows the code, says
 [reading a report](../reading-a-report.md)."""
 CHECKS = """\
-What every claim about training asks before it passes, whatever its own figure is. A kind asks each check or leaves it
-out by name and with a reason, in its row of the table of kinds. A test makes recorded evidence wrong in each respect
-and sees each kind notice."""
+What every claim about training asks before it passes, whatever its own figure is. A kind asks each
+check or leaves it out by name and with a reason, in its row of the table of kinds. A test makes
+recorded evidence wrong in each respect and sees each kind notice."""
 ASKED = """\
-`yes`: the kind asks the check of every arm that it reads. A number is that of the reason below. A repetition is the
-second run of a baseline, which shows its noise; a half is a part of a training that was saved and loaded."""
+`yes`: the kind asks the check of every arm that it reads. A number is that of the reason below. A
+repetition is the second run of a baseline, which shows its noise. A half is a part of a training that
+was saved and loaded."""
 EXIT_CODES = """\
 The same for every command; the first that applies, from the top. What CI does with each: [in CI](../ci.md)."""
 OFFERED = """\

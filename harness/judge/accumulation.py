@@ -15,8 +15,9 @@ from typing import NamedTuple
 from harness.contract.kinds.accumulation import Accumulation
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, require_captured
-from harness.judge.end_state import note_watched, require_finite_end, require_recorded
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, end_of, executed
+from harness.judge.end_state import note_watched
 from harness.judge.gradient_match import (
     Compared,
     compared_tensors,
@@ -25,9 +26,8 @@ from harness.judge.gradient_match import (
     require_finite_gradients,
     require_gradients,
 )
-from harness.judge.guards import require_trained
 from harness.judge.rounded_gradients import require_most_compared
-from harness.judge.series import losses, require_comparable, require_finite, require_same_parameters
+from harness.judge.series import losses
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
@@ -49,18 +49,18 @@ def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     named = {f"baseline {part.baseline}": baseline, f"candidate {part.candidate}": candidate}
-    for arm, execution in ((part.candidate, candidate), (part.baseline, baseline)):
-        require_captured(context, part, arm, execution, sheet)
-    require_same_parameters(named)
+    same_system = context.same_system(part.candidate, part.baseline)
+    comparison, group = Comparison(part, context, sheet), Group(named, same_formats=same_system)
+    comparison.captured(candidate, baseline)
+    comparison.named_alike(group)
     records = records_of(part, candidate)
     compared = list(compared_tensors(part, records, baseline))
     sheet.count("steps", len(records))
     sheet.count("tensors", len({entry.tensor for entry in compared}))
 
     note_watched(named, sheet)
-    require_finite(named, sheet)
+    comparison.begin(group)
     require_finite_gradients([*records, *(each for each in baseline.gradients if each.step in part.steps)], sheet)
-    require_comparable(named, sheet, frozen=context.same_system(part.candidate, part.baseline))
     _require_micro_batches(part, candidate, sheet)
     _require_one_update(part, candidate, sheet)
     found = sorted(
@@ -70,13 +70,10 @@ def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
     require_every_tensor(candidate, records, baseline)
     require_gradients(records)
     _require_two_ways(part, compared)
-    for name, execution in named.items():
-        require_trained(name, execution)
-    require_finite_end(named, sheet)
-    require_recorded(named)
+    comparison.end(group)
     require_most_compared(compared, part.max_relative_difference)
     worst = max(each.relative for each in found)
-    return sheet.held(
+    return comparison.held(
         f"in each of {len(candidate.series.loss)} steps {part.candidate} read {part.micro_batches} different "
         f"micro-batches and updated once; its gradients and losses lie within {number(worst)} of those of one batch"
     )

@@ -8,11 +8,9 @@ from harness.contract.kinds.replay import Capture
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
+from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, capture_of, end_of, executed
-from harness.judge.end_state import require_finite_end, require_recorded
-from harness.judge.guards import require_trained
 from harness.judge.launched import Bounds, blind, graphs_per_step, outside_share, plain_type, uncounted
-from harness.judge.series import require_finite
 from harness.judge.sheet import Sheet, settle, some
 from harness.judge.verdict import Judgement, Status
 from harness.judge.watched_steps import JudgedSteps
@@ -46,18 +44,16 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     if capture.static_buffers == 0:
         settle(reasons.VACUOUS_NO_BUFFERS, "no static buffer was watched")
     _require_bounds(part, capture, counts, execution, sheet)
-    named = {part.candidate: execution}
-    require_finite(named, sheet)
-    require_finite_end(named, sheet)
-    require_trained(part.candidate, execution, part.skipped_steps_at_most)
-    require_recorded(named)
+    comparison, group = Comparison(part, context, sheet), Group({part.candidate: execution})
+    comparison.begin(group)
+    comparison.end(group, part.skipped_steps_at_most)
     if capture.fake_pass_clean is None and capture.unseen_operators:
         settle(
             reasons.OPERATORS_UNSEEN,
             f"{some(capture.unseen_operators)} cannot be executed on fake tensors: whether it waits for the device is "
             "not seen here",
         )
-    return sheet.held(
+    return comparison.held(
         f"{capture.captures} captures of {nodes} nodes were replayed {capture.replays} times, once a step, "
         f"and {capture.static_buffers} buffers kept their addresses"
     )

@@ -6,18 +6,10 @@ from harness.contract.kinds.replay import CaptureFallback
 from harness.evidence.arm_records import CaptureEvidence
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
+from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, capture_of, end_of, executed
-from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
-from harness.judge.guards import require_trained
-from harness.judge.series import (
-    Bounds,
-    difference,
-    losses,
-    note_difference,
-    require_comparable,
-    require_equal,
-    require_finite,
-)
+from harness.judge.end_state import note_watched
+from harness.judge.series import Bounds, difference, losses, note_difference, require_equal
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Judgement
 
@@ -35,18 +27,14 @@ def judge(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
     _require_attempts(part, candidate, baseline, sheet)
     named = {part.baseline: baseline, part.candidate: candidate}
     note_watched(named, sheet)
-    require_finite(named, sheet)
-    require_comparable(named, sheet)
+    comparison, group = Comparison(part, context, sheet), Group(named)
+    comparison.begin(group)
     exact = Bounds(0.0)
     found = difference(losses(candidate), losses(baseline), "every", exact)
     note_difference(sheet, found, "bitwise", exact)
     require_equal(found, "bitwise", exact, f"{part.candidate}, whose capture failed, and {part.baseline}")
-    for name, execution in named.items():
-        require_trained(name, execution)
-    require_finite_end(named, sheet)
-    require_equal_ends(named, sheet)
-    require_recorded(named)
-    return sheet.held(
+    comparison.end(group)
+    return comparison.held(
         f"the capture of {part.candidate} failed and said why ({capture.failure}); captures "
         f"begun: {part.attempts}; all {found.steps} steps are those of {part.baseline} in bits"
     )

@@ -9,10 +9,10 @@ from harness.contract.kinds.throughput import compares_timed_steps
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
+from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context
-from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end
-from harness.judge.guards import require_trained
-from harness.judge.series import Bounds, difference, losses, require_comparable, require_equal, require_finite
+from harness.judge.end_state import note_watched
+from harness.judge.series import Bounds, difference, losses, require_equal
 from harness.judge.sheet import Sheet, settle
 from harness.judge.trajectory_match import require_precisions
 
@@ -35,6 +35,7 @@ def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
 def require_equal_training(
     trajectory: TrajectoryMatch,
     named: Mapping[str, ArmEvidence],
+    comparison: Comparison,
     sheet: Sheet,
     *,
     nothing: str,
@@ -46,18 +47,19 @@ def require_equal_training(
     whether one system trains both.
     """
     (theirs, baseline), (ours, candidate) = named.items()
-    require_finite(named, sheet)
     require_precisions(trajectory, candidate, baseline)
-    more_in = ours if trajectory.equality == "within" else None
-    require_comparable(named, sheet, frozen=same_system and trajectory.precisions is None, more_in=more_in)
+    group = Group(
+        named,
+        same_system=same_system,
+        same_formats=same_system and trajectory.precisions is None,
+        more_in=ours if trajectory.equality == "within" else None,
+        bits=trajectory.equality == "bitwise",
+    )
+    comparison.begin(group)
     bounds = Bounds(trajectory.max_abs_difference, trajectory.max_relative_difference)
     found = difference(losses(candidate), losses(baseline), trajectory.compare, bounds)
     if found.steps == 0:
         settle(reasons.VACUOUS_STEPS, nothing)
     require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}")  # `noise` is judged over all processes
-    for name, execution in named.items():
-        require_trained(name, execution)
     note_watched(named, sheet)
-    require_finite_end(named, sheet)
-    if trajectory.equality == "bitwise":
-        require_equal_ends(named, sheet, same_system=same_system)
+    comparison.end(group)

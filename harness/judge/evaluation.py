@@ -13,10 +13,10 @@ from harness.contract.kinds.between_steps import Evaluation
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed, replicas, require_captured
-from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
-from harness.judge.guards import require_trained
-from harness.judge.series import Bounds, difference, losses, require_comparable, require_equal, require_finite
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, executed, replicas
+from harness.judge.end_state import note_watched
+from harness.judge.series import Bounds, difference, losses, require_equal
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
@@ -28,8 +28,8 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     run = context.only_run("evaluation")
     without, evaluated = replicas(run, part.candidate, 2)
     _require_steps(part, [without, evaluated], sheet)
-    for execution in (without, evaluated):
-        require_captured(context, part, part.candidate, execution, sheet, watched=False)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(without, evaluated)
     evaluations = _require_evaluations(part, evaluated)
     shown = showing(evaluations)
     sheet.count("evaluations", len(evaluations))
@@ -44,13 +44,14 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     sheet.figure("max_abs_difference", found.largest, "loss")
     note_watched(compared, sheet)
     plain = {} if part.plain is None else {f"plain {part.plain}": executed(run, part.plain)}
-    watched = {**compared, **plain}
-    require_finite(watched, sheet)
     _require_unchanged(evaluations, sheet)
-    require_comparable(compared, sheet)
+    groups = [Group(compared)]
     if part.plain is not None:
         same_system = context.same_system(part.candidate, part.plain)
-        require_comparable({ours: evaluated, **plain}, sheet, frozen=same_system, more_in=ours)
+        roles = dict.fromkeys(plain, "plain")
+        groups.append(Group({ours: evaluated, **plain}, roles, same_formats=same_system, more_in=ours))
+    for group in groups:
+        comparison.begin(group)
     require_equal(found, "bitwise", Bounds(0.0), f"{ours} and {theirs}")
     _require_finite_values(evaluations, sheet)
     if shown < part.evaluations:
@@ -62,12 +63,9 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     returned = ""
     for execution in plain.values():
         returned = _require_values(part, evaluations, execution, sheet)
-    for name, execution in watched.items():
-        require_trained(name, execution)
-    require_finite_end(watched, sheet)
-    require_equal_ends(compared, sheet)
-    require_recorded(watched)
-    return sheet.held(
+    for group in groups:
+        comparison.end(group)
+    return comparison.held(
         f"{part.candidate} trains in every bit of {found.steps} steps and of its end as it does without its "
         f"{len(evaluations)} evaluations, one after every {part.every} steps{returned}"
     )

@@ -17,11 +17,11 @@ from harness.contract.kinds.training import ClippedNorm, GradientMatch
 from harness.evidence.arm_records import Gradients, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, require_captured
-from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
-from harness.judge.guards import require_active_clip, require_trained
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, end_of, executed
+from harness.judge.end_state import note_watched
+from harness.judge.guards import require_active_clip
 from harness.judge.rounded_gradients import require_most_compared
-from harness.judge.series import require_comparable, require_finite, require_same_parameters
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
@@ -50,22 +50,28 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     run = context.only_run("paired")
     candidate = executed(run, part.candidate)
     named = {f"candidate {part.candidate}": candidate}
-    require_captured(context, part, part.candidate, candidate, sheet)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(candidate)
     if part.baseline is not None:
         baseline = executed(run, part.baseline)
-        require_captured(context, part, part.baseline, baseline, sheet)
+        comparison.captured(baseline)
         named[f"baseline {part.baseline}"] = baseline
-    require_same_parameters(named)
+    same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
+    group = Group(
+        named,
+        same_system=same_system,
+        same_formats=same_system,
+        more_in=f"candidate {part.candidate}" if part.equality == "within" else None,
+        bits=part.equality == "bitwise",
+    )
+    comparison.named_alike(group)
     records = records_of(part, candidate)
     compared = list(compared_tensors(part, records, baseline)) if part.baseline is not None else []
     _note(part, records, compared, sheet)
 
     note_watched(named, sheet)
-    require_finite(named, sheet)
+    comparison.begin(group)
     require_finite_gradients(records, sheet)
-    same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
-    more_in = f"candidate {part.candidate}" if part.equality == "within" else None
-    require_comparable(named, sheet, frozen=same_system, more_in=more_in)
     if part.baseline is not None:
         _require_some_left(candidate, baseline)
     _require_agreement(part, compared, sheet)
@@ -74,13 +80,13 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         if part.baseline is not None and same_system:
             _require_groups_of(baseline, records)
         _require_clipped(part.clipped_norm, records, sheet)
-    _require_guards(part, named, records, sheet)
-    require_finite_end(named, sheet)
-    if part.equality == "bitwise":
-        require_equal_ends(named, sheet, same_system=same_system)
-    require_recorded(named)
+    if part.baseline is not None:
+        require_every_tensor(candidate, records, baseline)
+        require_gradients(records)
+    _require_clips(part, named, records, sheet)
+    comparison.end(group)
     require_most_compared(compared, part.max_relative_difference if part.equality == "within" else None)
-    return sheet.held(_sentence(part, records, compared))
+    return comparison.held(_sentence(part, records, compared))
 
 
 def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
@@ -298,15 +304,9 @@ def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet
         )
 
 
-def _require_guards(part: GradientMatch, named: dict[str, ArmEvidence], records: list[Gradients], sheet: Sheet) -> None:
-    executions = list(named.values())
-    if part.baseline is not None:
-        require_every_tensor(executions[0], records, executions[-1])
-        require_gradients(records)
-    for name, execution in named.items():
-        require_trained(name, execution)
-        if part.clip_active_steps is not None:
-            require_active_clip(name, execution, part.clip_active_steps, sheet)
+def _require_clips(part: GradientMatch, named: dict[str, ArmEvidence], records: list[Gradients], sheet: Sheet) -> None:
+    for name, execution in named.items() if part.clip_active_steps is not None else ():
+        require_active_clip(name, execution, part.clip_active_steps or 0, sheet)
     if part.clipped_norm is not None and part.clip_active_steps != 0:
         threshold = part.clipped_norm.at_most
         groups = [group for record in records for group in record.groups]

@@ -60,10 +60,10 @@ def _of_the_beginning(part: Guarding) -> Bounds:
     return Bounds(part.max_abs_difference, part.max_relative_difference if isinstance(part, Bounded) else None)
 
 
-def with_control(guards: Guards, executions: Mapping[str, ArmEvidence], run: RunEvidence) -> dict[str, ArmEvidence]:
-    """The executions, and the untrained control where a guard names one."""
+def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
+    """Return the untrained control where a guard names one, by its name in sentences."""
     effect = guards.training_effect
-    return {**executions, **({} if effect is None else {f"control {effect.control}": executed(run, effect.control)})}
+    return {} if effect is None else {f"control {effect.control}": executed(run, effect.control)}
 
 
 def _require_steps(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:

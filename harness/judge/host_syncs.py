@@ -11,10 +11,8 @@ from harness.contract.kinds.replay import HostSyncs, SyncCount
 from harness.evidence.arm_records import DetectorReading
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed, require_captured
-from harness.judge.end_state import require_finite_end, require_recorded
-from harness.judge.guards import require_trained
-from harness.judge.series import require_finite
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, executed
 from harness.judge.sheet import Sheet, settle, some
 from harness.judge.verdict import Judgement
 from harness.judge.watched_steps import JudgedSteps, unwatched
@@ -52,9 +50,11 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
     """Order: capture, the candidate's count, the control, the detectors' eyesight, their agreement."""
     run = context.only_run("paired")
     executions = {name: executed(run, name) for name in (part.candidate.arm, part.control.arm)}
-    require_captured(context, part, part.control.arm, executions[part.control.arm], sheet)
+    group = Group(executions, roles={part.control.arm: "control"})
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(executions[part.control.arm])
     reported = _reported(part, run, sheet)
-    mechanism = _require_replayed(context, part, executions[part.candidate.arm], sheet)
+    mechanism = _require_replayed(context, part, executions[part.candidate.arm], comparison, sheet)
     candidate = _counted(part.candidate, executions[part.candidate.arm], mechanism)
     control = _counted(part.control, executions[part.control.arm], mechanism)
     for role, counted in (("candidate", candidate), ("control", control)):
@@ -69,14 +69,11 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
     _require_seeing_profiler(control)
     _require_control(control)
     _require_eyesight(candidate, control)
-    require_finite({part.candidate.arm: replayed}, sheet)
-    require_finite_end(executions, sheet)
-    # a control may wait for the device and do nothing else
-    require_trained(part.candidate.arm, replayed, context.skipped_steps_at_most(part.candidate.arm))
+    comparison.begin(group)
+    comparison.end(group, context.skipped_steps_at_most(part.candidate.arm))
     _require_agreement(candidate, executions[part.candidate.arm])
     _require_agreement(control, executions[part.control.arm])
-    require_recorded(executions)
-    return sheet.held(f"{candidate.sentence()}; control {control.sentence()}{reported}")
+    return comparison.held(f"{candidate.sentence()}; control {control.sentence()}{reported}")
 
 
 def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
@@ -97,12 +94,14 @@ def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
     return f"; arm {part.reported} waits {waits:g} {times} a step{where}, which no capture executes"
 
 
-def _require_replayed(context: Context, part: HostSyncs, execution: ArmEvidence, sheet: Sheet) -> str | None:
+def _require_replayed(
+    context: Context, part: HostSyncs, execution: ArmEvidence, comparison: Comparison, sheet: Sheet
+) -> str | None:
     """The mechanism whose replay was observed; None for an arm that is declared uncaptured."""
     arm = part.candidate.arm
     if context.contract.arms[arm].capture == "none":
         return None
-    require_captured(context, part, arm, execution, sheet, of_replays=True)
+    comparison.captured(execution, of_replays=True)
     if execution.syncs is not None and not execution.syncs.replayed:
         settle(reasons.CANDIDATE_NOT_CAPTURED, f"the steps of {arm} that were observed were no replays")
     return sheet.mechanism

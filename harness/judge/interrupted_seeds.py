@@ -7,9 +7,8 @@ from dataclasses import replace
 from harness.contract.kinds.seeds import NotWorse
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, replicas, require_captured
-from harness.judge.end_state import require_finite_end, require_recorded
-from harness.judge.guards import require_frozen
+from harness.judge.comparison import Comparison
+from harness.judge.context import replicas
 from harness.judge.resume import Halves, in_processes, join, not_restored, note_checkpoint, require_checkpoint
 from harness.judge.sheet import Sheet, settle
 
@@ -51,16 +50,12 @@ def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmE
     return join(arm, first, second, save_at=save_at, steps_before_load=0)
 
 
-def require_halves(part: NotWorse, context: Context, halves: list[Halves], sheet: Sheet) -> None:
+def require_halves(arm: str, comparison: Comparison, halves: list[Halves]) -> None:
     """Settle unless with each seed another process loaded what the first had trained, captured where it is to be."""
     for each in halves:
-        for half in (each.first, each.second):
-            require_captured(context, part, part.candidate, half, sheet, watched=False)
+        comparison.captured(each.first, each.second, watched=False)
         require_checkpoint(each)
-        processes = in_processes(part.candidate, each)
-        require_frozen(f"{part.candidate} up to the save", each.first)
-        require_finite_end(processes, sheet)
-        require_recorded(processes)
+        comparison.finite_ends(in_processes(arm, each))
 
 
 def note_halves(halves: list[Halves], sheet: Sheet) -> None:

@@ -15,11 +15,11 @@ from harness.contract.kinds.long_replay import LongReplay
 from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, require_captured
-from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, end_of, executed
+from harness.judge.end_state import note_watched
 from harness.judge.flatness import slowdown
-from harness.judge.guards import require_trained
-from harness.judge.series import Bounds, difference, losses, require_comparable, require_equal, require_finite
+from harness.judge.series import Bounds, difference, losses, require_equal
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.verdict import Judgement
 
@@ -29,28 +29,25 @@ MIB = 2**20
 def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     """Order: capture, finiteness, equal start and work, the difference, guards, the ends, memory, time."""
     candidate, baseline = (executed(context.run_of("long_replay", arm), arm) for arm in (part.candidate, part.baseline))
-    require_captured(context, part, part.candidate, candidate, sheet, watched=False, throughout=False)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(candidate, throughout=False)
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     named = {theirs: baseline, ours: candidate}
     _require_steps(part, candidate, sheet)
     seen = {name: _seen(part, name, execution) for name, execution in named.items()}
     _require_finite_blocks(seen, sheet)
-    require_finite(named, sheet)
     _require_as_many(seen)
     _require_equal_batches(seen, sheet)
-    require_comparable(named, sheet)
+    group = Group(named)
+    comparison.begin(group)
     _require_equal_losses(seen, named, sheet)
     _require_replayed(part, candidate)
-    for name, execution in named.items():
-        require_trained(name, execution)
     _require_distinct_batches(part, seen[ours], sheet)
     note_watched(named, sheet)
-    require_finite_end(named, sheet)
-    require_equal_ends(named, sheet)
+    comparison.end(group)
     flat = [*_flat_memory(part, seen[ours], sheet), *_flat_time(part, seen[ours], sheet)]
-    require_recorded(named)
     steps = end_of(candidate).steps_called
-    return sheet.held(
+    return comparison.held(
         "; ".join(
             [f"the losses of {ours} and {theirs} are equal in bits at all {steps} steps, and so are the ends", *flat]
         )

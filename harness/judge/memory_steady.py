@@ -14,10 +14,8 @@ from statistics import median_low
 from harness.contract.kinds.replay import MemorySteady
 from harness.evidence.arm_records import MemoryEvidence, MemorySample
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, require_captured
-from harness.judge.end_state import require_finite_end, require_recorded
-from harness.judge.guards import require_trained
-from harness.judge.series import require_finite
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, end_of, executed
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.verdict import Judgement
 
@@ -27,14 +25,14 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
     run = context.only_run(part.chosen_probe())
     execution = executed(run, part.candidate)
     watched = part.per == "replay"
-    require_captured(context, part, part.candidate, execution, sheet, watched=watched, of_replays=True)
+    comparison, group = Comparison(part, context, sheet), Group({part.candidate: execution})
+    comparison.captured(execution, watched=watched, of_replays=True)
     if execution.capture is not None and execution.capture.mechanism == "traced":
         settle(reasons.MECHANISM_MISSING, "a traced replay decides nothing about device memory")
     samples = _samples(part, execution.memory)
     _require_every_step(part, samples, end_of(execution).steps_called)
-    named = {part.candidate: execution}
-    require_finite(named, sheet)
-    require_finite_end(named, sheet)
+    comparison.begin(group)
+    comparison.finite_ends(group.executions)
     sheet.count("samples", len(samples) - part.after)
     worst = -math.inf
     for kind in ("allocated", "reserved"):
@@ -51,9 +49,8 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
                 f"{kind} memory grew by {number(100 * growth)} % over {len(samples) - part.after} samples after the "
                 f"first {part.after} (per {part.per}), at most {number(100 * part.growth_at_most)} % may be",
             )
-    require_trained(part.candidate, execution, context.skipped_steps_at_most(part.candidate))
-    require_recorded(named)
-    return sheet.held(
+    comparison.end(group, context.skipped_steps_at_most(part.candidate))
+    return comparison.held(
         f"{'reserved ' if part.of == 'reserved' else ''}memory grew by at most {number(100 * worst)} % over "
         f"{len(samples) - part.after} samples after the first {part.after} (per {part.per})"
     )

@@ -14,11 +14,12 @@ import numpy as np
 from harness.contract.kinds.seeds import NotWorse
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import paired_seeds, reasons
-from harness.judge.context import Context, replicas, require_captured
-from harness.judge.end_state import note_watched, require_finite_end, require_recorded
-from harness.judge.guards import require_guards, require_moving, with_control
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, replicas
+from harness.judge.end_state import note_watched
 from harness.judge.interrupted_seeds import joined, note_halves, require_halves, require_steps_after_load
-from harness.judge.series import require_comparable, require_finite, values
+from harness.judge.resume import in_processes
+from harness.judge.series import values
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.statistics import Array, fewest_processes, trimmed
 from harness.judge.trajectory_match import require_precisions
@@ -54,27 +55,39 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     require_steps_after_load(part, run, sheet)
     run, halves = joined(part, run)
     by_seed = _of_seeds(part, run)
-    require_halves(part, context, halves, sheet)
+    comparison = Comparison(part, context, sheet)
+    require_halves(part.candidate, comparison, halves)
     for executions in by_seed.values():
         if not halves:  # whose captures nobody watched
-            require_captured(context, part, part.candidate, executions[part.candidate], sheet)
-        require_captured(context, part, part.baseline, executions[part.baseline], sheet)
+            comparison.captured(executions[part.candidate])
+        comparison.captured(executions[part.baseline])
     _require_steps(part, by_seed, sheet)
-    named = {seed: _named(part, seed, executions) for seed, executions in by_seed.items()}
-    note_watched(next(iter(named.values())), sheet)
-    for seed, executions in named.items():
-        require_finite(executions, sheet, part.metric)
-        require_precisions(part, by_seed[seed][part.candidate], by_seed[seed][part.baseline])
-        same_system = context.same_system(part.candidate, part.baseline)
-        require_comparable(executions, sheet, frozen=same_system and part.precisions is None)
+    same_system = context.same_system(part.candidate, part.baseline)
+    groups = []
+    for place, (seed, executions) in enumerate(by_seed.items()):
+        of_seed = replace(run, arms={arm: found[place : place + 1] for arm, found in run.arms.items()})
+        groups.append(
+            Group(
+                _named(part, seed, executions),
+                apart=in_processes(part.candidate, halves[place]) if halves else {},
+                metric=part.metric,
+                same_formats=same_system and part.precisions is None,
+                run=of_seed,
+            )
+        )
+    note_watched(groups[0].executions, sheet)
+    for group, executions in zip(groups, by_seed.values(), strict=True):
+        require_precisions(part, executions[part.candidate], executions[part.baseline])
+        comparison.begin(group)
     _require_unequal_seeds(part, by_seed)
     note_halves(halves, sheet)
     pairs = pairs_of(part, by_seed)
     answer = _answer(part, pairs, sheet)
-    _require_guards(part, named, run, sheet)
+    for group in groups:
+        comparison.end(group)
     if answer == 0:
         _settle_undecided(part, pairs, sheet)
-    return sheet.held(_sentence(part, pairs))
+    return comparison.held(_sentence(part, pairs))
 
 
 def _of_seeds(part: NotWorse, run: RunEvidence) -> dict[int, dict[str, ArmEvidence]]:
@@ -159,19 +172,6 @@ def _note(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
     sheet.figure("confidence", part.confidence)
     sheet.figure("value_candidate", float(trimmed(pairs.candidate, part.confidence)[0]), part.metric)
     sheet.figure("value_baseline", float(trimmed(pairs.baseline, part.confidence)[0]), part.metric)
-
-
-def _require_guards(
-    part: NotWorse, named: Mapping[int, Mapping[str, ArmEvidence]], run: RunEvidence, sheet: Sheet
-) -> None:
-    """The guards of every seed, with that seed's control, and finite ends."""
-    for place, executions in enumerate(named.values()):
-        of_seed = replace(run, arms={arm: found[place : place + 1] for arm, found in run.arms.items()})
-        require_guards(part, executions, of_seed, sheet)
-        require_moving(executions, part.metric)
-        watched = with_control(part.guards, executions, of_seed)
-        require_finite_end(watched, sheet)
-        require_recorded(watched)
 
 
 def _settle_undecided(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:

@@ -13,8 +13,8 @@ from harness.contract.kinds.memory import PeakMemory
 from harness.evidence.arm_records import MemoryPeak, PeakMemoryEvidence
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed, require_captured
-from harness.judge.end_state import require_recorded
+from harness.judge.comparison import Comparison
+from harness.judge.context import Context, executed
 from harness.judge.equal_training import named_trajectory, require_equal_training
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.verdict import Judgement
@@ -25,15 +25,16 @@ GIB = 2**30
 def judge(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
     """Order: capture, equal training, the device, the bound, what may be hidden."""
     candidate, baseline = (executed(context.run_of("peak_memory", arm), arm) for arm in (part.candidate, part.baseline))
-    for arm, execution in ((part.baseline, baseline), (part.candidate, candidate)):
-        require_captured(context, part, arm, execution, sheet, watched=False)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(baseline, candidate)
     steps = len(candidate.series.loss)
     sheet.figure("steps_run", steps, "steps")
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     named = {theirs: baseline, ours: candidate}
     trajectory = named_trajectory(part.trajectory, context)
     same_system = context.same_system(part.candidate, part.baseline)
-    require_equal_training(trajectory, named, sheet, nothing=f"{ours} recorded no step", same_system=same_system)
+    nothing = f"{ours} recorded no step"
+    require_equal_training(trajectory, named, comparison, sheet, nothing=nothing, same_system=same_system)
     sheet.count("steps", steps)
     seen = {name: _seen(name, execution) for name, execution in named.items()}
     for role, peaks in (("candidate", seen[ours]), ("baseline", seen[theirs])):
@@ -42,8 +43,7 @@ def judge(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
     held = _bounded(part, seen[ours], seen[theirs], sheet)
     for name, peaks in seen.items():
         _require_known(name, peaks)
-    require_recorded(named)
-    return sheet.held(held)
+    return comparison.held(held)
 
 
 def _seen(name: str, execution: ArmEvidence) -> PeakMemoryEvidence:

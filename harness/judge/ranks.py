@@ -41,15 +41,6 @@ def named(executions: Mapping[int, ArmEvidence]) -> dict[str, ArmEvidence]:
     return {f"rank {rank} of {execution.start.arm}": execution for rank, execution in executions.items()}
 
 
-def require_equal_frozen(executions: Mapping[str, ArmEvidence]) -> None:
-    """Settle FAIL where one starts from other frozen tensors than the first: what it trains may agree all the same, as
-    gradients are averaged over all ranks, and is no one model's."""
-    first, *others = executions.items()
-    for name, execution in others:
-        if execution.start.frozen_digest != first[1].start.frozen_digest:
-            settle(reasons.UNEQUAL_START, f"{name} and {first[0]} start from different frozen parameters")
-
-
 def odd_one(digests: Sequence[str]) -> int | None:
     """The rank whose digest is not the most frequent one; of several, or of as many on both sides, the last."""
     common = max(digests, key=lambda digest: (digests.count(digest), digest == digests[0]))

@@ -11,13 +11,12 @@ from harness.contract.kinds.ranks import RanksAgree
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes, RankSteps
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, capture_of, end_of, require_captured
-from harness.judge.end_state import differing, note_watched, require_finite_end, require_recorded
-from harness.judge.guards import require_trained
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, capture_of, end_of
+from harness.judge.end_state import differing, note_watched
 from harness.judge.launched import graphs_per_step
 from harness.judge.rank_rows import require_own_rows, require_whole_shares
-from harness.judge.ranks import named, odd_one, of_ranks, rank_steps, require_equal_frozen
-from harness.judge.series import require_finite
+from harness.judge.ranks import named, odd_one, of_ranks, rank_steps
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
@@ -31,13 +30,12 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     """Order: captured, finiteness, frozen tensors, lengths, replicas, shares, batches, collectives, training, ends."""
     run = context.only_run("paired")
     executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
-    for execution in executions.values():
-        require_captured(context, part, part.candidate, execution, sheet)
-    by_name = named(executions)
+    comparison, by_name = Comparison(part, context, sheet), named(executions)
+    comparison.captured(*executions.values())
     sheet.count("ranks", len(executions))
     note_watched(by_name, sheet)
-    require_finite(by_name, sheet)
-    require_equal_frozen(by_name)
+    group = Group(by_name, own={"equal_start", "equal_ends"})  # parameters are compared after each step
+    comparison.begin(group)
     _require_lengths(executions)
     steps = rank_steps(executions)
     made = len(executions[0].series.loss)
@@ -50,12 +48,9 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     require_own_rows(steps, sheet)
     require_whole_shares(steps, context.contract.workloads[context.workload].batch_size, sheet)
     _require_collectives(part, context, executions, steps, sheet)
-    for name, execution in by_name.items():
-        require_trained(name, execution)
-    require_finite_end(by_name, sheet)
+    comparison.end(group)
     _require_equal_ends(executions, sheet)
-    require_recorded(by_name)
-    return sheet.held(
+    return comparison.held(
         f"the parameters of {len(executions)} ranks are equal in bits after each of {made} steps, "
         f"each on rows of its own{parts}"
     )

@@ -11,20 +11,12 @@ from harness.contract.kinds.ranks import RanksMatch
 from harness.evidence.arm_records import RankSteps
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, require_captured
-from harness.judge.end_state import note_distance, note_watched, require_distance, require_finite_end, require_recorded
-from harness.judge.guards import require_trained
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, end_of, executed
+from harness.judge.end_state import note_distance, note_watched, require_distance
 from harness.judge.near_ends import require_near_ends
-from harness.judge.ranks import named, of_ranks, rank_steps, require_equal_frozen
-from harness.judge.series import (
-    Bounds,
-    difference,
-    losses,
-    note_difference,
-    require_equal,
-    require_finite,
-    require_same_code,
-)
+from harness.judge.ranks import named, of_ranks, rank_steps
+from harness.judge.series import Bounds, difference, losses, note_difference, require_equal
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.verdict import Judgement
 
@@ -34,8 +26,8 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     run = context.only_run("paired")
     executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
     baseline = executed(run, part.baseline)
-    for execution in executions.values():
-        require_captured(context, part, part.candidate, execution, sheet)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(*executions.values())
     theirs = f"baseline {part.baseline}"
     in_turn = None if part.in_turn is None else executed(run, part.in_turn)
     everything = {theirs: baseline, **named(executions)}
@@ -51,20 +43,21 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     note_difference(sheet, found, "within", bounds)
     note_distance(executions[0], baseline, sheet)
 
-    require_finite(everything, sheet)
-    _require_one_training(everything, theirs)
-    require_same_code(everything)
     same_system = context.same_system(part.candidate, part.baseline)
-    require_equal_frozen(everything if same_system else named(executions))
+    groups = [Group(everything, own={"comparable"}, same_formats=same_system)]  # rows are compared, joined
+    if not same_system:
+        groups.append(Group(named(executions), own={"comparable"}))
+    for group in groups:
+        comparison.begin(group)
+    _require_as_many(everything, theirs)
     _require_joined(rank_steps(executions), rank_steps({0: baseline})[0], sheet)
     sheet.figure("steps_run", shortest, "steps")
     if shortest < part.steps:
         settle(reasons.VACUOUS_STEPS, f"{shortest} steps were compared, the claim demands {part.steps}")
     ours = f"the ranks of {part.candidate}"
     require_equal(found, "within", bounds, f"{ours} (their mean) and {theirs}")
-    for name, execution in everything.items():
-        require_trained(name, execution)
-    require_finite_end(everything, sheet)
+    for group in groups:
+        comparison.end(group)
     largest = _require_end(part, executions[0], sheet)
     after_each_step = ""
     if in_turn is not None:
@@ -74,20 +67,17 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
         control = executed(run, part.ends.control)
         after_each_step += require_near_ends(part.ends, "rank 0", executions[0], theirs, baseline, control, sheet)
     _require_equal_ends(executions, sheet)
-    require_recorded(everything)
-    return sheet.held(
+    return comparison.held(
         f"the mean loss of {len(executions)} ranks and the loss of {theirs} differ by at most "
         f"{number(found.largest)} at all {found.steps} steps, on the same rows; "
         f"their parameters end up to {number(largest)} apart{after_each_step}"
     )
 
 
-def _require_one_training(everything: Mapping[str, ArmEvidence], reference_name: str) -> None:
-    """Settle FAIL unless all start from equal parameters and make as many steps."""
+def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str) -> None:
+    """Settle FAIL unless all make as many steps."""
     reference = everything[reference_name]
     for name, execution in everything.items():
-        if execution.start.trainable_digest != reference.start.trainable_digest:
-            settle(reasons.UNEQUAL_START, f"{name} and {reference_name} start from different trainable parameters")
         ours, theirs = len(execution.series.loss), len(reference.series.loss)
         if ours != theirs:
             settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps and {reference_name} {theirs}")

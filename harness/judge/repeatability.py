@@ -5,27 +5,10 @@ from __future__ import annotations
 import math
 
 from harness.contract.kinds.training import Repeatability
-from harness.judge.context import Context, replicas, require_captured
-from harness.judge.end_state import (
-    distance,
-    note_distance,
-    note_watched,
-    require_distance,
-    require_equal_ends,
-    require_finite_end,
-    require_recorded,
-)
-from harness.judge.guards import require_guards, with_control
-from harness.judge.series import (
-    Bounds,
-    Difference,
-    difference,
-    losses,
-    note_difference,
-    require_comparable,
-    require_equal,
-    require_finite,
-)
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, replicas
+from harness.judge.end_state import distance, note_distance, note_watched, require_distance
+from harness.judge.series import Bounds, Difference, difference, losses, note_difference, require_equal
 from harness.judge.sheet import Sheet, number
 from harness.judge.verdict import Judgement
 
@@ -34,8 +17,8 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
     """Every repetition is compared with the first run; the worst difference is reported."""
     run = context.only_run("paired")
     executions = replicas(run, part.candidate, part.runs)
-    for execution in executions:
-        require_captured(context, part, part.candidate, execution, sheet)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(*executions)
     bounds = Bounds(part.max_abs_difference, part.max_relative_difference)
     found = [difference(losses(each), losses(executions[0]), "every", bounds) for each in executions[1:]]
     worst = max(range(len(found)), key=lambda index: _badness(found[index]))
@@ -46,22 +29,19 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
     named = dict(zip(names, executions, strict=True))
     note_watched(named, sheet)
     note_distance(executions[worst + 1], executions[0], sheet)
-    require_finite(named, sheet)
-    require_comparable(named, sheet)
+    group = Group(named, bits=part.equality == "bitwise", run=run)
+    comparison.begin(group)
     require_equal(found[worst], part.equality, bounds, f"{names[worst + 1]} and {names[0]}")
-    require_guards(part, named, run, sheet)
-    watched = with_control(part.guards, named, run)
-    require_finite_end(watched, sheet)
-    if part.equality == "bitwise":
-        require_equal_ends(named, sheet)
-    require_recorded(watched)
+    comparison.end(group)
     ends = ""
     if part.equality == "within":
         for name, execution in list(named.items())[1:]:
             require_distance(name, execution, part.candidate)
         ends = distance(executions[worst + 1], part.candidate)
     how = "equal in bits" if part.equality == "bitwise" else f"within {number(found[worst].largest)} of the first"
-    return sheet.held(f"{len(executions)} runs of {part.candidate} are {how} at all {found[worst].steps} steps{ends}")
+    return comparison.held(
+        f"{len(executions)} runs of {part.candidate} are {how} at all {found[worst].steps} steps{ends}"
+    )
 
 
 def _badness(found: Difference) -> tuple[bool, bool, float, int]:

@@ -15,27 +15,10 @@ from harness.contract.kinds.between_steps import Resume
 from harness.evidence.arm_records import Loaded, Saved, State
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence, Series
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, replicas, require_captured
-from harness.judge.end_state import (
-    distance,
-    note_distance,
-    note_watched,
-    require_distance,
-    require_equal_ends,
-    require_finite_end,
-    require_recorded,
-)
-from harness.judge.guards import require_frozen, require_trained
-from harness.judge.series import (
-    Bounds,
-    Difference,
-    difference,
-    losses,
-    note_difference,
-    require_comparable,
-    require_equal,
-    require_finite,
-)
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, end_of, executed, replicas
+from harness.judge.end_state import distance, note_distance, note_watched, require_distance
+from harness.judge.series import Bounds, Difference, difference, losses, note_difference, require_equal
 from harness.judge.sheet import Settled, Sheet, settle, some
 from harness.judge.verdict import Judgement
 
@@ -59,8 +42,8 @@ def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
     first, second, *rest = replicas(run, part.candidate, number)
     other = rest[0] if part.baseline is None else executed(run, part.baseline)
     _require_steps(part, second, sheet)
-    for arm, execution in _executions(part, first, second, other):
-        require_captured(context, part, arm, execution, sheet, watched=False)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(first, second, other)
     halves = join(part.candidate, first, second, save_at=part.save_at, steps_before_load=part.steps_before_load)
 
     ours, theirs = f"the resumed {part.candidate}", f"the uninterrupted {part.baseline or part.candidate}"
@@ -71,34 +54,27 @@ def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
     note_checkpoint(halves, lost, sheet)
     note_distance(other, halves.whole, sheet)
     note_watched(compared, sheet)
-    require_finite(compared, sheet)
     require_checkpoint(halves)
     same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
-    require_comparable(compared, sheet, frozen=same_system)
+    group = Group(
+        compared,
+        same_system=same_system,
+        same_formats=same_system,
+        bits=part.equality == "bitwise",
+        apart=in_processes(part.candidate, halves),
+    )
+    comparison.begin(group)
     _require_equal(part, found, lost, f"{ours} and {theirs}")
-    for name, execution in compared.items():
-        require_trained(name, execution)
-    require_frozen(f"{part.candidate} up to the save", first)
-    watched = {**in_processes(part.candidate, halves), **compared}
-    require_finite_end(watched, sheet)
-    if part.equality == "bitwise":
-        _require_equal_ends(compared, lost, sheet, same_system=same_system)
-    require_recorded(watched)
+    _end(comparison, group, lost)
     ends = ""
     if part.equality == "within":
         require_distance(theirs, other, part.candidate)
         ends = distance(other, part.candidate)
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {found.largest:.3g}"
-    return sheet.held(
+    return comparison.held(
         f"the losses of {ours} and {theirs} {how} at all {found.steps} steps, the last {len(second.series.loss)} of "
         f"them in another process from what was saved after step {part.save_at - 1}{ends}"
     )
-
-
-def _executions(
-    part: Resume, first: ArmEvidence, second: ArmEvidence, other: ArmEvidence
-) -> list[tuple[str, ArmEvidence]]:
-    return [(part.candidate, first), (part.candidate, second), (part.baseline or part.candidate, other)]
 
 
 def _require_steps(part: Resume, second: ArmEvidence, sheet: Sheet) -> None:
@@ -206,13 +182,12 @@ def _require_equal(part: Resume, found: Difference, lost: list[tuple[str, str]],
         raise
 
 
-def _require_equal_ends(
-    compared: dict[str, ArmEvidence], lost: list[tuple[str, str]], sheet: Sheet, *, same_system: bool
-) -> None:
+def _end(comparison: Comparison, group: Group, lost: list[tuple[str, str]]) -> None:
+    """End the comparison; ends that differ were not restored where the load is to blame."""
     try:
-        require_equal_ends(compared, sheet, same_system=same_system)
+        comparison.end(group)
     except Settled as settled:
-        if lost:
+        if lost and settled.reason == reasons.END_DIFFERS:
             settle(reasons.NOT_RESTORED, f"{settled.message}{_in_words(lost)}")
         raise
 

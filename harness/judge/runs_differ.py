@@ -6,10 +6,10 @@ import numpy as np
 
 from harness.contract.kinds.settings import RunsDiffer
 from harness.judge import reasons
-from harness.judge.context import Context, executed, require_captured
-from harness.judge.end_state import note_watched, require_finite_end, require_recorded
-from harness.judge.guards import require_trained
-from harness.judge.series import first_true, losses, require_finite, require_same_code
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, executed
+from harness.judge.end_state import note_watched
+from harness.judge.series import first_true, losses
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Judgement
 
@@ -19,11 +19,10 @@ def judge(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
     run = context.only_run("paired")
     ours, theirs = executed(run, part.candidate), executed(run, part.baseline)
     named = {part.baseline: theirs, part.candidate: ours}
-    for arm, execution in named.items():
-        require_captured(context, part, arm, execution, sheet)
+    comparison, group = Comparison(part, context, sheet), Group(named)
+    comparison.captured(theirs, ours)
     note_watched(named, sheet)
-    require_finite(named, sheet)
-    require_same_code(named)
+    comparison.begin(group)
     steps = min(len(ours.series.loss), len(theirs.series.loss))
     sheet.count("steps", steps)
     sheet.figure("steps_run", steps, "steps")
@@ -50,10 +49,7 @@ def judge(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
         )
     if part.start and ours.start.trainable_digest == theirs.start.trainable_digest:
         settle(reasons.START_EQUAL, f"{names} start from equal trainable parameters")
-    for arm, execution in named.items():
-        require_trained(arm, execution)
-    require_finite_end(named, sheet)
-    require_recorded(named)
+    comparison.end(group)
     beside = [what for what, demanded in (("batches", part.batches), ("starts", part.start)) if demanded]
     also = f", and so do their {' and '.join(beside)}" if beside else ""
-    return sheet.held(f"the losses of {names} differ in bits at every step from {part.losses_from} on{also}")
+    return comparison.held(f"the losses of {names} differ in bits at every step from {part.losses_from} on{also}")

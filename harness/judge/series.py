@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of
-from harness.judge.end_state import require_equal_start_state
 from harness.judge.sheet import Sheet, number, settle, some
 
 Losses = NDArray[np.float64]
@@ -129,33 +128,6 @@ def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: 
         settle(reasons.NON_FINITE, f"the {what} of {name} is {value} at step {step}")
 
 
-def require_comparable(
-    executions: Mapping[str, ArmEvidence],
-    sheet: Sheet,
-    *,
-    frozen: bool = True,
-    rounded: bool = False,
-    more_in: str | None = None,
-) -> None:
-    """Settle FAIL unless all executions start equal and did the same work on the same batches.
-
-    The first entry is what the others are compared with. Names are for the message. `frozen` says whether frozen
-    tensors and other state must start equal too (not where another system stores them in another format), `rounded`
-    whether trainable parameters are compared by their values in the coarser of two data types, `more_in` which one may
-    start with tensors that the others have not.
-    """
-    reference_name, reference = next(iter(executions.items()))
-    others = list(executions.items())[1:]
-    require_same_parameters(executions)
-    for name, execution in others:
-        for kind in ("rounded" if rounded else "trainable", *(("frozen",) if frozen else ())):
-            _require_equal_start(kind, name, execution, reference_name, reference)
-        if frozen:
-            require_equal_start_state(name, execution, reference_name, reference, more_in)
-    require_same_work(executions, sheet)
-    require_same_code(executions)
-
-
 def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
     """Settle FAIL unless all executions made as many steps as the first, on the same batches."""
     reference_name, reference = next(iter(executions.items()))
@@ -205,9 +177,10 @@ def names_apart(name: str, ours: Sequence[str] | None, reference_name: str, thei
     return "; ".join(f"only {whose} has {some(names)}" for whose, names in only if names)
 
 
-def _require_equal_start(
+def require_equal_start(
     kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> None:
+    """Settle FAIL where two executions start from other parameters of a kind (`trainable`, ...)."""
     ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
     if ours is None or theirs is None:
         settle(reasons.EVIDENCE_MISSING, f"the rounded start of {name if ours is None else reference_name} is missing")

@@ -15,11 +15,11 @@ from harness.evidence.digest_column import distinct
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import StepErrors
 from harness.judge import reasons
-from harness.judge.context import Context, replicas, require_captured
-from harness.judge.end_state import note_watched, require_finite_end, require_recorded
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, replicas
+from harness.judge.end_state import note_watched
 from harness.judge.error_ratios import Errors, gradient_errors, is_zero, loss_errors, median_ratio
-from harness.judge.guards import require_trained
-from harness.judge.series import losses, require_comparable, require_finite
+from harness.judge.series import losses
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.unequal_seeds import require_unequal_seeds
 from harness.judge.verdict import Judgement
@@ -34,26 +34,28 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
     """
     run = context.only_run("step_accuracy")
     by_seed = _executions(part, run)
-    for executions in by_seed.values():
-        require_captured(context, part, part.candidate, executions[part.candidate], sheet)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(*(executions[part.candidate] for executions in by_seed.values()))
     _require_steps(part, by_seed, sheet)
     records = _records(part, run, by_seed)
-    _require_finite(part, by_seed, records, sheet)
     for executions in by_seed.values():
         _require_precisions(part, executions)
-    _require_alike(part, by_seed, records, sheet)
+    groups = [group for seed, executions in by_seed.items() for group in _groups(part, seed, executions)]
+    for group in groups:
+        comparison.begin(group)
+    _require_finite(part, records, sheet)
+    _require_alike(part, records, sheet)
     require_unequal_seeds(part.candidate, {seed: each[part.candidate] for seed, each in by_seed.items()})
     gradients, of_losses = gradient_errors(records), _loss_errors(part, by_seed)
     _note(gradients, of_losses, records, sheet)
     note_watched({part.candidate: next(iter(by_seed.values()))[part.candidate]}, sheet)
     _require_gradients(part, gradients, sheet)
     _require_losses(part, of_losses, sheet)
-    _require_guards(part, by_seed, sheet)
-    candidates = {f"{part.candidate} with seed {seed}": each[part.candidate] for seed, each in by_seed.items()}
-    require_finite_end(candidates, sheet)
-    require_recorded(candidates)
+    _require_distinct_batches(part, by_seed, sheet)
+    for group in groups:
+        comparison.end(group)
     worst = max(gradients, key=lambda each: each.ratio)
-    return sheet.held(
+    return comparison.held(
         f"the gradients of {len(gradients)} tensors err at the median {number(median_ratio(gradients))} times as much "
         f"as {part.peer}'s against {part.reference}'s, those of {worst.name} most of all, {number(worst.ratio)} times, "
         f"over {len(part.gradient_seeds)} seeds; the losses {number(of_losses.ratio)} times, "
@@ -75,6 +77,16 @@ def _executions(part: StepAccuracy, run: RunEvidence) -> dict[int, Executions]:
                 settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} ran with seed {there} where {seed} is demanded")
             found[seed][arm] = execution
     return dict(found)
+
+
+def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group]:
+    """The arms of a seed. Where gradients alone are compared, only the candidate makes steps."""
+    named = {f"{arm} with seed {seed}": executions[arm] for arm in (part.candidate, part.peer, part.reference)}
+    candidate, peer, reference = named
+    roles = {peer: "peer", reference: "reference"}
+    if seed in part.loss_seeds:
+        return [Group(named, roles)]
+    return [Group(named, roles, own={"comparable", "trained"}), Group({candidate: named[candidate]})]
 
 
 def _require_steps(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet: Sheet) -> None:
@@ -116,11 +128,7 @@ def _place(record: StepErrors) -> str:
     return f"seed {record.seed} step {record.step}"
 
 
-def _require_finite(
-    part: StepAccuracy, by_seed: Mapping[int, Executions], records: list[StepErrors], sheet: Sheet
-) -> None:
-    for seed, executions in by_seed.items():
-        require_finite({f"{arm} with seed {seed}": each for arm, each in executions.items()}, sheet)
+def _require_finite(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) -> None:
     for record in records:
         for arm in part.arms().values():
             if not math.isfinite(record.losses[arm]):
@@ -147,20 +155,9 @@ def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
         settle(reasons.VACUOUS_PRECISION, f"{part.reference} does not say that it rounds no product to TF32")
 
 
-def _require_alike(
-    part: StepAccuracy, by_seed: Mapping[int, Executions], records: list[StepErrors], sheet: Sheet
-) -> None:
-    """Equal starts with every seed; equal batches at every step, and wherever gradients are compared."""
+def _require_alike(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) -> None:
+    """Equal batches and parameters wherever gradients are compared."""
     others = (part.peer, part.reference)
-    for seed, executions in by_seed.items():
-        start = executions[part.candidate].start.trainable_digest
-        for arm in others:
-            if executions[arm].start.trainable_digest != start:
-                settle(reasons.UNEQUAL_START, f"with seed {seed} {arm} starts from other parameters than the candidate")
-        if seed in part.loss_seeds:
-            require_comparable(
-                {f"{arm} with seed {seed}": executions[arm] for arm in (part.candidate, *others)}, sheet, frozen=False
-            )
     for record in records:
         for arm in others:
             if record.batches[arm] != record.batches[part.candidate]:
@@ -234,12 +231,8 @@ def _require_losses(part: StepAccuracy, of_losses: Errors, sheet: Sheet) -> None
 # --- guards -------------------------------------------------------------------------------------------------------
 
 
-def _require_guards(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet: Sheet) -> None:
-    """What was trained changed, what is frozen stayed, and no batch came twice."""
-    for seed, executions in by_seed.items():
-        for arm, execution in executions.items():
-            if seed in part.loss_seeds or arm == part.candidate:
-                require_trained(f"{arm} with seed {seed}", execution)
+def _require_distinct_batches(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet: Sheet) -> None:
+    """Settle FAIL where a batch came twice."""
     seen = {seed: executions[part.candidate].series.batch_digest for seed, executions in by_seed.items()}
     sheet.figure("distinct_batches", distinct([digest for batches in seen.values() for digest in batches]), "batches")
     for seed, batches in seen.items():

@@ -10,10 +10,8 @@ from harness.contract.kinds.steps import StepMatch
 from harness.evidence.arm_records import ComparedStep
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed, require_captured
-from harness.judge.end_state import require_finite_end, require_recorded
-from harness.judge.guards import require_trained
-from harness.judge.series import require_comparable, require_finite
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, executed
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.verdict import Judgement
 
@@ -56,22 +54,22 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
     run = context.only_run("step_match")
     arms = {role: executed(run, name) for role, name in part.arms().items()}
     candidate = arms["candidate"]
-    require_captured(context, part, part.candidate, candidate, sheet, watched=False)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(candidate)
     held = list(_held(part, candidate.compared_steps))
     _note(part, candidate, held, sheet)
 
     named = {f"{role} {part.arms()[role]}": execution for role, execution in arms.items()}
-    require_finite(named, sheet)
+    # the yardstick has the candidate's precision, and so the same digest of the same start
+    roles = {name: role for name, role in zip(named, arms, strict=True) if role != "candidate"}
+    group = Group(dict(reversed(named.items())), roles)
+    comparison.begin(group)
     _require_every_tensor(candidate)
     _require_within(held, sheet)
-    # the yardstick has the candidate's precision, and so the same digest of the same start
-    compared = {name: execution for name, execution in named.items() if execution is not arms["reference"]}
-    require_comparable(dict(reversed(compared.items())), sheet, frozen=False)
-    _require_guards(part, candidate)
-    require_finite_end(named, sheet)
-    require_recorded(named)
+    _require_steps(part, candidate)
+    comparison.end(group)
     worst = max(held, key=lambda entry: entry.times)
-    return sheet.held(
+    return comparison.held(
         f"{len(candidate.compared_steps)} steps of {part.candidate} are those of {part.reference} within rounding: the "
         f"worst, {worst.name} at step {worst.step}, takes {number(worst.times)} of its bound"
     )
@@ -168,10 +166,9 @@ def _require_within(held: Sequence[Held], sheet: Sheet) -> None:
     )
 
 
-def _require_guards(part: StepMatch, candidate: ArmEvidence) -> None:
+def _require_steps(part: StepMatch, candidate: ArmEvidence) -> None:
     compared, run = [step.step for step in candidate.compared_steps], len(candidate.series.loss)
     if compared != list(range(run)):
         settle(reasons.EVIDENCE_MISSING, f"of {run} steps those compared are {len(compared)}, or not in their order")
     if run < part.steps:
         settle(reasons.VACUOUS_STEPS, f"{run} steps were compared, the claim demands {part.steps}")
-    require_trained(f"candidate {part.candidate}", candidate)

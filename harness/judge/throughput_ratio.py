@@ -14,8 +14,8 @@ from harness.contract.kinds.training import TrajectoryMatch
 from harness.judge import reasons, statistics
 from harness.judge.block_order import require_one_after_another
 from harness.judge.clocks import require_no_clock_advantage
+from harness.judge.comparison import Comparison
 from harness.judge.context import Context, executed
-from harness.judge.end_state import require_recorded
 from harness.judge.equal_training import named_trajectory, require_equal_training
 from harness.judge.idle import require_busy_baseline, require_unhindered_host
 from harness.judge.machine import require_quiet_machine
@@ -43,8 +43,9 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     processes = _processes(part, context)
     sheet.count("processes", len(processes))
     trajectory = named_trajectory(part.trajectory, context)
+    comparison = Comparison(part, context, sheet)
     for process in processes:
-        _require_equal_training(part, trajectory, context, process, sheet)
+        _require_equal_training(part, trajectory, context, process, comparison, sheet)
     if trajectory.equality == "noise":
         candidates = [executed(each.run, part.candidate) for each in processes]
         baselines = [executed(each.run, part.baseline) for each in processes]
@@ -66,11 +67,9 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     limit = part.limits.clock_advantage
     if limit is not None and spread > limit:
         _require_fair_clocks(part, answer, limit, processes, sheet)
-    decision = _decision(part, answer, timed, cautious, generous, sheet)
-    for process in processes:
-        arms = (part.candidate, part.baseline)
-        require_recorded({f"{arm} in process {process.timing.process}": executed(process.run, arm) for arm in arms})
-    return decision
+    if answer < 0:
+        settle(reasons.TOO_SLOW, f"{measured(part, timed, generous)}, and {number(part.at_least)} is demanded")
+    return comparison.held(f"{measured(part, timed, cautious)}; at least {number(part.at_least)} is demanded")
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
@@ -90,7 +89,12 @@ def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
 
 
 def _require_equal_training(
-    part: ThroughputRatio, trajectory: TrajectoryMatch, context: Context, process: Process, sheet: Sheet
+    part: ThroughputRatio,
+    trajectory: TrajectoryMatch,
+    context: Context,
+    process: Process,
+    comparison: Comparison,
+    sheet: Sheet,
 ) -> None:
     """The timed steps of one process: equal start and work, equal losses, one launch a captured step."""
     run, timing = process
@@ -100,7 +104,7 @@ def _require_equal_training(
     named = {theirs: baseline, ours: candidate}
     nothing = f"process {timing.process} recorded no loss of a timed step"
     same_system = context.same_system(part.candidate, part.baseline)
-    require_equal_training(trajectory, named, sheet, nothing=nothing, same_system=same_system)
+    require_equal_training(trajectory, named, comparison, sheet, nothing=nothing, same_system=same_system)
     require_declared_baseline(part, context, process, baseline)
     for name, execution in ((part.candidate, candidate), (part.baseline, baseline)):
         timed = sum(block.steps for block in timing.blocks if block.arm == name)
@@ -172,11 +176,3 @@ def _require_fair_clocks(
     winner, loser = (part.candidate, part.baseline) if answer > 0 else (part.baseline, part.candidate)
     clocked = [(each.timing, each.run.telemetry) for each in processes if each.run.telemetry is not None]
     require_no_clock_advantage(winner, loser, limit, clocked, sheet)
-
-
-def _decision(
-    part: ThroughputRatio, answer: int, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet
-) -> Judgement:
-    if answer < 0:
-        settle(reasons.TOO_SLOW, f"{measured(part, timed, generous)}, and {number(part.at_least)} is demanded")
-    return sheet.held(f"{measured(part, timed, cautious)}; at least {number(part.at_least)} is demanded")

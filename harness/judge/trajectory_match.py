@@ -13,30 +13,12 @@ from harness.contract.kinds.seeds import NotWorse
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, replicas, require_captured
-from harness.judge.end_state import (
-    distance,
-    note_distance,
-    note_watched,
-    require_distance,
-    require_equal_counts,
-    require_equal_ends,
-    require_finite_end,
-    require_recorded,
-)
-from harness.judge.guards import require_guards, require_moving, with_control
+from harness.judge.comparison import Comparison, Group
+from harness.judge.context import Context, end_of, executed, replicas
+from harness.judge.end_state import distance, note_distance, note_watched, require_distance, require_equal_counts
 from harness.judge.near_ends import require_near_ends
 from harness.judge.own_noise import require_decided, require_within_noise
-from harness.judge.series import (
-    Bounds,
-    called,
-    difference,
-    note_difference,
-    require_comparable,
-    require_equal,
-    require_finite,
-    values,
-)
+from harness.judge.series import Bounds, called, difference, note_difference, require_equal, values
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
@@ -50,8 +32,8 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     repetitions = replicas(run, part.baseline, max(2, len(run.arms[part.baseline])))[1:]
-    require_captured(context, part, part.candidate, candidate, sheet)
-    require_captured(context, part, part.baseline, baseline, sheet)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(candidate, baseline, *repetitions)
 
     bounds = Bounds(part.max_abs_difference, part.max_relative_difference)
     found = difference(values(candidate, part.metric), values(baseline, part.metric), part.compare, bounds)
@@ -69,17 +51,21 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     repeated = {f"{theirs} (repetition {index})": each for index, each in enumerate(repetitions, 1)}
     compared = {theirs: baseline, ours: candidate, **repeated}
     note_watched(compared, sheet)
-    require_finite(compared, sheet, part.metric)
     same_system = context.same_system(part.candidate, part.baseline)
     require_precisions(part, candidate, baseline)
     require_parameter_dtypes(part, candidate, baseline)
-    require_comparable(
+    group = Group(
         compared,
-        sheet,
-        frozen=same_system and not part.formats_differ(),
+        roles=dict.fromkeys(repeated, "repetition"),
+        metric=part.metric,
+        same_system=same_system,
+        same_formats=same_system and not part.formats_differ(),
         rounded=part.parameter_dtypes is not None,
         more_in=ours if part.equality == "within" else None,
+        bits=part.equality == "bitwise" and part.compare != "first",
+        run=run,
     )
+    comparison.begin(group)
     if any(each.first_exceeding is not None for each in repeats):
         settle(
             reasons.NOISE_ABOVE_TOLERANCE,
@@ -87,15 +73,9 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         )
     in_noise = _in_noise(noise, found.largest)
     require_equal(found, part.equality, bounds, f"{ours} and {theirs}", in_noise, part.metric)
-    require_guards(part, {ours: candidate, theirs: baseline, **repeated}, run, sheet)
-    require_moving({ours: candidate, theirs: baseline}, part.metric)
-    watched = with_control(part.guards, compared, run)
-    require_finite_end(watched, sheet)
-    if part.equality == "bitwise" and part.compare != "first":
-        require_equal_ends({theirs: baseline, ours: candidate}, sheet, same_system=same_system)
-    elif part.compare == "every" and same_system:
+    comparison.end(group)
+    if part.equality == "within" and part.compare == "every" and same_system:
         require_equal_counts(ours, candidate, theirs, baseline, part.max_relative_difference or 0.0)
-    require_recorded(watched)
     ends, excused = "", ""
     if part.ends is not None:
         control = executed(run, part.ends.control)
@@ -107,17 +87,18 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         ends = distance(candidate, part.baseline)
     where = f"at all {found.steps} steps" if part.compare == "every" else f"at the {part.compare} step"
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
-    return sheet.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}")
+    return comparison.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}")
 
 
 def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     """Judge every run of both arms, in the same order; ends are part of the difference."""
     run = context.only_run("paired")
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
+    comparison = Comparison(part, context, sheet)
     executions = {}
     for name, arm in ((theirs, part.baseline), (ours, part.candidate)):
         for index, each in enumerate(replicas(run, arm, part.replicas()[arm])):
-            require_captured(context, part, arm, each, sheet)
+            comparison.captured(each)
             executions[name if index == 0 else f"{name} (repetition {index})"] = each
     baselines = {name: each for name, each in executions.items() if each.start.arm == part.baseline}
     candidates = {name: each for name, each in executions.items() if name not in baselines}
@@ -131,21 +112,16 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
     _note_ends(sheet, candidate, baseline, part.metric)
     note_distance(candidate, baseline, sheet)
     note_watched(executions, sheet)
-    require_finite(executions, sheet, part.metric)
     same_system = context.same_system(part.candidate, part.baseline)
-    require_comparable(executions, sheet, frozen=same_system)
-    require_finite_end(executions, sheet)
+    group = Group(executions, metric=part.metric, same_formats=same_system, bits=False, run=run)
+    comparison.begin(group)
+    comparison.finite_ends(executions)
     if not found.steps:
-        require_guards(part, {**candidates, **baselines}, run, sheet)
+        comparison.end(group)
     seen = require_within_noise(part, candidates, baselines, sheet, same_system=same_system)
-    trained = {**candidates, **baselines}
-    require_guards(part, trained, run, sheet)
-    require_moving(trained, part.metric)
-    watched = with_control(part.guards, executions, run)
-    require_finite_end(watched, sheet)
-    require_recorded(watched)
+    comparison.end(group)
     hidden = require_decided(part, seen, candidates, baselines, run)
-    return sheet.held(
+    return comparison.held(
         f"{len(candidates)} runs of {ours} and of {theirs} differ as those of either arm do, in the "
         f"{called(part.metric)} of all {found.steps} steps{hidden}"
     )

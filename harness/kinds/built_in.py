@@ -34,6 +34,7 @@ _NO_GUARDS = "Its model has no `guards`."
 _ONE_ARM = "It judges one execution, and compares it with nothing."
 _REFERENCE = "The reference computes in another precision, so that equal values have other digests."
 _FOLLOWS = "A reference makes each step from the candidate's state, and trains nothing by itself."
+_PARAMETERS_ALONE = "Its probe records of a peer and a reference the parameters alone."
 _NOT_WATCHED = "Its probe does not watch single steps."
 _NOT_TRAINED = "Its probe trains no arm: kernels are compiled, listed or executed alone."
 _OWN_CONTROL = "A control may wait for the device and do nothing else."
@@ -309,6 +310,8 @@ _ROWS = (
             "captured": "Its probe records no capture, so that no captured candidate holds.",
             "uncaptured": "No captured candidate holds, and arms are compared with no captured one.",
             "watched": "Its probe records no capture, so that no captured candidate holds.",
+            "recorded.peer": _PARAMETERS_ALONE,
+            "recorded.reference": _PARAMETERS_ALONE,
             "equal_frozen": "The arms store frozen tensors in different precisions.",
             "equal_state": "The arms are different implementations, with buffers and generators of their own.",
             "equal_ends": "Errors are compared, and no bits.",

@@ -1,4 +1,4 @@
-"""The checks that all kinds of claim share: a kind asks each of them, or its row leaves it out with a reason."""
+"""The checks that kinds of claim share: a kind asks each, or its row leaves it out with a reason."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ SHARED_CHECKS: Mapping[str, str] = {
     "enough_steps": "As many steps were run as the claim and its workload demand.",
 }
 
-# What an execution is, where a check may differ. `repetition`: the baseline's second run, which shows its noise;
-# `half`: a part of a training that was saved and loaded.
+# What an execution is, where a check may differ. `repetition`: the baseline's second run, which shows
+# its noise; `half`: a part of a training that was saved and loaded.
 ROLES = frozenset({"control", "half", "peer", "plain", "reference", "repetition", "yardstick"})
 
 
 def names_of(check: str, role: str) -> frozenset[str]:
-    """Return the keys of a row's `leaves_out` by which a check of an execution in this role is left out."""
+    """Return the keys of `leaves_out` that leave out a check of an execution in this role."""
     return frozenset({check, role, f"{check}.{role}"})
 
 
 def are_left_out(value: object) -> bool:
-    """Return True for a mapping from checks (`trained`), roles (`control`) or both (`trained.control`) to sentences."""
+    """Return True for a mapping to sentences from checks, roles or both (`trained.control`)."""
     return isinstance(value, Mapping) and all(
         _is_name(name) and isinstance(reason, str) and reason.endswith(".") for name, reason in value.items()
     )

@@ -39,7 +39,7 @@ class Kind(Row):
     evidence_faults: tuple[str, ...]
     """`module:attribute` of each `harness.drill.evidence_faults.EvidenceFault` that it must notice."""
     leaves_out: Mapping[str, str]
-    """The shared checks (`harness.kinds.checks`) that it does not ask, each with the reason; may be empty."""
+    """Shared checks (`harness.kinds.checks`) that it does not ask, with the reason; may be empty."""
     reasons: Mapping[str, tuple[str, str]]
     """Reason codes of its own beside those of `harness.judge.reasons`: code to status and sentence; may be empty."""
 

@@ -1,7 +1,7 @@
-"""Recorded evidence with one respect of it wrong: for each shared check, the ways in which a run may be so.
+"""Recorded evidence that is wrong in one respect: the ways in which it may be so, by shared check.
 
-A change alters what was recorded, everywhere that a recorder would have written it. It builds no record
-(`recorded_only`).
+A change alters what was recorded, everywhere that a recorder would have written it. It builds no
+record (`recorded_only`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Place(NamedTuple):
     run: int
     rank: int
     arm: str
-    index: int
+    repetition: int
 
     def __str__(self) -> str:
-        return f"{self.arm} {self.index} of run {self.run}" + (f", rank {self.rank}" if self.rank else "")
+        return f"{self.arm} {self.repetition} of run {self.run}" + (f", rank {self.rank}" if self.rank else "")
 
 
 class Changed(NamedTuple):
@@ -49,7 +49,7 @@ Change = Callable[[ArmEvidence], ArmEvidence | None]  # None: nothing of the kin
 
 @dataclass(frozen=True)
 class Way:
-    """A way in which executions may be wrong: each of those that `of` names alone, or all of them together."""
+    """A way to be wrong, for each execution that `of` names alone, or for all of them together."""
 
     name: str
     change: Change
@@ -72,7 +72,7 @@ def places(base: Recorded) -> dict[Place, ArmEvidence]:
 
 
 def changed_evidence(base: Recorded, check: str) -> Iterator[Changed]:
-    """Yield the evidence with each way of `check` in it; nothing where no recorder wrote what could be wrong."""
+    """Yield the evidence with each way of `check` in it; nothing if no recorder wrote its subject."""
     with recorded_only():
         found = [*_changed(base, check)]
     yield from found
@@ -109,7 +109,7 @@ def _with(runs: list[RunEvidence], others: Mapping[Place, ArmEvidence]) -> list[
 
 @contextmanager
 def recorded_only() -> Iterator[None]:
-    """Refuse, for as long as this is entered, to build a record: what no recorder wrote cannot be wrong."""
+    """Refuse to build a record while this is entered: evidence of no recorder proves nothing."""
 
     def refuse(record: Record, **_: Any) -> None:
         raise AssertionError(f"a {type(record).__name__} was built by hand")
@@ -131,7 +131,7 @@ def captured(_base: Recorded, _place: Place, execution: ArmEvidence) -> bool:
 
 
 def declared_plain(base: Recorded, place: Place, _execution: ArmEvidence) -> bool:
-    """Return True for an arm declared uncaptured next to a captured one, or alone: then its twin is captured."""
+    """Return True for an arm declared uncaptured next to a captured one, or judged alone."""
     arms = {arm for part in parts_of(base.claim) for arm in part.arms().values()}
     candidates = {part.arms()[part.candidate_path] for part in parts_of(base.claim)}
     by_name = candidates if any(part.mechanism or base.claim.mechanism for part in parts_of(base.claim)) else set()
@@ -146,7 +146,7 @@ def trained(base: Recorded, place: Place, execution: ArmEvidence) -> bool:
 
 
 def in_bits(base: Recorded, _place: Place, _execution: ArmEvidence) -> bool:
-    """Return True where the claim demands equal bits, of a claim of another kind in a trajectory that it names."""
+    """Return True if the claim, or the trajectory that it names, demands equal bits."""
     named = {getattr(part, "trajectory", None) for part in parts_of(base.claim)}
     claims = [base.claim, *(each for each in base.contract.claims if each.id in named)]
     return not any(getattr(part, "equality", "bitwise") != "bitwise" for claim in claims for part in parts_of(claim))
@@ -170,7 +170,7 @@ def role_of(base: Recorded, place: Place) -> str:
     """Return what the execution is next to those that the claim compares: one of `ROLES`, or ""."""
     [part, *_] = [part for part in parts_of(base.claim) if place.arm in part.arms().values()]
     path = next(path for path, arm in part.arms().items() if arm == place.arm)
-    if path == part.baseline_path and place.index and getattr(part, "equality", "noise") != "noise":
+    if path == part.baseline_path and place.repetition and getattr(part, "equality", "noise") != "noise":
         return "repetition"
     if base.runs[place.run].probe in ("resume", "resumed_seeds") and path == part.candidate_path:
         return "half"
@@ -197,14 +197,15 @@ def _series(execution: ArmEvidence, **changed: Any) -> ArmEvidence:
     return replace(execution, series=replace(execution.series, **changed))
 
 
-def _state(state: State | None, category: str, change: Callable[[str], str], every: bool = False) -> State | None:
-    """Return the state with the first digest of the category changed; None where there is no such digest."""
+def _state(state: State | None, category: str, change: Callable[[str], str]) -> State | None:
+    """Return the state with the first digest of the category changed; None if there is none."""
     if state is None or not state.digests.get(category):
         return None
     named = dict(state.digests[category])
-    for name in list(named)[: None if every else 1]:
-        named[name] = change(named[name])
-    return _of(state, digests={**state.digests, category: named})
+    first = next(iter(named))
+    named[first] = change(named[first])
+    changed: State = _of(state, digests={**state.digests, category: named})
+    return changed
 
 
 def never_captured(execution: ArmEvidence) -> ArmEvidence | None:
@@ -408,7 +409,7 @@ def one_step(execution: ArmEvidence) -> ArmEvidence | None:
 
 
 def _cut(execution: ArmEvidence, rows: int) -> ArmEvidence | None:
-    """Return the execution ended after so many rows of its series, in all that was recorded of it."""
+    """Return the execution ended after so many rows of its series, in all its records."""
     series, capture, end = execution.series, execution.capture, execution.end
     if end is None or not 0 < rows < len(series.loss):
         return None

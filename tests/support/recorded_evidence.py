@@ -1,7 +1,7 @@
-"""Evidence of every kind that production code wrote, each judged PASS: the base of the matrix of checks.
+"""Evidence of every kind that production code wrote, judged PASS: the base of the matrix of checks.
 
-A probe is executed in this process over a tiny system on a CPU. Where a kind's evidence needs a GPU or several
-processes, it is a published run's. Nothing here builds a record.
+A probe is executed in this process over a tiny system on a CPU. Where a kind's evidence needs a GPU or
+several ranks, it is a published run's. Nothing here builds a record.
 """
 
 from __future__ import annotations

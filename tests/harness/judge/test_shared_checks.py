@@ -1,6 +1,7 @@
 """The matrix: every kind asks every shared check, or its row leaves it out with a reason.
 
-Evidence that production code wrote is made wrong in one respect at a time; the kind must not say PASS then.
+Evidence that production code wrote is made wrong in one respect at a time. The kind must not say PASS
+then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from recorded_evidence import BASES, Recorded
 from harness.evidence.arm_records import State
 from harness.judge.verdict import Status
 from harness.kinds import BUILT_IN
-from harness.kinds.checks import SHARED_CHECKS, names_of
+from harness.kinds.checks import ROLES, SHARED_CHECKS, names_of
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def bases(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[list[Recorded]]:
-    """The recorded units of a kind. All processes have one thread: sums in another order have other bits."""
+    """Yield a kind's recorded units. Processes have one thread: other orders of a sum round apart."""
     fork_other_processes(monkeypatch)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -40,18 +41,20 @@ def test_every_kind_and_every_check_is_in_the_matrix() -> None:
 
 @pytest.mark.parametrize(("kind", "bases"), [(kind, kind) for kind in BASES], indirect=["bases"], ids=list(BASES))
 def test_a_kind_notices_what_is_wrong_or_leaves_the_check_out(kind: str, bases: list[Recorded]) -> None:
-    leaves_out, unnoticed, needed = BUILT_IN[kind].leaves_out, [], set()
+    leaves_out, unnoticed, needed = BUILT_IN[kind].leaves_out, list[str](), set[str]()
     for base in bases:
         assert base.verdict().status is Status.PASS, base.verdict().message
     for check in SHARED_CHECKS:
-        tried = 0
+        tried, roles = 0, set[str]()
         for base in bases:
             for changed in changed_evidence(base, check):
                 tried += 1
+                roles.add(changed.role)
                 if base.verdict(changed.runs).status is Status.PASS:
                     excuses = names_of(check, changed.role) & leaves_out.keys()
                     needed |= excuses
                     unnoticed += [] if excuses else [f"{check}: {changed.what}"]
+        needed |= {f"{check}.{role}" for role in ROLES - roles} & leaves_out.keys()
         if not tried and check in leaves_out:
             needed.add(check)
         elif not tried:

@@ -1,0 +1,62 @@
+"""A judge asks shared checks through `harness.judge.comparison` alone, so that it forgets none."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from harness.kinds import BUILT_IN
+
+FOLDER = Path(__file__).parents[2] / "harness" / "judge"
+CHECKS = {
+    "control_of",
+    "require_captured",
+    "require_equal_ends",
+    "require_equal_start",
+    "require_equal_start_state",
+    "require_finite",
+    "require_finite_end",
+    "require_frozen",
+    "require_guards",
+    "require_moving",
+    "require_recorded",
+    "require_same_code",
+    "require_same_parameters",
+    "require_same_work",
+    "require_trained",
+    "require_uncaptured",
+}
+# What judges share. The checks in these modules are those of a claim, too.
+OF_SEVERAL = {"equal_training", "interrupted_seeds", "ranks", "timed_launches"}
+JUDGES = sorted({kind.judge.partition(":")[0].rpartition(".")[2] for kind in BUILT_IN.values()} | OF_SEVERAL)
+
+
+def test_each_check_is_defined_in_one_module() -> None:
+    defined = [
+        node.name
+        for path in FOLDER.glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name in CHECKS
+    ]
+    assert sorted(defined) == sorted(CHECKS)
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+def test_a_judge_names_no_shared_check(judge: str) -> None:
+    tree = ast.parse((FOLDER / f"{judge}.py").read_text())
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    named = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    named |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert named & CHECKS - own == set()
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in BUILT_IN.items() if "recorded" not in kind.leaves_out])
+def test_a_judge_of_a_training_says_pass_through_the_comparison(kind: str) -> None:
+    judge = BUILT_IN[kind].judge.partition(":")[0].rpartition(".")[2]
+    calls = [node for node in ast.walk(ast.parse((FOLDER / f"{judge}.py").read_text())) if isinstance(node, ast.Call)]
+    doors = {
+        ast.unparse(call.func) for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "held"
+    }
+    assert doors == {"comparison.held"}
