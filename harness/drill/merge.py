@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import RunEvidence
-from harness.evidence.sharing import equal_but_for_names
+from harness.evidence.serving import DONATED, SAME, serves
 from harness.kinds import probe_named
 from harness.system.wrappers import SWAPPED_ARMS
 
@@ -59,20 +59,9 @@ def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
     """The control run that has all that `run` leaves out; None: execute all of it. Of a probe that does not go arm
     by arm an equal run: whatever a fault does not touch is executed once."""
     if not probe_named(run.probe).arm_by_arm:
-        return next((control for control in controls if equal_but_for_names(control, run)), None)
-    left_out = set(run.arms) - arms_to_execute(run)
-    for control in controls:
-        if control.probe == run.probe and control.workload_name == run.workload_name and left_out <= set(control.arms):
-            enough = all(
-                control.arms[arm].replicas >= run.arms[arm].replicas
-                and control.arms[arm].records_too(run.arms[arm])
-                # a comparison that nobody asked for does no harm
-                and run.baseline_of.get(arm) in (None, control.baseline_of.get(arm))
-                for arm in left_out
-            )
-            if enough and set(run.gradient_steps) <= set(control.gradient_steps):
-                return control
-    return None
+        return next((control for control in controls if serves(control, run, SAME)), None)
+    left_out = {arm: arm for arm in run.arms.keys() - arms_to_execute(run)}
+    return next((control for control in controls if serves(control, run, DONATED, left_out)), None)
 
 
 def reduced(run: Run) -> Run:

@@ -16,6 +16,7 @@ from harness.evidence.files import Damaged
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import ArmFailed
+from harness.evidence.serving import PART, serves
 
 Execution = tuple[str, int]  # arm and replica
 
@@ -73,15 +74,7 @@ def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
 
 def _require_part(lane: Lane, run: Run) -> None:
     """A lane is the run itself, with fewer executions."""
-    whole = {
-        arm: planned.model_copy(
-            update={"replicas": run.arms[arm].replicas, "first_replica": run.arms[arm].first_replica}
-        )
-        for arm, planned in lane.run.arms.items()
-        if arm in run.arms
-    }
-    expected = run.model_copy(update={"arms": {arm: run.arms[arm] for arm in whole}, "without": lane.run.without})
-    if lane.run.model_copy(update={"arms": whole}) != expected or len(whole) < len(lane.run.arms):
+    if not serves(run, lane.run, PART):
         raise Damaged(f"{lane.name}/{layout.RUN} is no part of this run")
     for arm, executions in lane.evidence.arms.items():
         if len(executions) > lane.run.arms[arm].replicas:

@@ -29,19 +29,6 @@ class PlannedArm(Record):
     sketches: bool = False  # projections of its gradients and of its state at start and end, in every replica
     nudged: bool = False  # its parameters start a rounding away from where its system put them
 
-    def records_too(self, other: PlannedArm) -> bool:
-        """Whether all that is recorded of the other one beside the usual is recorded of this one alike."""
-        return (
-            other.observe_syncs <= self.observe_syncs
-            and other.watch_every_step <= self.watch_every_step
-            and other.watch_ranks <= self.watch_ranks
-            and other.micro_batches in (None, self.micro_batches)
-            and other.rounded_to in (None, self.rounded_to)
-            and other.moves <= self.moves
-            and other.sketches <= self.sketches
-            and other.nudged == self.nudged
-        )
-
     @property
     def indices(self) -> range:
         """The replicas to execute, by their numbers."""

@@ -6,17 +6,17 @@ claims demand, and `shared.json`, which names the host and says which of its arm
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import eq
 from typing import TypeVar
 
-from harness.contract.schema import Workload
 from harness.evidence.arm_records import ArmEnd, EndDifference, Gradients, HostSyncEvidence, MovedApart
 from harness.evidence.base import Record, RunRecord
-from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.plan_records import Run
 from harness.evidence.records import execution_of, recorded_in
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.evidence.serving import SAME, SHARED, differences, reads_gradients, serves
 from harness.kinds import probe_named
 
 Named = TypeVar("Named", bound=RunRecord)
@@ -36,71 +36,17 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
     arms: the guest's names of arms -> the host's.
     """
     if not probe_named(guest.probe).arm_by_arm:
-        return None if equal_but_for_names(host, guest) and all(map(eq, arms, arms.values())) else "an equal run"
-    field = another_field(host, guest)
-    if field is not None:
-        return f"another {field}"
+        return None if serves(host, guest, SAME) and all(map(eq, arms, arms.values())) else "an equal run"
     if set(arms) != set(guest.arms) or len(set(arms.values())) < len(arms) or not set(arms.values()) <= set(host.arms):
         return "one arm of its own for each of the guest's"
-    if reads_gradients(guest) and not set(guest.gradient_steps) <= set(host.gradient_steps):
-        return "gradients at the steps that the guest reads"
+    found = next(differences(host, guest, SHARED, arms), None)
+    if found is None:
+        return None
     for name, there in arms.items():
-        difference = arm_lacks(host, there, guest, name, arms)
-        if difference is not None:
-            return f"{difference} of arm {name}, there {there}"
-    return None
-
-
-def equal_but_for_names(one: Run, other: Run) -> bool:
-    """Whether two runs execute the same, so that either's evidence is the other's: all but contract and names agree."""
-    own = {"id": "", "contract": "", "workload_name": "", "workload": one.workload}
-    return _trained_on(one.workload) == _trained_on(other.workload) and (
-        one.model_copy(update=own) == other.model_copy(update=own)
-    )
-
-
-def another_field(one: Run, other: Run) -> str | None:
-    """The first field in which two runs train on something else, or with another fault; None: there is none."""
-    names = ("probe", "fault", "data", "model_directory", "settings")
-    different = [name for name in names if getattr(one, name) != getattr(other, name)]
-    if _trained_on(one.workload) != _trained_on(other.workload):
-        different.insert(0, "workload")
-    return next(iter(different), None)
-
-
-def _trained_on(workload: Workload) -> dict[str, object]:
-    """Of its needs the device says where; memory and modules say on which machines."""
-    return {**workload.model_dump(exclude={"needs"}), "device": workload.needs.device}
-
-
-def arm_lacks(host: Run, there: str, guest: Run, name: str, arms: Mapping[str, str]) -> str | None:
-    """What arm `there` of the host has not, or has otherwise, of the guest's arm `name`."""
-    ours, theirs = guest.arms[name], host.arms[there]
-    if not equal_work(ours, theirs) or (name in guest.fault_arms) != (there in host.fault_arms):
-        return "the settings"
-    if not set(ours.indices) <= set(theirs.indices):
-        return "the repetitions"
-    if not theirs.records_too(ours):
-        return "what is watched"
-    if name in reads_gradients(guest):
-        baseline = guest.baseline_of.get(name)
-        if host.baseline_of.get(there) != (None if baseline is None else arms.get(baseline)):
-            return "the baseline of the gradients"
-        if there not in reads_gradients(host):
-            return "the gradients"
-    return None
-
-
-def equal_work(one: PlannedArm, other: PlannedArm) -> bool:
-    """Whether both train the same way: one program with one set of settings."""
-    return (one.arm, one.system, one.commit, one.nudged) == (other.arm, other.system, other.commit, other.nudged)
-
-
-def reads_gradients(run: Run) -> Collection[str]:
-    """The arms of which some claim of the run reads gradients."""
-    if not run.gradient_steps:
-        return frozenset()
-    return run.arms.keys() if run.gradient_arms is None else set(run.gradient_arms)
+        if found.field.startswith(f"arms.{there}."):
+            what = "repetitions" if found.field.endswith(".replicas") else "settings"
+            return f"the {what} of arm {name}, there {there}"
+    return f"{found.field} is {found.made}, and {found.demanded} is demanded"
 
 
 def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:

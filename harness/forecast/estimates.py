@@ -7,17 +7,24 @@ a step what it took before, and the rest (imports, start, end) what it took ther
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.evidence.environment import Machine, cpu_model, usable_cores
 from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.sharing import equal_but_for_names, equal_work
+from harness.evidence.serving import IGNORED, SAME, SHARED, serves, trained_on
 from harness.forecast.recorded import RecordedDirectory, RecordedRun, recorded
 from harness.forecast.records import Estimate
 from harness.kinds import probe_named
 from harness.runners.gpu_needs import needs_gpu
+
+AS_LONG = {  # a step of an arm
+    **dict.fromkeys(SHARED, IGNORED),
+    **{name: SHARED[name] for name in ("probe", "arms", "arm", "system", "commit", "nudged")},
+    "workload": replace(SHARED["workload"], seen=lambda workload: {**trained_on(workload), "steps": None}),
+    "observe_syncs": SAME["observe_syncs"],
+}
 
 
 @dataclass
@@ -45,7 +52,7 @@ class Estimates:
         return equal | {name: found for name, found in others.items() if found is not None}, together
 
     def _equal(self, run: Run, directory: RecordedDirectory) -> RecordedRun | None:
-        same = (one for one in directory.runs if equal_but_for_names(_without_limits(one.run), _without_limits(run)))
+        same = (one for one in directory.runs if serves(one.run, run, SAME))
         return next((one for one in same if self._on_such_a_machine(one.environment, run)), None)
 
     def _by_arms(self, run: Run) -> Estimate | None:
@@ -54,8 +61,8 @@ class Estimates:
             return None
         sources: list[RecordedRun] = []
         seconds = 0.0
-        for planned in run.arms.values():
-            found = next(self._with_the_arm(run, planned), None)
+        for arm, planned in run.arms.items():
+            found = next(self._with_the_arm(run, arm), None)
             if found is None:
                 return None
             there, name = found
@@ -66,29 +73,19 @@ class Estimates:
         places = ", ".join(dict.fromkeys(_place(source) for source in sources))
         return Estimate(seconds=_rounded(seconds), source=f"steps of the same arms in {places}")
 
-    def _with_the_arm(self, run: Run, planned: PlannedArm) -> Iterator[tuple[RecordedRun, str]]:
+    def _with_the_arm(self, run: Run, arm: str) -> Iterator[tuple[RecordedRun, str]]:
         for directory in self._seen:
             for one in directory.runs:
-                if one.run.probe != run.probe or not self._on_such_a_machine(one.environment, run):
+                if not self._on_such_a_machine(one.environment, run):
                     continue
-                if _but_for_steps(one.run) != _but_for_steps(run):
-                    continue
-                for name, there in one.run.arms.items():
-                    if equal_work(there, planned) and there.observe_syncs == planned.observe_syncs and one.by_arm[name]:
+                for name in one.run.arms:
+                    if one.by_arm[name] and serves(one.run, run, AS_LONG, {arm: name}):
                         yield one, name
 
     def _on_such_a_machine(self, there: Environment, run: Run) -> bool:
         if self.machine.gpus and needs_gpu(run):
             return there.gpu.name == self.machine.gpus[0].name
         return (there.cpu.model, there.cpu.usable_cores) == (cpu_model(), usable_cores())
-
-
-def _without_limits(run: Run) -> Run:
-    return run.model_copy(update={"wall_limit_s": 0.0, "heartbeat_s": 0.0})
-
-
-def _but_for_steps(run: Run) -> dict[str, object]:
-    return {**run.workload.model_dump(exclude={"needs", "steps"}), "device": run.workload.needs.device}
 
 
 def _steps(run: Run, arm: PlannedArm) -> int:

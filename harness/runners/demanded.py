@@ -6,29 +6,15 @@ says decides what is run, so evidence of another workload, arm, system or probe 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from harness.contract.claims import AnyClaim, parts_of
-from harness.contract.schema import Contract, Workload
-from harness.evidence.base import Record
-from harness.evidence.plan_records import PlannedArm, Run
+from harness.contract.schema import Contract
+from harness.evidence.plan_records import Run
+from harness.evidence.serving import DEMANDED, NONE, Difference, differences
 from harness.runners.run_builder import RunBuilder
 
-AN_ARM, ONE, NONE = "an arm", "one", "none"
-_HOLDS_MORE = frozenset({"operations", "magnitudes", "max_relative_error"})  # what was tried beside it does no harm
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A field with what the contract demands there, and what the evidence has instead; both as text."""
-
-    field: str
-    demanded: str
-    made: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.demanded} in the contract, {self.made} in the evidence"
+ONE = "one"
 
 
 def first_difference(
@@ -88,97 +74,5 @@ def _nearest_difference(wanted: Run, made: Sequence[Run], fault: str | None) -> 
 
 
 def _first(wanted: Run, made: Run, fault: str | None) -> Difference | None:
-    return next(_differences(wanted, made, fault), None)
-
-
-def _differences(wanted: Run, made: Run, fault: str | None) -> Iterator[Difference]:
-    """Everything in which a run is less than the demanded one, or another; more of the same is none."""
-    names = {"contract": "contract", "workload_name": "workload", "probe": "probe"}
-    names |= {"process": "process", "measurement": "measurement"}
-    yield from (
-        difference for field, name in names.items() for difference in _unequal(name, wanted, made, attribute=field)
-    )
-    yield from _mapping("workload", _of_workload(wanted.workload), _of_workload(made.workload))
-    for name, arm in wanted.arms.items():
-        if name not in made.arms:
-            yield Difference(f"arms.{name}", AN_ARM, NONE)
-        else:
-            yield from _of_arm(f"arms.{name}", arm, made.arms[name])
-    for candidate, baseline in wanted.baseline_of.items():
-        if made.baseline_of.get(candidate) != baseline:
-            there = _text(made.baseline_of.get(candidate))
-            yield Difference(f"the baseline of {candidate}'s gradients", _text(baseline), there)
-    yield from _missing("gradient_steps", wanted.gradient_steps, made.gradient_steps)
-    if made.gradient_arms is not None:
-        yield from _missing("gradient_arms", wanted.gradient_arms or [], made.gradient_arms)
-    yield from _settings(wanted.settings, made.settings)
-    if made.fault not in (None, fault):
-        yield Difference("fault", _text(fault), _text(made.fault))
-
-
-def _unequal(name: str, wanted: Record, made: Record, *, attribute: str) -> Iterator[Difference]:
-    demanded, there = getattr(wanted, attribute), getattr(made, attribute)
-    if demanded != there:
-        yield Difference(name, _text(demanded), _text(there))
-
-
-def _of_workload(workload: Workload) -> dict[str, object]:
-    """What is trained on. Of its needs the device says where; memory and modules say on which machines."""
-    fields: dict[str, object] = workload.model_dump(mode="json", exclude={"needs", "options"})
-    options = {f"options.{name}": value for name, value in workload.options.items()}
-    return fields | {"needs.device": workload.needs.device} | options
-
-
-def _of_arm(name: str, wanted: PlannedArm, made: PlannedArm) -> Iterator[Difference]:
-    fields, there = (
-        {
-            "capture": arm.arm.capture,
-            "deterministic": arm.arm.deterministic,
-            **arm.arm.settings(),
-            "system": arm.system,
-            "commit": arm.commit,
-        }
-        for arm in (wanted, made)
-    )
-    yield from _mapping(name, fields, there)
-    if made.replicas < wanted.replicas:
-        yield Difference(f"{name}.replicas", _text(wanted.replicas), _text(made.replicas))
-    if wanted.observe_syncs and not made.observe_syncs:
-        yield Difference(f"{name}.observe_syncs", _text(True), _text(False))
-    for field in ("moves", "sketches"):
-        if getattr(wanted, field) and not getattr(made, field):
-            yield Difference(f"{name}.{field}", _text(True), _text(False))
-    yield from _unequal(f"{name}.nudged", wanted, made, attribute="nudged")
-    for field in ("micro_batches", "rounded_to"):
-        if getattr(wanted, field) is not None:
-            yield from _unequal(f"{name}.{field}", wanted, made, attribute=field)
-
-
-def _settings(wanted: Mapping[str, object], made: Mapping[str, object]) -> Iterator[Difference]:
-    exact = {name: value for name, value in wanted.items() if name not in _HOLDS_MORE}
-    yield from _mapping("settings", exact, {name: made[name] for name in made if name not in _HOLDS_MORE})
-    for name in sorted(_HOLDS_MORE & wanted.keys()):
-        # bounds by data type: the types are tried, the bounds are judged by
-        demanded, there = _items(wanted[name]), _items(made.get(name))
-        yield from _missing(f"settings.{name}", demanded, there)
-
-
-def _items(value: object) -> list[object]:
-    return list(value) if isinstance(value, list | dict) else []
-
-
-def _missing(name: str, wanted: Sequence[object], made: Sequence[object]) -> Iterator[Difference]:
-    if any(value not in made for value in wanted):
-        yield Difference(name, _text(list(wanted)), _text(list(made)))
-
-
-def _mapping(place: str, wanted: Mapping[str, object], made: Mapping[str, object]) -> Iterator[Difference]:
-    """Keys that only one of them has, and keys with unequal values; True is no 1."""
-    for name in [*wanted, *(name for name in made if name not in wanted)]:
-        demanded, there = wanted.get(name), made.get(name)
-        if demanded != there or isinstance(demanded, bool) is not isinstance(there, bool):
-            yield Difference(f"{place}.{name}", _text(demanded), _text(there))
-
-
-def _text(value: object) -> str:
-    return NONE if value is None else repr(value)
+    unplanted = made.model_copy(update={"fault": None}) if made.fault == fault else made
+    return next(differences(unplanted, wanted, DEMANDED, {arm: arm for arm in wanted.arms}), None)

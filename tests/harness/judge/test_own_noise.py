@@ -19,6 +19,7 @@ from planning import NO_GPU
 from harness.contract.schema import Contract
 from harness.drill.expectations import expectation_for, is_killed
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.evidence.serving import SHARED, serves
 from harness.judge.own_noise import Features, separation
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Status, Verdict
@@ -124,8 +125,9 @@ def test_both_arms_run_five_times_in_one_process_and_are_sketched(noisy: Recorde
     }
     assert noisy.planned.gradient_steps == [0, 1, 2, STEPS - 1]
     assert noisy.planned.compared == [["fused", "plain"], ["fused"], ["plain"]]
-    assert plain.records_too(plain.model_copy(update={"sketches": False}))
-    assert not plain.model_copy(update={"sketches": False}).records_too(plain)
+    unsketched = noisy.planned.model_copy(update={"arms": {"plain": plain.model_copy(update={"sketches": False})}})
+    assert serves(noisy.planned, unsketched, SHARED, {"plain": "plain"})
+    assert not serves(unsketched, noisy.planned, SHARED, {"plain": "plain"})
 
 
 def test_equal_arms_hold_and_the_sentence_says_what_noise_would_hide(noisy: Recorded) -> None:

@@ -9,7 +9,7 @@ from planning import ARMS, CAPTURE, GRADIENTS, H200, PTX, SYNCS, THROUGHPUT, TRA
 from run_builders import make_contract
 
 from harness.contract.claims import AnyClaim
-from harness.contract.schema import Contract
+from harness.contract.schema import Arm, Contract
 from harness.evidence.plan_records import Run
 from harness.runners.demanded import first_difference
 
@@ -174,6 +174,20 @@ def test_bounds_and_less_of_the_same_are_judged_as_they_are(claim: dict[str, Any
     *_, (_, _, workload, made) = units(*claims)
     [*_, (contract, changed, _, _)] = units(*claims[:-1], {**claim, **change})
     assert first_difference(contract, changed, workload, made) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"arm": Arm(capture="step", ranks=2)}, "arms.graphed.ranks: 1 in the contract, 2 in the evidence"),
+        ({"watch_every_step": False}, "arms.graphed.watch_every_step: True in the contract, False in the evidence"),
+    ],
+)
+def test_an_arm_was_executed_as_the_contract_demands(change: dict[str, Any], said: str) -> None:
+    *_, (contract, claim, workload, [made]) = units(SYNCS)
+    graphed = made.arms["graphed"].model_copy(update=change)
+    other = made.model_copy(update={"arms": {**made.arms, "graphed": graphed}})
+    assert str(first_difference(contract, claim, workload, [other])) == said
 
 
 def test_a_larger_measurement_does_not_stand_for_two() -> None:
