@@ -25,8 +25,8 @@ from harness.evidence.run_evidence import ArmEvidence, Series
 from harness.judge.own_noise import require_within_noise
 from harness.judge.sheet import Settled, Sheet
 from harness.numbers import dump_json
+from harness.runners.arm_life import arm_end, arm_start
 from harness.runners.capture_attempts import CaptureAttempts
-from harness.runners.paired import arm_end, arm_start
 from harness.runners.reductions import reduce_gradients
 from harness.runners.state_watch import Ends, StateWatch
 from harness.system.wrappers import wrap

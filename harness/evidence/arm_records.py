@@ -85,7 +85,7 @@ class ArmEnd(ArmRecord):
     spoiled: list[str] | None = None
     input_names: list[str] | None = None  # of what the last step read; None: not shown, or recorded before they were
     input_shapes: Count | None = None  # how many different shapes and types the steps' inputs had; None: likewise
-    # by how much optimizers' own counters went up, each number once; None: nobody looked
+    # by how much optimizers' own counters went up, each number once; None: not recorded
     updates: list[Count] | None = None
     # that compute: in its captures, or in one step of an arm beside which one is captured; None: not watched
     operators: list[str] | None = None

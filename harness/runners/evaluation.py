@@ -12,11 +12,10 @@ from hashlib import sha256
 
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.plan_records import Run
-from harness.runners.opening import opened
+from harness.runners.arm_life import ArmLife
 from harness.runners.recorder import Recorder
 from harness.runners.reductions import digests
 from harness.runners.state_watch import LOOSE, Ends, watched_state
-from harness.runners.stretch import Stretch
 from harness.system.evaluated_values import require_values
 from harness.system.protocol import Evaluates, NotAvailable, TrainingRun
 
@@ -34,38 +33,34 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _train(run: Run, arm: str, replica: int, recorder: Recorder, ends: Ends, *, evaluated: bool) -> None:
-    recorder.phase(f"{arm}.{replica}: open")
-    with opened(run, arm) as training:
-        between = _Evaluations(training, arm, replica, int(str(run.settings["every"])), recorder)
-        stretch = Stretch(run, arm, replica, training, recorder)
-        stretch.steps(range(run.workload.steps), *([between.after] if evaluated else []))
-        stretch.end(ends)
+    with ArmLife(run, arm, recorder, replica, ends=ends) as life:
+        between = _Evaluations(life, int(str(run.settings["every"])))
+        life.train(range(run.workload.steps), *([between.after] if evaluated else []))
 
 
 class _Evaluations:
-    def __init__(self, training: TrainingRun, arm: str, replica: int, every: int, recorder: Recorder) -> None:
-        if not isinstance(training, Evaluates):
-            raise NotAvailable(f"the system of arm {arm} lacks the capability `evaluate`")
-        self._training, self._evaluates = training, training
-        self._arm, self._replica, self._every, self._recorder = arm, replica, every, recorder
+    def __init__(self, life: ArmLife, every: int) -> None:
+        if not isinstance(life.training, Evaluates):
+            raise NotAvailable(f"the system of arm {life.arm} lacks the capability `evaluate`")
+        self._life, self._evaluates, self._every = life, life.training, every
 
     def after(self, steps: int) -> None:
         """Evaluate, if it is time; `steps` were made."""
         if steps % self._every:
             return
-        before = _state_digests(self._training)
+        before = _state_digests(self._life.training)
         values = require_values(self._evaluates.evaluate(), self._evaluates.evaluate)
-        after = _state_digests(self._training)
+        after = _state_digests(self._life.training)
         changed = [
             f"{category} {name}"
             for category, names in before.items()
             for name, digest in names.items()
             if after.get(category, {}).get(name) != digest
         ]
-        self._recorder.write(
+        self._life.recorder.write(
             Evaluated(
-                arm=self._arm,
-                replica=self._replica,
+                arm=self._life.arm,
+                replica=self._life.replica,
                 steps=steps,
                 values=values,
                 before={category: _of_category(names, names) for category, names in before.items()},

@@ -19,15 +19,10 @@ import torch
 
 from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock
 from harness.evidence.plan_records import Run
-from harness.runners.capture import capture_evidence, capture_record
-from harness.runners.opening import opened
-from harness.runners.paired import arm_end, arm_start, memory_sample
-from harness.runners.profiling import Watched
+from harness.runners.arm_life import ArmLife
+from harness.runners.paired import memory_sample
 from harness.runners.recorder import Recorder, SeriesWriter
-from harness.runners.series_block import SeriesBlock
-from harness.runners.state_watch import Ends, StateWatch
 from harness.runners.timed_arm import ON_CUDA, synchronize
-from harness.system.protocol import TrainingRun
 
 YARDSTICK_ELEMENTS = 2**20  # on a GPU: kernels of a few microseconds, as a launch takes
 YARDSTICK_LAUNCHES = 200
@@ -37,33 +32,22 @@ YARDSTICK_PASSES = 20_000  # without one: about a millisecond of Python
 def execute(run: Run, recorder: Recorder) -> None:
     """Train the run's arm for all steps of its workload."""
     (arm,) = run.arms
-    planned = run.arms[arm]
-    recorder.phase(f"{arm}: open")
-    with opened(run, arm) as training:
-        recorder.phase(f"{arm}: start")
-        watch = StateWatch(training)
-        recorder.write(arm_start(training, arm, 0, watch))
-        recorder.phase(f"{arm}: steps")
+    with ArmLife(run, arm, recorder) as life:
+        life.start()
+        life.phase("steps")
         with recorder.alone() if arm == run.settings["candidate"] else nullcontext():
-            evidence, names = _blocks(run, arm, training, recorder, watch)
-        recorder.phase(f"{arm}: end")
-        end = arm_end(training, arm, 0, run.workload.steps, watch, Ends())
-        recorder.write(end.model_copy(update={"input_names": names}))
+            evidence = _blocks(life)
+        life.end()
         recorder.write(evidence)
-        if planned.arm.capture != "none":
-            recorder.phase(f"{arm}: census")
-            recorder.write(capture_evidence(training, arm, 0, capture_record(training, planned), Watched()))
+        life.census()
 
 
-def _blocks(
-    run: Run, arm: str, training: TrainingRun, recorder: Recorder, watch: StateWatch
-) -> tuple[LongReplayEvidence, list[str] | None]:
-    """The evidence, and the names of the last step's inputs."""
-    every, steps = run.settings["every"], run.workload.steps
+def _blocks(life: ArmLife) -> LongReplayEvidence:
+    every, steps = life.run.settings["every"], life.run.workload.steps
     if not isinstance(every, int):
         raise TypeError(f"the setting 'every' of a long replay is a number, not {every!r}")
-    seen = SeenSteps(recorder.series(arm, 0))
-    kept = SeriesBlock(run, recorder, seen, training)
+    seen = SeenSteps(life.recorder.series(life.arm, life.replica))
+    kept = life.begin(steps, seen)
     yardstick = Yardstick()
     blocks = []
     for first in range(0, steps, every):
@@ -71,17 +55,14 @@ def _blocks(
         synchronize()
         began = monotonic()
         for index in indices:
-            kept.add(index, training.step(index))
-            if index == 0 < steps - 1:
-                watch.after_first_step()
+            life.step(index)
         kept.write()
         synchronize()
         seconds = monotonic() - began
         blocks.append(seen.block(seconds, yardstick.seconds()))
-    evidence = LongReplayEvidence(
-        arm=arm, replica=0, every=every, distinct_batches=seen.distinct_batches, blocks=blocks
+    return LongReplayEvidence(
+        arm=life.arm, replica=life.replica, every=every, distinct_batches=seen.distinct_batches, blocks=blocks
     )
-    return evidence, kept.input_names
 
 
 class SeenSteps:

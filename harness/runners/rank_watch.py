@@ -14,32 +14,31 @@ import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import RankSteps
-from harness.evidence.plan_records import Run
+from harness.runners.arm_life import ArmLife
 from harness.runners.micro_batches import split
 from harness.runners.rank_seat import collectives_begun
-from harness.runners.recorder import Recorder
 from harness.runners.reductions import as_hex, combine_each, combine_on_device
 from harness.runners.state_watch import named_parameters, watched_state
-from harness.system.protocol import HasInputs, TrainingRun
+from harness.system.protocol import HasInputs
 from harness.system.shards import elements, is_replicated
 
 
 class RankWatch:
     """One execution of an arm, of whatever number of ranks; begins before its first step."""
 
-    def __init__(self, training: TrainingRun, run: Run, arm: str, replica: int) -> None:
-        self._training, self._arm, self._replica = training, arm, replica
-        self._rows_of_rank = run.workload.batch_size // run.arms[arm].arm.ranks
+    def __init__(self, life: ArmLife) -> None:
+        self._life, self._training = life, life.training
+        self._rows_of_rank = life.run.workload.batch_size // life.planned.arm.ranks
         self._parameters = [self._digest()]
         self._rows: list[Tensor] = []  # int64 [rows] each
         self._begun: list[tuple[int, int]] = []  # collectives before each step, and behind it
         self._before = 0
 
-    def before_step(self) -> None:
+    def before_step(self, _index: int) -> None:
         """A step begins; what was begun until now is none of it."""
         self._before = collectives_begun()
 
-    def add(self, index: int, recorder: Recorder) -> None:  # noqa: ARG002 - as other watches are told
+    def add(self, _index: int) -> None:
         """Note the step that was made last."""
         self._begun.append((self._before, collectives_begun()))
         self._parameters.append(self._digest())
@@ -48,15 +47,15 @@ class RankWatch:
         if rows:
             self._rows.append(combine_each(rows))
 
-    def write(self, recorder: Recorder) -> None:
+    def write(self) -> None:
         """Write all that was noted; waits for the device."""
-        recorder.write(self._record())
+        self._life.recorder.write(self._record())
 
     def _record(self) -> RankSteps:
         last = next((each for each in reversed(self._begun) if each[0] != each[1]), (0, 0))
         return RankSteps(
-            arm=self._arm,
-            replica=self._replica,
+            arm=self._life.arm,
+            replica=self._life.replica,
             parameters=[as_hex(value) for value in torch.stack(self._parameters).tolist()],
             rows=[[as_hex(value) for value in rows.tolist()] for rows in self._rows],
             collectives=[after - before for before, after in self._begun],

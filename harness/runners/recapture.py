@@ -9,46 +9,39 @@ from __future__ import annotations
 import torch
 
 from harness.evidence.arm_records import MemoryEvidence, MemorySample
-from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.plan_records import Run
 from harness.runners.announced import captures_of, shapes_of
-from harness.runners.capture import capture_evidence, capture_record
-from harness.runners.opening import opened
-from harness.runners.paired import arm_end, arm_start, memory_sample
-from harness.runners.profiling import Watched
+from harness.runners.arm_life import ArmLife
+from harness.runners.paired import memory_sample
 from harness.runners.recorder import Recorder
-from harness.runners.series_block import SeriesBlock
-from harness.runners.state_watch import Ends, StateWatch
-from harness.system.protocol import CanRecapture, NotAvailable, TrainingRun
+from harness.system.protocol import CanRecapture, NotAvailable
 
 
 def execute(run: Run, recorder: Recorder) -> None:
     """Re-capture in every arm of the run; the number of captures follows from the setting `after`."""
-    for arm, planned in run.arms.items():
-        recorder.phase(f"{arm}: open")
-        with opened(run, arm) as training:
-            _execute_arm(run, arm, planned, training, recorder)
+    for arm in run.arms:
+        with ArmLife(run, arm, recorder) as life:
+            _recapture(life)
 
 
-def _execute_arm(run: Run, arm: str, planned: PlannedArm, training: TrainingRun, recorder: Recorder) -> None:
+def _recapture(life: ArmLife) -> None:
+    training = life.training
     if not isinstance(training, CanRecapture):
         raise NotAvailable("re-capturing needs the system's capability `forget_captures`")
-    watch = StateWatch(training)
-    recorder.write(arm_start(training, arm, 0, watch))
-    recorder.phase(f"{arm}: re-capture")
-    shapes = shapes_of(run)
-    block = SeriesBlock(run, recorder, recorder.series(arm, 0), training)
+    life.start()
+    life.phase("re-capture")
+    shapes = shapes_of(life.run)
+    captures = captures_of(life.run, shapes)
+    block = life.begin(captures)
     samples: list[MemorySample] = []
-    captures = captures_of(run, shapes)
     for index in range(captures):
         if index % shapes == 0:
             training.forget_captures()
-        block.add(index, training.step(index))
+        life.step(index)
         block.write()
-        if index == 0:
-            watch.after_first_step()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
             samples.append(memory_sample(index))
-    recorder.write(arm_end(training, arm, 0, captures, watch, Ends()))
-    recorder.write(capture_evidence(training, arm, 0, capture_record(training, planned), Watched()))
-    recorder.write(MemoryEvidence(arm=arm, replica=0, per="recapture", samples=samples))
+    life.end()
+    life.census(asked=True)
+    life.recorder.write(MemoryEvidence(arm=life.arm, replica=life.replica, per="recapture", samples=samples))

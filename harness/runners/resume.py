@@ -11,13 +11,12 @@ other arm for that.
 from __future__ import annotations
 
 from harness.evidence.plan_records import Run
+from harness.runners.arm_life import ArmLife
 from harness.runners.checkpoint_folder import remove_checkpoint
 from harness.runners.checkpoints import load_checkpoint
 from harness.runners.job import name_of
-from harness.runners.opening import opened
 from harness.runners.recorder import Recorder
 from harness.runners.state_watch import Ends
-from harness.runners.stretch import Stretch
 from harness.runners.training_part import TrainingPart, train_elsewhere
 
 SAVED, RESUMED, UNINTERRUPTED = 0, 1, 2
@@ -42,20 +41,17 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 def _resume(run: Run, arm: str, at: int, recorder: Recorder, ends: Ends) -> None:
     before = int(str(run.settings["steps_before_load"]))
-    recorder.phase(f"{arm}.{RESUMED}: open")
-    with opened(run, arm) as training:
-        stretch = Stretch(run, arm, RESUMED, training, recorder)
-        recorder.phase(f"{arm}.{RESUMED}: steps before the load")
+    with ArmLife(run, arm, recorder, RESUMED, ends=ends) as life:
+        life.start()
+        life.phase("steps before the load")
         for index in range(before):
-            training.step(index)
-        load_checkpoint(training, arm, RESUMED, stretch, recorder, steps_before=before)
-        stretch.steps(range(at, run.workload.steps))
-        stretch.end(ends)
+            life.training.step(index)
+        load_checkpoint(life, steps_before=before)
+        life.steps(range(at, run.workload.steps))
+        life.end()
+        life.census()
 
 
 def _train_on(run: Run, arm: str, replica: int, recorder: Recorder, ends: Ends) -> None:
-    recorder.phase(f"{arm}.{replica}: open")
-    with opened(run, arm) as training:
-        stretch = Stretch(run, arm, replica, training, recorder)
-        stretch.steps(range(run.workload.steps))
-        stretch.end(ends)
+    with ArmLife(run, arm, recorder, replica, ends=ends) as life:
+        life.train(range(run.workload.steps))

@@ -6,10 +6,10 @@ from functools import partial
 from typing import cast
 
 from harness.evidence.plan_records import Run
+from harness.runners.arm_life import ArmLife
 from harness.runners.opening import release_memory
-from harness.runners.paired import failure_of, opened_execution
+from harness.runners.paired import failure_of, train
 from harness.runners.recorder import Recorder
-from harness.runners.state_watch import Ends
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -29,6 +29,5 @@ def train_with_every_seed(run: Run, arm: str, recorder: Recorder) -> None:
     """One arm, without interruption."""
     for replica, seed in enumerate(cast("list[int]", run.settings["seeds"])):
         seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
-        with opened_execution(seeded, arm, replica, recorder, Ends(), {"seed": seed}) as execution:
-            execution.execute({}, keep=False)
-        del execution
+        with ArmLife(seeded, arm, recorder, replica, facts={"seed": seed}) as life:
+            train(life, {}, keep=False)

@@ -125,7 +125,7 @@ class _KeptInputs:
     def keep(self, inputs: Mapping[str, Tensor]) -> bool:
         """Copy what a step read; whether there is no room for another one of its shape, or for other shapes."""
         tensors = {name: dense(tensor) for name, tensor in made_of(inputs).items()}
-        shapes = _shapes_of(tensors)
+        shapes = shapes_of_inputs(tensors)
         self.shapes.add(shapes)
         if not tensors:  # nothing is shown, and the step has no digest
             self._steps += 1
@@ -189,7 +189,7 @@ def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
     alike: dict[Shapes, list[int]] = {}
     plain = [made_of(inputs) for inputs in batches]
     for place, inputs in enumerate(plain):
-        alike.setdefault(_shapes_of(inputs), []).append(place)
+        alike.setdefault(shapes_of_inputs(inputs), []).append(place)
     digests = [""] * len(plain)
     for shapes, places in alike.items():
         if not shapes:
@@ -200,7 +200,7 @@ def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
     return digests
 
 
-def _shapes_of(inputs: Mapping[str, Tensor]) -> Shapes:
+def shapes_of_inputs(inputs: Mapping[str, Tensor]) -> Shapes:
     return tuple((name, each.shape, each.dtype, each.device) for name, each in sorted(inputs.items()))
 
 

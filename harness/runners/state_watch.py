@@ -20,6 +20,7 @@ from harness.system.replay.found_state import StateByCategory, found_state, numb
 from harness.system.shards import whole
 
 LOOSE = "tensors"
+_COUNTERS = ("step", "step_count")  # of updates: torch's optimizers', and the reference trainer's
 BUFFER = "buffer "  # begins the name of a buffer among the tensors that an execution ended with
 ROUNDING = 1e-6  # a difference of so little of the largest buffer's elements is rounding: of a mean that is 0, say
 
@@ -49,12 +50,16 @@ class StateWatch:
         self.still: list[str] | None = None
         self._nan_later: set[str] = set()
         self.spoiled: list[str] | None = None
+        self.updates: list[int] | None = None  # by how much counters of updates went up, each number once
+        self._counted: dict[str, float] = {}
+        self._counted_later: dict[str, float] = {}
         self.end_buffers: dict[str, Tensor] = {}  # the floating-point ones at the end, by BUFFER and their name
 
     def at_start(self) -> State:
         """Before the first step."""
         state = watched_state(self._training)
         self._loose_at_start = frozenset(state.get(LOOSE, {}))
+        self._counted = _update_counters(state)
         if self._moves:
             self._start = moves.copied(moves.movable(state))
         if self._sketched:
@@ -95,6 +100,8 @@ class StateWatch:
             self.end_sketches = _sketched(kept_state)
         came = {name: tensor for name, tensor in kept.items() if name not in self._loose_at_start}
         self.spoiled = sorted(holding_nan(came) - self._nan_later)
+        self._counted_later = _update_counters(state)
+        self.updates = sorted({int(now - self._counted.get(name, 0)) for name, now in self._counted_later.items()})
         if self._moves:
             self.moved = moves.moved(self._start, moves.movable(kept_state))
             self.watched = moves.watched(kept_state)
@@ -103,6 +110,12 @@ class StateWatch:
                 name for name in kept.keys() - self._loose_at_start if unchanged[name] == self._digests_later.get(name)
             )
         return _recorded(kept_state).model_copy(update={"numbers": _numbers(kept_state)})
+
+    def after_load(self) -> State:
+        """As a load has left it; updates are counted from there."""
+        state = self.at_end()
+        self._counted = self._counted_later
+        return state
 
 
 def _lists_of(name: str) -> Iterator[tuple[str, str]]:
@@ -160,6 +173,14 @@ def _numbers(state: StateByCategory) -> dict[str, float]:
         for name, tensor in sorted(tensors.items())
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _update_counters(state: StateByCategory) -> dict[str, float]:
+    """Counters of updates by name: optimizers' own for each tensor, and a tensor that the state calls `updates`."""
+    of_optimizers = {name: each for name, each in state["optimizer"].items() if name.rpartition(".")[2] in _COUNTERS}
+    found = of_optimizers | {name: each for name, each in state[LOOSE].items() if name == "updates"}
+    values = {name: number_of(tensor) for name, tensor in found.items() if tensor.numel() == 1}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _sketched(state: StateByCategory) -> dict[str, Sketch]:

@@ -16,18 +16,13 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from harness.evidence.arm_records import ArmEnd, ArmStart
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import StepErrors, TensorErrors
-from harness.runners.capture_attempts import attempts_of
-from harness.runners.opening import opened
-from harness.runners.paired import digests_of
+from harness.runners.arm_life import ArmLife
 from harness.runners.recorder import Recorder
 from harness.runners.reductions import digest_of_all, real
-from harness.runners.series_block import SeriesBlock, batch_digests
-from harness.runners.state_watch import StateWatch
+from harness.runners.series_block import batch_digests
 from harness.system.protocol import (
-    CountsSkippedSteps,
     HasCheckpoint,
     HasGradients,
     HasInputs,
@@ -102,50 +97,36 @@ def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Reco
     arm, points = settings.candidate, Points()
     steps = run.workload.steps if seed in settings.loss_seeds else max(settings.gradient_steps) + 1
     seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
-    recorder.phase(f"{arm}.{replica}: open")
-    with opened(seeded, arm) as training:
-        shown = _Shown(training, arm)
-        recorder.phase(f"{arm}.{replica}: start")
-        watch = StateWatch(training)
-        recorder.write(_start(training, arm, replica, seed, watch))
-        recorder.phase(f"{arm}.{replica}: steps")
-        block = SeriesBlock(seeded, recorder, recorder.series(arm, replica), training)
+    with ArmLife(seeded, arm, recorder, replica, facts={"seed": seed}, digest=_digest) as life:
+        shown = _Shown(life.training, arm)
+        life.start()
+        life.phase("steps")
+        life.begin(steps)
         for index in range(steps):
             is_compared = seed in settings.gradient_seeds and index in settings.gradient_steps
             before = shown.parameters() if is_compared else {}
-            loss = training.step(index)
-            block.add(index, loss)
+            loss = life.step(index)
             if is_compared:
                 points[seed, index] = shown.point(before, loss)
-            if index == 0 < steps - 1:
-                watch.after_first_step()
-        block.write()
-        recorder.phase(f"{arm}.{replica}: end")
-        recorder.write(_end(training, arm, replica, steps, watch))
+        life.end()
+        life.census()
     return points
 
 
 def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Recorder) -> Points:
     """Another arm's training with every seed, and what it makes of the candidate's parameters at its points."""
     found: Points = {}
-    recorder.phase(f"{arm}.0: open")
-    with opened(run, arm) as training:
+    with ArmLife(run, arm, recorder, 0, digest=_digest) as opened:
+        training = opened.training
         shown = _Shown(training, arm)
         if not isinstance(training, ServesAsPeer):
             raise NotAvailable(f"arm {arm} lacks the capability `peer`")
         for replica, seed in enumerate(settings.seeds):
-            recorder.phase(f"{arm}.{replica}: start")
+            life = opened.anew(replica, {"seed": seed})
+            life.phase("start")
             training.restart(seed)
-            recorder.write(_start(training, arm, replica, seed))
-            recorder.phase(f"{arm}.{replica}: steps")
-            steps = run.workload.steps if seed in settings.loss_seeds else 0
-            block = SeriesBlock(run, recorder, recorder.series(arm, replica), training)
-            for index in range(steps):
-                block.add(index, training.step(index))
-            block.write()
-            recorder.phase(f"{arm}.{replica}: end")
-            recorder.write(_end(training, arm, replica, steps))
-            recorder.phase(f"{arm}.{replica}: gradients")
+            life.train(range(run.workload.steps if seed in settings.loss_seeds else 0))
+            life.phase("gradients")
             for step in (step for of_seed, step in points if of_seed == seed):
                 loss = training.evaluate(step, points[seed, step].parameters)
                 found[seed, step] = shown.point(shown.parameters(), loss)
@@ -217,40 +198,3 @@ def _copies(tensors: Mapping[str, Tensor]) -> Tensors:
 
 def _digest(parameters: Mapping[str, Tensor]) -> str:
     return digest_of_all({plain_name(name): tensor.detach().float() for name, tensor in parameters.items()})
-
-
-def _start(training: TrainingRun, arm: str, replica: int, seed: int, watch: StateWatch | None = None) -> ArmStart:
-    trainable, frozen, tensors = _digests(training)
-    return ArmStart(
-        arm=arm,
-        replica=replica,
-        trainable_digest=trainable,
-        frozen_digest=frozen,
-        trainable_tensors=tensors,
-        facts={**training.facts(), "seed": seed},
-        state=None if watch is None else watch.at_start(),
-        trainable_names=sorted(map(plain_name, training.parameters() if isinstance(training, HasParameters) else {})),
-    )
-
-
-def _end(training: TrainingRun, arm: str, replica: int, steps: int, watch: StateWatch | None = None) -> ArmEnd:
-    state = None if watch is None else watch.at_end()
-    trainable, frozen, _ = _digests(training)
-    attempts = attempts_of(training)
-    return ArmEnd(
-        arm=arm,
-        replica=replica,
-        trainable_digest=trainable,
-        frozen_digest=frozen,
-        skipped_steps=training.skipped_steps() if isinstance(training, CountsSkippedSteps) else 0,
-        steps_called=steps,
-        capture_attempts=attempts.count,
-        capture_errors=list(attempts.errors),
-        state=state,
-    )
-
-
-def _digests(training: TrainingRun) -> tuple[str, str, int]:
-    """Of the trained parameters in float32 and of the frozen tensors, and how many are trained."""
-    parameters = training.parameters() if isinstance(training, HasParameters) else {}
-    return _digest(parameters), digests_of(training)[1], len(parameters)

@@ -8,7 +8,7 @@ precision, shows how far rounding alone leads from the reference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Protocol, cast
 
@@ -16,14 +16,9 @@ import torch
 
 from harness.evidence.arm_records import ComparedStep
 from harness.evidence.plan_records import Run
-from harness.runners.capture import capture_evidence, capture_record
+from harness.runners.arm_life import ArmLife
 from harness.runners.capture_attempts import attempts_of
-from harness.runners.opening import opened
-from harness.runners.paired import arm_end, arm_start
-from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
-from harness.runners.series_block import SeriesBlock
-from harness.runners.state_watch import Ends, StateWatch
 from harness.runners.step_errors import Evaluated, evaluated_errors, magnitudes, updated_errors
 from harness.system.protocol import (
     HasGradientNorms,
@@ -53,17 +48,15 @@ def execute(run: Run, recorder: Recorder) -> None:
     """Execute the candidate's steps, each beside the reference's and the yardstick's."""
     names = [str(run.settings[role]) for role in ("reference", "yardstick", "candidate")]
     with ExitStack() as stack:
-        arms = [stack.enter_context(_recorded(run, name, recorder)) for name in names]
-        reference, yardstick = (cast("_Twin", _offering(arm, "single_steps", MakesSingleSteps)) for arm in arms[:2])
-        candidate = cast("_Candidate", _offering(arms[2], "moments", HasMoments))
-        recorder.phase(f"{names[2]}: steps")
+        lives = [stack.enter_context(_recorded(run, name, recorder)) for name in names]
+        reference, yardstick = (cast("_Twin", _offering(life, "single_steps", MakesSingleSteps)) for life in lives[:2])
+        candidate = cast("_Candidate", _offering(lives[2], "moments", HasMoments))
+        lives[2].phase("steps")
         before = _start_of(candidate)
         for index in range(run.workload.steps):
-            exact, noisy = (_evaluated(twin, index, before) for twin in (reference, yardstick))
-            with attempts_of(candidate).working():
-                ours = _seen(candidate, candidate.step(index))
-            for arm, seen in zip(arms, (exact, noisy, ours), strict=True):
-                arm.block.add(index, seen.loss)
+            exact = _stepped(lives[0], reference, index, _evaluation(reference, before))
+            noisy = _stepped(lives[1], yardstick, index, _evaluation(yardstick, before))
+            ours = _stepped(lives[2], candidate, index, candidate.step)
             after = _state_of(candidate)
             with attempts_of(reference).working():
                 expected = reference.update(index, before, ours.gradients)
@@ -81,44 +74,35 @@ def execute(run: Run, recorder: Recorder) -> None:
             before = after
 
 
-class _Arm:
-    """An open arm, and its series as far as it is not written."""
-
-    def __init__(self, name: str, training: TrainingRun, block: SeriesBlock) -> None:
-        self.name, self.training, self.block = name, training, block
-
-
 @contextmanager
-def _recorded(run: Run, name: str, recorder: Recorder) -> Iterator[_Arm]:
-    """An arm with its records of start and end around what is done with it."""
-    recorder.phase(f"{name}: open")
-    with opened(run, name) as training:
-        watch = StateWatch(training)
-        recorder.phase(f"{name}: start")
-        recorder.write(arm_start(training, name, 0, watch))
-        block = SeriesBlock(run, recorder, recorder.series(name, 0), training)
-        yield _Arm(name, training, block)
-        recorder.phase(f"{name}: end")
-        block.write()
-        recorder.write(arm_end(training, name, 0, run.workload.steps, watch, Ends()))
-        planned = run.arms[name]
-        if planned.arm.capture != "none":
-            recorder.phase(f"{name}: census")
-            recorder.write(capture_evidence(training, name, 0, capture_record(training, planned), Watched()))
+def _recorded(run: Run, name: str, recorder: Recorder) -> Iterator[ArmLife]:
+    """Open an arm, with its records of start and end around what is done with it."""
+    with ArmLife(run, name, recorder) as life:
+        life.start()
+        life.begin(run.workload.steps)
+        yield life
+        life.phase("end")
+        life.end()
+        life.census()
 
 
-def _offering(arm: _Arm, own: str, protocol: type) -> TrainingRun:
+def _offering(life: ArmLife, own: str, protocol: type) -> TrainingRun:
     """The arm's run; raises `NotAvailable` for a capability that it lacks."""
     needed = {"parameters": HasParameters, "gradients": HasGradients, "gradient_norms": HasGradientNorms, own: protocol}
     for capability, each in needed.items():
-        if not isinstance(arm.training, each):
-            raise NotAvailable(f"the system of arm {arm.name} lacks the capability `{capability}`")
-    return arm.training
+        if not isinstance(life.training, each):
+            raise NotAvailable(f"the system of arm {life.arm} lacks the capability `{capability}`")
+    return life.training
 
 
-def _evaluated(twin: _Twin, index: int, before: OptimizerState) -> Evaluated:
-    with attempts_of(twin).working():
-        return _seen(twin, twin.evaluate(index, before.parameters))
+def _evaluation(twin: _Twin, before: OptimizerState) -> Callable[[int], torch.Tensor]:
+    return lambda index: twin.evaluate(index, before.parameters)
+
+
+def _stepped(life: ArmLife, training: _Shows, index: int, step: Callable[[int], torch.Tensor]) -> Evaluated:
+    """Return what one step of an arm left, of several arms that are open."""
+    with attempts_of(training).working():
+        return _seen(training, life.step(index, step))
 
 
 def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:

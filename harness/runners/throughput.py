@@ -20,15 +20,13 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Block, TimingEvidence
 from harness.runners.announced import TIMED_WATCHED_STEPS, WARMUP_STEPS
-from harness.runners.capture import capture_evidence, capture_record
+from harness.runners.arm_life import ArmLife
 from harness.runners.capture_attempts import attempts_of
 from harness.runners.launch_counter import counter_of_this_process
-from harness.runners.opening import opened
 from harness.runners.pace import Paces, slower
-from harness.runners.paired import arm_end, arm_start
 from harness.runners.profiling import Watched, prime_profiler
 from harness.runners.recorder import TIMED_PHASE, Recorder
-from harness.runners.state_watch import Ends, StateWatch
+from harness.runners.state_watch import Ends
 from harness.runners.timed_arm import ON_CUDA, TimedArm, undisturbed
 from harness.runners.timed_rounds import PROFILED_PROCESS, arms_of, timed_rounds
 
@@ -58,24 +56,24 @@ class TimedProcess:
         self._counter = counter_of_this_process() if ON_CUDA and run.process != PROFILED_PROCESS else None
         self.arms: dict[str, TimedArm] = {}
         self.paces = Paces()
+        self._ends = Ends()
 
     def open(self, name: str) -> None:
         """Open an arm, and record what it starts from."""
         self.paces.look()
-        self.recorder.phase(f"{name}: open")
-        training = self._stack.enter_context(opened(self.run, name))
-        watch = StateWatch(training)
-        self.recorder.write(arm_start(training, name, 0, watch))
-        attempts = attempts_of(training)
-        self.arms[name] = TimedArm(name, self.run.arms[name], training, self.run, self.recorder, watch, attempts)
+        life = self._stack.enter_context(ArmLife(self.run, name, self.recorder, ends=self._ends))
+        life.start()
+        self.arms[name] = TimedArm(life, attempts_of(life.training))
 
     def warm_up(self, name: str) -> None:
         """Its first steps, capture and compilations included."""
         arm = self.arms[name]
-        self.recorder.phase(f"{name}: warm-up")
+        arm.life.phase("warm-up")
         arm.block(1)
-        arm.watch.after_first_step()
+        arm.note_inputs()
+        arm.life.state.after_first_step()
         arm.block(WARMUP_STEPS - 1)
+        arm.note_inputs()
         self.paces.look()
         self.recorder.heartbeat()
 
@@ -86,7 +84,7 @@ class TimedProcess:
     def timed_block(self, name: str, number: int, position: int, steps: int) -> Block:
         """Time a block of an arm; its losses and digests are written when the clock stands still."""
         arm = self.arms[name]
-        first, before, pace_before = arm.next_index, self._launches(), self.paces.measure()
+        first, before, pace_before = arm.life.steps_called, self._launches(), self.paces.measure()
         times = arm.block(steps)
         pace, after = slower(pace_before, self.paces.measure()), self._launches()
         arm.write_block()
@@ -109,10 +107,9 @@ class TimedProcess:
 
     def end(self) -> None:
         """What the arms have become."""
-        ends = Ends()
         for arm in self.arms.values():
             with arm.own_globals():
-                self.recorder.write(arm_end(arm.training, arm.name, 0, arm.next_index, arm.watch, ends))
+                arm.life.end()
 
     def watch(self) -> TimingEvidence:
         """Watch an untimed block an arm, unless launches were counted; all evidence of the timing but its blocks."""
@@ -126,7 +123,7 @@ class TimedProcess:
             self.recorder.phase("watch launches")
         else:
             self.recorder.phase("census")
-        watched = {arm.name: _watch_and_record(arm, watch=watch) for arm in self.arms.values()}
+        watched = {name: _watch_and_record(arm, watch=watch) for name, arm in self.arms.items()}
         observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
         candidate, baseline = arms_of(self.run)
         return TimingEvidence(
@@ -149,8 +146,7 @@ class TimedProcess:
 
 
 def _watch_and_record(arm: TimedArm, *, watch: bool) -> Watched:
-    record = capture_record(arm.training, arm.planned)
+    record = arm.life.capture()
     watched = arm.watch_launches() if watch else Watched()
-    if arm.planned.arm.capture != "none":
-        arm.recorder.write(capture_evidence(arm.training, arm.name, 0, record, watched))
+    arm.life.census(lambda _record: (watched, None), record)
     return watched

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners.announced import TIMED_WATCHED_STEPS
+from harness.runners.arm_life import ArmLife
 from harness.runners.capture_attempts import CaptureAttempts
 from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.recorder import Recorder
-from harness.runners.reductions import stacked
-from harness.runners.series_block import batch_digests
-from harness.runners.state_watch import StateWatch
+from harness.runners.reductions import made_of, stacked
+from harness.runners.series_block import Shapes, batch_digests, shapes_of_inputs
 from harness.runners.torch_settings import restore_torch_settings, torch_settings
 from harness.system.adapter_checks import require_loss
 from harness.system.protocol import HasInputs, TrainingRun
@@ -40,20 +39,18 @@ class BlockTimes(NamedTuple):
 
 @dataclass
 class TimedArm:
-    """One arm's trainer and the index of its next step."""
+    """One arm's life, whose steps are called in blocks."""
 
-    name: str
-    planned: PlannedArm
-    training: TrainingRun
-    run: Run
-    recorder: Recorder
-    watch: StateWatch
+    life: ArmLife
     attempts: CaptureAttempts = field(default_factory=CaptureAttempts)
-    next_index: int = 0
     _generators: dict[str, Any] = field(default_factory=lambda: generators.states(generators.global_generators()))
     _settings: dict[str, Any] = field(default_factory=torch_settings)
     _losses: list[Tensor] = field(default_factory=list)
     _inputs: list[dict[str, Tensor]] = field(default_factory=list)
+    _shapes: set[Shapes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.training: TrainingRun = self.life.training
 
     @contextmanager
     def own_globals(self) -> Iterator[None]:
@@ -72,18 +69,19 @@ class TimedArm:
         self._losses, self._inputs = [], []
         with self.own_globals():
             timed = self._timed_steps(steps, profiled=profiled)
-        self.next_index += steps
+        self.life.steps_called += steps
         return timed
 
     def _timed_steps(self, steps: int, *, profiled: bool) -> BlockTimes:
         shows_inputs = self.training if isinstance(self.training, HasInputs) else None
+        first = self.life.steps_called
         synchronize()
         began, worked = monotonic(), process_time()
         enqueued = began
-        for index in range(self.next_index, self.next_index + steps):
+        for index in range(first, first + steps):
             with in_step(profiled):
                 self._losses.append(self.training.step(index))
-            if index == self.next_index:
+            if index == first:
                 enqueued = monotonic()
             if shows_inputs is not None:
                 self._inputs.append({name: tensor.clone() for name, tensor in shows_inputs.inputs().items()})
@@ -91,15 +89,23 @@ class TimedArm:
         seconds, processor_seconds = monotonic() - began, process_time() - worked
         return BlockTimes(seconds, processor_seconds, began, enqueued - began)
 
+    def note_inputs(self) -> None:
+        """Note names and shapes of what the last block's steps read; they are over."""
+        if self._inputs:
+            self._shapes |= {shapes_of_inputs(made_of(inputs)) for inputs in self._inputs}
+            self.life.input_names, self.life.input_shapes = sorted(self._inputs[-1]), len(self._shapes)
+
     def write_block(self) -> None:
         """Write the last block's losses and digests; its steps are over."""
-        first = self.next_index - len(self._losses)
+        self.note_inputs()
+        first = self.life.steps_called - len(self._losses)
         one_number = [require_loss(loss, self.training.step, "step(index)") for loss in self._losses]
         losses = stacked([loss.detach().double().reshape(()) for loss in one_number]).tolist()
         digests = batch_digests(self._inputs) if self._inputs else [""] * len(losses)
         tokens = [self._tokens(first + offset, offset) for offset in range(len(losses))]
-        steps = list(range(first, self.next_index))
-        self.recorder.series(self.name, 0).rows(steps, losses, digests, [-1] * len(steps), tokens)
+        steps = list(range(first, self.life.steps_called))
+        series = self.life.recorder.series(self.life.arm, self.life.replica)
+        series.rows(steps, losses, digests, [-1] * len(steps), tokens)
         self._losses, self._inputs = [], []
 
     def watch_launches(self) -> Watched:
@@ -107,7 +113,7 @@ class TimedArm:
         watched = Watched()
         with ExitStack() as watch, ExitStack() as solitude:
             if ON_CUDA:
-                solitude.enter_context(undisturbed(self.recorder))
+                solitude.enter_context(undisturbed(self.life.recorder))
                 watch.enter_context(graph_launches(watched, TIMED_WATCHED_STEPS, replays=True, over=solitude.close))
             self.block(TIMED_WATCHED_STEPS, profiled=True)
         return watched
@@ -115,9 +121,9 @@ class TimedArm:
     def _tokens(self, index: int, offset: int) -> int:
         if self._inputs and "tokens" in self._inputs[offset]:
             return self._inputs[offset]["tokens"].numel()
-        lengths = self.run.workload.seq_len
+        lengths = self.life.run.workload.seq_len
         length = lengths[index % len(lengths)] if isinstance(lengths, list) else lengths
-        return self.run.workload.batch_size * length
+        return self.life.run.workload.batch_size * length
 
 
 @contextmanager

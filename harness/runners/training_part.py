@@ -81,28 +81,26 @@ def main() -> NoReturn:
 def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:
     """Open the arm, make the steps, and end this process. Raises what the system raises."""
     # torch, and with it what the system needs
+    from harness.runners.arm_life import ArmLife
     from harness.runners.checkpoints import load_checkpoint, save_checkpoint, save_earlier
-    from harness.runners.opening import opened
-    from harness.runners.state_watch import Ends
-    from harness.runners.stretch import Stretch
 
     facts = {} if part.seed is None else {"seed": part.seed}
     seeded = run.model_copy(update={"workload": run.workload.model_copy(update=facts)})
-    recorder.phase(f"{part.arm}.{part.replica}: open")
-    with opened(seeded, part.arm) as training:
-        stretch = Stretch(seeded, part.arm, part.replica, training, recorder, facts)
+    with ArmLife(seeded, part.arm, recorder, part.replica, facts=facts) as life:
+        life.start()
         if part.first:
-            load_checkpoint(training, part.arm, part.replica, stretch, recorder, steps_before=0)
+            load_checkpoint(life, steps_before=0)
         saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
 
         def after(steps: int) -> None:
             if saves and part.first < earlier == steps:
-                save_earlier(training, part.arm, part.replica, recorder)
+                save_earlier(life)
 
-        stretch.steps(range(part.first, part.until), after)
-        stretch.end(Ends())
+        life.steps(range(part.first, part.until), after)
+        life.end()
+        life.census()
         if saves:
-            save_checkpoint(training, part.arm, part.replica, recorder, steps=part.until)
+            save_checkpoint(life, steps=part.until)
         leave(line, Answer())  # before the arm is closed, which might yet write
 
 

@@ -14,7 +14,7 @@ from run_builders import make_contract
 from harness.costs.kinds import Kind, control_arms, kind_of
 from harness.runners import recorder
 
-OF_AN_ARM = "arm.0: "  # `_phase` of a paired arm puts arm and replica before the name
+OF_AN_ARM = "arm.0: "  # an `ArmLife` puts arm and replica before the name
 AGAIN = "a phase that goes on"
 
 
@@ -26,13 +26,14 @@ class Named(NamedTuple):
 
 
 def phases_named(path: Path, source: str) -> Iterator[Named]:
-    """Every call of `phase` and `_phase` with one argument; None for a name that is no text in the source."""
+    """Every call of `phase` with one argument, a recorder's or a life's; None for a name that is no text there."""
     for node in ast.walk(ast.parse(source)) if "phase" in source else ():  # most files have no call of that name
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or len(node.args) != 1:
             continue
-        if node.func.attr in {"phase", "_phase"}:
+        if node.func.attr == "phase":
             name = _text(node.args[0])
-            prefix = OF_AN_ARM if node.func.attr == "_phase" else ""
+            of_recorder = "recorder" in ast.unparse(node.func.value) or path.name == "recorder.py"
+            prefix = "" if of_recorder else OF_AN_ARM
             yield Named(f"{path.name}:{node.lineno}", None if name is None else prefix + name)
 
 
@@ -56,13 +57,13 @@ NAMED = [
     if "runners" in path.parts or "processes" in path.parts
     for named in phases_named(path, path.read_text(encoding="utf-8"))
     # without those that name no phase of their own: with arm and replica before a name of the list, and one resumed
-    if named.name not in {f"{OF_AN_ARM}arm", AGAIN}
+    if named.name not in {"arm: arm", AGAIN}
 ]
 
 
 def test_the_sources_name_phases() -> None:
     assert len(NAMED) >= 20
-    assert {"start", "timed", "arm: open", "arm.0: steps", "import harness.runners.arm"} <= {one.name for one in NAMED}
+    assert {"start", "timed", "arm.0: open", "arm.0: steps", "import arm"} <= {one.name for one in NAMED}
 
 
 @pytest.mark.parametrize("named", NAMED, ids=lambda named: named.where)

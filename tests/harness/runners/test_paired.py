@@ -266,7 +266,7 @@ def test_only_the_last_profiled_window_is_alone(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Recorder, "alone", alone)
     monkeypatch.setattr(paired, "graph_launches", window)
     windows = {0: (3, False), STEPS - 2: (2, True)}
-    monkeypatch.setattr(paired.ArmExecution, "_profiled_steps", lambda _execution: windows)
+    monkeypatch.setattr(paired, "_profiled_steps", lambda _life: windows)
     run = make_run(arms={"plain": PlannedArm(arm=Arm(), system=SYSTEM)}, baseline_of={}, gradient_steps=[])
     assert Executed(run, tmp_path / "run").losses("plain") == plain_losses(STEPS)
     assert order == [

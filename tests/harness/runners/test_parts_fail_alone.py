@@ -89,8 +89,8 @@ PLANTED: dict[str, tuple[object, str, set[str], str]] = {
     "places of syncs": (host_sync, "places_of", {"SYNCS"}, "syncs of arm plain"),
     "micro-batches, before": (MicroBatchWatch, "__init__", {"PARTS"}, "micro_batches of arm parts"),
     "micro-batches, at each step": (MicroBatchWatch, "add", {"PARTS"}, "micro_batches of arm parts"),
-    "micro-batches, at the end": (MicroBatchWatch, "updates", {"PARTS"}, "micro_batches of arm parts"),
-    "memory": (paired.ArmExecution, "_sample_memory", set(), ""),
+    "micro-batches, at the end": (MicroBatchWatch, "write", {"PARTS"}, "micro_batches of arm parts"),
+    "memory": (paired, "_sample_memory", set(), ""),
 }
 
 

@@ -14,7 +14,7 @@ from step_function_systems import Regression
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.runners import recapture
+from harness.runners import arm_life, recapture
 from harness.runners.announced import captures_of
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable
@@ -63,6 +63,6 @@ def test_captures_are_whole_rounds_and_enough_for_the_judge(
 
 
 def test_a_system_that_cannot_forget_is_not_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recapture, "opened", lambda *_: nullcontext(SimpleNamespace(step=None)))
+    monkeypatch.setattr(arm_life, "opened", lambda *_: nullcontext(SimpleNamespace(step=None)))
     with pytest.raises(NotAvailable, match="forget_captures"):
         execute(make_run(4, 1), tmp_path / "run")

@@ -17,7 +17,7 @@ from step_function_systems import Regression
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import TimingEvidence
-from harness.runners import announced, pace, throughput, timed_arm
+from harness.runners import announced, arm_life, pace, throughput, timed_arm
 from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
 from harness.system import wrappers
@@ -186,7 +186,7 @@ def test_swapped_arms_exchange_what_is_opened(tmp_path: Path) -> None:
 def test_phases_and_digests_frame_the_timed_part(tmp_path: Path) -> None:
     records = execute(make_run(), tmp_path / "run")
     phases = [record["name"] for record in records if record["record"] == "phase"]
-    assert phases[-3:] == ["timed", "end", "watch launches"]
+    assert phases[-4:] == ["timed", "end", "watch launches", "captured: census"]
     starts = {record["trainable_digest"] for record in records if record["record"] == "arm_start"}
     ends = [record for record in records if record["record"] == "arm_end"]
     assert len(starts) == 1
@@ -250,8 +250,9 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(throughput, "counter_of_this_process", lambda: Counting(seen))
     monkeypatch.setattr(timed_arm, "graph_launches", profiled)
     monkeypatch.setattr(Recorder, "alone", alone)
-    for name in ("opened", "timed_rounds", "arm_end", "capture_evidence"):
-        monkeypatch.setattr(throughput, name, noted(name, getattr(throughput, name)))
+    for module, names in ((arm_life, ("opened", "arm_end", "capture_evidence")), (throughput, ("timed_rounds",))):
+        for name in names:
+            monkeypatch.setattr(module, name, noted(name, getattr(module, name)))
     return seen
 
 

@@ -32,8 +32,8 @@ class Training:
 
 
 def opened(training: Training) -> TimedArm:
-    nothing = SimpleNamespace()
-    return TimedArm("arm", nothing, training, nothing, nothing, nothing)  # type: ignore[arg-type]
+    life = SimpleNamespace(training=training, steps_called=0)
+    return TimedArm(life)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""One module opens, starts, ends and records arms: `arm_life`. Evidence of a probe that did would lack something."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+from import_statements import SOURCES, module_name
+
+RUNNERS = "harness.runners"
+STEPS = {"opened", "arm_start", "arm_end", "capture_evidence", "StateWatch", "SeriesBlock"}
+RECORDS = {"ArmStart", "ArmEnd", "CaptureEvidence"}
+MODULES = {name: path for path in SOURCES if (name := module_name(path)).startswith(RUNNERS)}
+# module -> (what it does by itself, why it may)
+EXCEPTIONS = {
+    "harness.runners.arm_life": (STEPS | RECORDS, "the life of an arm"),
+    "harness.runners.capture": ({"CaptureEvidence"}, "makes what the life of an arm records"),
+    "harness.runners.paired": ({"opened"}, "detectors of host syncs look at an arm that is not judged"),
+    "harness.runners.kernels": ({"opened"}, "inventory of what steps launch; a digest launches kernels, too"),
+    "harness.runners.prewarm": ({"opened"}, "memory is full; a digest would load a module that no step needs"),
+    "harness.runners.step_memory": ({"opened"}, "measures what steps reserve, and writes no evidence"),
+    "harness.runners.steady": ({"opened"}, "keeps a GPU busy while its clock is sampled; no evidence"),
+}
+
+
+def steps_taken(source: str) -> Iterator[tuple[str, int]]:
+    """Yield each step of an arm's life that a module imports or takes by its module, and each record that it makes."""
+    nodes = list(ast.walk(ast.parse(source)))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    of_runners = [node for node in imports if (node.module or "").startswith(RUNNERS)]
+    modules = {alias.asname or alias.name for node in of_runners for alias in node.names}
+    for statement in of_runners:
+        yield from ((alias.name, statement.lineno) for alias in statement.names if alias.name in STEPS)
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr in STEPS:
+            owner = ast.unparse(node.value)
+            if owner in modules or owner.startswith(f"{RUNNERS}."):
+                yield node.attr, node.lineno
+        elif isinstance(node, ast.Call) and (name := ast.unparse(node.func).rpartition(".")[2]) in RECORDS:
+            yield name, node.lineno
+
+
+def violations(module: str, source: str) -> list[str]:
+    """`module:line takes step` for each step of an arm's life that is none of the module's."""
+    allowed = EXCEPTIONS.get(module, (set(), ""))[0]
+    return [f"{module}:{line} takes {step}" for step, line in steps_taken(source) if step not in allowed]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_the_life_of_an_arm_opens_and_records_it(module: str) -> None:
+    assert violations(module, MODULES[module].read_text(encoding="utf-8")) == []
+
+
+def test_nothing_outside_the_runners_takes_a_step() -> None:
+    others = [path for path in SOURCES if module_name(path) not in MODULES]
+    assert [path for path in others if list(steps_taken(path.read_text(encoding="utf-8")))] == []
+
+
+@pytest.mark.parametrize("module", EXCEPTIONS)
+def test_an_exception_is_still_one(module: str) -> None:
+    taken = {step for step, _ in steps_taken(MODULES[module].read_text(encoding="utf-8"))}
+    assert taken & EXCEPTIONS[module][0]
+
+
+@pytest.mark.parametrize(
+    ("source", "taken"),
+    [
+        ("from harness.runners.opening import opened", ["opened"]),
+        ("def run():\n    from harness.runners.arm_life import arm_end as end, open_arm", ["arm_end"]),
+        ("from harness.runners import capture\ncapture.capture_evidence(training)", ["capture_evidence"]),
+        ("recorder.write(arm_records.ArmEnd(arm=arm))", ["ArmEnd"]),
+        ("from harness.attestation.envelope import opened\nopened()", []),
+        ("opened = 1\nself.opened = opened", []),
+    ],
+)
+def test_a_planted_step_is_seen(source: str, taken: list[str]) -> None:
+    assert [step for step, _ in steps_taken(source)] == taken
