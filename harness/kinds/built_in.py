@@ -34,7 +34,7 @@ _NO_GUARDS = "Its model has no `guards`."
 _ONE_ARM = "It judges one execution, and compares it with nothing."
 _REFERENCE = "The reference computes in another precision, so that equal values have other digests."
 _FOLLOWS = "A reference makes each step from the candidate's state, and trains nothing by itself."
-_PARAMETERS_ALONE = "Its probe records of a peer and a reference the parameters alone."
+_PARAMETERS_ALONE = "Published runs hold the parameters alone of a peer and a reference."
 _NOT_WATCHED = "Its probe does not watch single steps."
 _NOT_TRAINED = "Its probe trains no arm: kernels are compiled, listed or executed alone."
 _OWN_CONTROL = "A control may wait for the device and do nothing else."
@@ -307,9 +307,9 @@ _ROWS = (
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
-            "captured": "Its probe records no capture, so that no captured candidate holds.",
-            "uncaptured": "No captured candidate holds, and arms are compared with no captured one.",
-            "watched": "Its probe records no capture, so that no captured candidate holds.",
+            "captured": "Asked where the candidate captures. No published run, which shows the checks, has such a one.",
+            "uncaptured": "The arms are different implementations, of which none is the plain form of the candidate.",
+            "watched": _NOT_WATCHED,
             "recorded.peer": _PARAMETERS_ALONE,
             "recorded.reference": _PARAMETERS_ALONE,
             "equal_frozen": "The arms store frozen tensors in different precisions.",
