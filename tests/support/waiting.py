@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from harness.errors import EvidenceError
+
 LIMIT_S = 120.0  # it only bounds a hang: a busy machine takes seconds for what an idle one does at once
 LOOK_S = 0.01
 Seen = TypeVar("Seen")
@@ -20,13 +22,18 @@ class Process(Protocol):
 def eventually(seen: Callable[[], Seen], what: str, of: Process | None = None) -> Seen:
     """Return what `seen` returns as soon as that is true.
 
-    Raise AssertionError when it is not within `LIMIT_S`, or once the process `of` whose doing it is has ended.
+    A look at a file that another process moves meanwhile has seen nothing. Raise AssertionError when it is not within
+    `LIMIT_S`, or once the process `of` whose doing it is has ended.
     """
     until = time.monotonic() + LIMIT_S
-    ended = False
-    while not (value := seen()):
-        assert not ended, f"the process ended before this: {what}"
-        assert time.monotonic() < until, f"not within {LIMIT_S:g} s: {what}"
+    ended, problem = False, ""
+    while True:
+        try:
+            if value := seen():
+                return value
+        except (OSError, EvidenceError) as error:
+            problem = f" ({error})"
+        assert not ended, f"the process ended before this: {what}{problem}"
+        assert time.monotonic() < until, f"not within {LIMIT_S:g} s: {what}{problem}"
         ended = of is not None and of.poll() is not None  # it may have happened since the last look
         time.sleep(LOOK_S)
-    return value
