@@ -26,7 +26,7 @@ from trainers import TRAINERS
 
 HERE = Path(__file__).parent
 FORMS = ("correct", "buggy")
-COLUMNS = ("trainer", "form", "device", "same", "exit", "seconds", "speed", "claims", "messages")
+COLUMNS = ("trainer", "form", "device", "same", "exit", "init_seconds", "seconds", "speed", "claims", "messages")
 TRAIN = """import os
 
 os.environ["THIRD_PARTY_BUG"] = {bug!r}
@@ -91,7 +91,7 @@ def _options():
     parser.add_argument("--out", type=Path, required=True, help="where folders and results.csv go")
     parser.add_argument("--jobs", type=int, default=1, help="forms that run side by side")
     parser.add_argument("--gpus", type=int, default=0, help="spread the jobs over so many GPUs")
-    parser.add_argument("--limit", type=float, default=300, help="seconds for one form")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for `init` of a form, and for `verify`")
     parser.add_argument("--deadline", type=float, default=1e9, help="seconds for all; the rest is cut")
     parser.add_argument("--no-speed", action="store_true", help="leave out claims about speed")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
@@ -121,7 +121,9 @@ def _run(options, name, form, ends, slot):
     began = time.monotonic()
     harness = [sys.executable, "-m", "harness"]
     try:
-        _command([*harness, "init", "train.py:make_step", "--no-compile"], folder, environment, 60)
+        init = [*harness, "init", "train.py:make_step", "--no-compile"]
+        _command(init, folder, environment, min(options.limit, ends - began))
+        row["init_seconds"] = round(time.monotonic() - began)
         contract = next((folder / "contracts").glob("*.yaml"))
         if options.no_speed:
             _leave_out_speed(contract)
