@@ -6,13 +6,13 @@ than the plain one; the plain arm's own noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from harness.first_contract.answers import why_untried
 from harness.first_contract.draft import Choice, Draft
 from harness.first_contract.trying import Tried
-from harness.judge.reasons import BASELINE_NOT_REPEATABLE, CAPABILITY_MISSING
+from harness.judge.reasons import BASELINE_NOT_REPEATABLE, CAPABILITY_MISSING, NOT_CAPTURED
 from harness.judge.repeats import OF_BITS, other_operators, ran_otherwise
 from harness.judge.verdict import Status, Verdict
 from harness.report.text import line
@@ -27,10 +27,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     tried: a trial of bits whose plain arm came to its end. probe: tries another draft; it is called where the plain
     step does not repeat its bits.
     """
-    draft = tried.draft
-    gradients = _verdict(tried, "GRADIENTS")
-    if gradients is not None and gradients.reason == CAPABILITY_MISSING:  # the claim's gate would never open
-        draft = replace(draft, no_gradients="no step left a gradient to read")
+    draft = replace(tried.draft, unfit=dict(_unfit(tried)))
     if _repeats(tried):
         return replace(draft, choice=_rounded(tried, Choice()))
     deterministic = Choice(deterministic=True, why=ALONE)
@@ -47,6 +44,15 @@ def compares(draft: Draft) -> str:
     under = " under deterministic algorithms" if choice.deterministic else ""
     why = choice.why or ("the step has an optimization of its own" if draft.optimizes else "")
     return f"compares: {WORDS[draft.equality]}{under}{', since ' if why else ''}{line(why, 600)}"
+
+
+def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
+    """Yield each claim that the step cannot hold as it is, though it may be correct, and why."""
+    gradients, captures = _verdict(tried, "GRADIENTS"), _verdict(tried, "CAPTURES")
+    if gradients is not None and gradients.reason == CAPABILITY_MISSING:
+        yield "GRADIENTS", "no step left a gradient to read"
+    if captures is not None and captures.reason == NOT_CAPTURED and not tried.draft.captures_itself:
+        yield "CAPTURES", f"{captures.message}; `harness init --force` writes it once the step can be captured"
 
 
 def _verdict(tried: Tried, claim: str) -> Verdict | None:

@@ -8,7 +8,8 @@ compared (`Choice`). No number in them comes from a run: a first run may be that
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -82,7 +83,7 @@ class Draft:
     source: StepSource
     steps: int
     arms: Arms
-    no_gradients: str = ""  # why GRADIENTS is left out: a step that leaves none would keep the gate closed
+    unfit: Mapping[str, str] = field(default_factory=dict)  # claims that are left out by what was measured, and why
     choice: Choice = Choice()
 
     @property
@@ -103,6 +104,11 @@ class Draft:
         return "optimized" in self.source.arguments
 
     @property
+    def captures_itself(self) -> bool:
+        """Return True if the step makes its own capture, so that its author claims one."""
+        return "captured" in self.source.arguments
+
+    @property
     def equality(self) -> Equality:
         """How the candidate is compared; an optimization that is no capture rounds otherwise."""
         return "within" if self.optimizes else self.choice.equality
@@ -116,9 +122,7 @@ class Draft:
             lines.append(
                 f"{', '.join([*unfit, self.long_contract_name])}, since the plain step does not repeat its bits"
             )
-        if self.no_gradients and self.equality != "noise":
-            lines.append(f"{self.claim_id('GRADIENTS')}, since {self.no_gradients}")
-        return lines
+        return [*lines, *(f"{self.claim_id(claim)}, since {why}" for claim, why in self.unfit.items())]
 
     @property
     def _candidate(self) -> str:
@@ -139,7 +143,7 @@ class Draft:
         """The adapter's text, for a file in `folder`."""
         source = self.source
         given = ", ".join(f"{name}={GIVEN[name]}" for name in source.arguments)
-        itself = "    captures_itself = True\n" if "captured" in source.arguments else ""
+        itself = "    captures_itself = True\n" if self.captures_itself else ""
         return (
             f'"""How the contract harness trains with {_one_line(source.asked)}: yours to change."""\n\n'
             f"{_path_lines(source.folder, folder)}"
@@ -154,7 +158,7 @@ class Draft:
     def contract(self) -> str:
         """The text of the contract about single steps."""
         claims = [self._repeats()] if self.choice.repeats else []
-        claims += [] if self.optimizes else [self._captures()]
+        claims += [] if self.optimizes or "CAPTURES" in self.unfit else [self._captures()]
         claims += [self._same(), *self._gradients()]
         claims += [self._syncs()] if self._harness_captures else []
         claims += [self._compiled()] if self._compares_compiled else []
@@ -280,7 +284,7 @@ class Draft:
         )
 
     def _captures(self) -> str:
-        itself = "captured" in self.source.arguments
+        itself = self.captures_itself
         return self._claim(
             "CAPTURES",
             f"{'Most of the step' if itself else 'The whole step'} is captured, and replayed once a step",
@@ -350,7 +354,7 @@ class Draft:
         )
 
     def _gradients(self) -> list[str]:
-        if self.no_gradients or self.equality == "noise":
+        if "GRADIENTS" in self.unfit or self.equality == "noise":
             return []
         within = self.equality == "within"
         words = "within rounding" if within else "in bits"

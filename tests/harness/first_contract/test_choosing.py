@@ -146,3 +146,13 @@ def test_a_step_that_does_not_run_here_gets_the_contract_of_bits(project: Path) 
     assert (code, [each.partition(" ")[0] for each in kept]) == (0, ["wrote", "wrote", "wrote", "next:"])
     assert line.startswith("compares: in bits; this was not measured, since the step did not run: ")
     assert "SystemExit: 1" in line
+
+
+def test_a_correct_step_that_cannot_be_captured_is_undecided(project: Path) -> None:
+    written(project, before="losses = []", after="losses.append(loss.item())")
+    code, printed, _ = called(project, "init", "train.py:make_step", "--no-compile", "--steps", "12")
+    [left_out] = [line for line in printed.splitlines() if line.startswith("left out")]
+    assert (code, left_out.partition(",")[0]) == (0, "left out: TRAIN-CAPTURES")
+    assert "train.py:17: " in left_out
+    code, printed = verified(project)
+    assert (code, "0 violated" in printed) == (10, True)

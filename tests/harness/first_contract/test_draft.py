@@ -87,8 +87,9 @@ CHOICES = [
 def test_whatever_is_chosen_lint_has_nothing_to_say_of_it(choice: Choice, argument: str, project: Path) -> None:
     (project / "my_train.py").write_text(STEP.replace("seq_len=128", f"{argument}=False"))
     source = find_step_source("my_train.py:make_step")
-    for compiled, timed, leaves in product([False, True], repeat=3):
-        draft = Draft(source, 40, Arms(compiled, timed, memory=timed), "" if leaves else "there are none", choice)
+    for compiled, timed, fit in product([False, True], repeat=3):
+        unfit = {} if fit else dict.fromkeys(("CAPTURES", "GRADIENTS"), "a trial said so")
+        draft = Draft(source, 40, Arms(compiled, timed, memory=timed), unfit, choice)
         keep(draft, project, force=True)
         folders = [project / "contracts", *([project / "contracts-long"] if choice.repeats else [])]
         contracts, findings = findings_of(folders)
@@ -106,7 +107,8 @@ def test_whatever_is_chosen_lint_has_nothing_to_say_of_it(choice: Choice, argume
             assert measured <= (arms.keys() - compared if choice.deterministic else compared)
         same = {claim.id.removeprefix("MY-TRAIN-"): claim for claim in contracts[0].contract.claims}
         assert ("REPEATS" in same) == choice.repeats
-        assert ("GRADIENTS" in same) == (leaves and draft.equality != "noise")
+        assert ("GRADIENTS" in same) == (fit and draft.equality != "noise")
+        assert ("CAPTURES" in same) == (fit and argument != "optimized")
         assert same["WITHIN" if argument == "optimized" else "SAME"].value_at("equality") == draft.equality
 
 
