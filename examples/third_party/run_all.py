@@ -81,6 +81,13 @@ def _summarize(rows):
     ]
     missed = [each["trainer"] for each in rows if each["form"] == "buggy" and each["exit"] == 0]
     unjudged = [f"{each['trainer']}-{each['form']}" for each in rows if not each["claims"]]
+    seeds = {each.name for each in TRAINERS if each.over_seeds}
+    otherwise = [
+        f"{each['trainer']}-{each['form']} {each['same']}"
+        for each in rows
+        if each["same"] and each["device"] != "cpu" and (each["same"] == "not_worse") != (each["trainer"] in seeds)
+    ]
+    print("SAME compared otherwise than expected:", ", ".join(otherwise or ["none"]))
     print("correct, but accused:", ", ".join(accused or ["none"]))
     print("bugs that passed:", ", ".join(missed or ["none"]))
     print("without a judgement:", ", ".join(unjudged or ["none"]))
@@ -195,10 +202,11 @@ def _answers(stdout):
 
 
 def _same(contract):
-    """Return the equality of the contract's SAME claim, and if its arm is made deterministic."""
+    """Return the equality of the contract's SAME claim, or its kind, and if its arm is made deterministic."""
     claim = next(each for each in contract["claims"] if each["id"].endswith("-SAME"))
     made = contract["arms"][claim["candidate"]].get("deterministic", False)
-    return f"{claim['equality']} deterministic" if made else claim["equality"]
+    equality = claim.get("equality", claim["kind"])
+    return f"{equality} deterministic" if made else equality
 
 
 def _leave_out_speed(contract):

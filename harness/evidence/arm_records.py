@@ -55,6 +55,15 @@ class MovedApart(Record):
     missing: list[str] | None = None
 
 
+class Draws(Record):
+    """What drew random numbers in one step: operators with what they drew for, in their order."""
+
+    step: Count  # the one that was watched
+    operators: list[str]  # that the host ran in it; those of a graph are in its capture
+    captured: list[list[str]]  # of each capture until the arm's end
+    generators: dict[str, str]  # of the process's generators that the step moved, digests after it
+
+
 class ArmStart(ArmRecord):
     record: Literal["arm_start"] = "arm_start"
     trainable_digest: str
@@ -89,6 +98,7 @@ class ArmEnd(ArmRecord):
     updates: list[Count] | None = None
     # that compute: in its captures, or in one step of an arm beside which one is captured; None: not watched
     operators: list[str] | None = None
+    draws: Draws | None = None  # None: no step was watched, or recorded before they were
     sketches: dict[str, Sketch] | None = None  # of all floating-point state, by `category name`; None: not asked
 
 

@@ -1,7 +1,8 @@
 """Choose the strongest comparison of a step's arms that is fair, by what trials measured.
 
 In this order: bits; bits under torch's deterministic algorithms; rounding, where the captured arm runs other kernels
-than the plain one; the plain arm's own noise.
+than the plain one; the plain arm's own noise. Where the arms draw other random numbers none of these is fair: then
+neither is worse over seeds, of a step that is made by its seed.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from dataclasses import replace
 from harness.first_contract.answers import why_untried
 from harness.first_contract.draft import Choice, Draft
 from harness.first_contract.trying import Tried
-from harness.judge.reasons import BASELINE_NOT_REPEATABLE, CAPABILITY_MISSING, NOT_CAPTURED
+from harness.judge.reasons import BASELINE_NOT_REPEATABLE, CAPABILITY_MISSING, NOT_CAPTURED, OTHER_RANDOM_NUMBERS
 from harness.judge.repeats import OF_BITS, other_operators, ran_otherwise
 from harness.judge.verdict import Status, Verdict
 from harness.report.text import line
 
-WORDS = {"bitwise": "in bits", "within": "within rounding", "noise": "within the plain step's own noise"}
+WORDS = {
+    "bitwise": "in bits",
+    "within": "within rounding",
+    "noise": "within the plain step's own noise",
+    "not_worse": "over seeds",
+}
 ALONE = "the plain step repeats itself under these alone"
 
 
@@ -81,6 +87,8 @@ def _lost(tried: Tried, again: Tried) -> str:
 def _rounded(tried: Tried, choice: Choice) -> Choice:
     """Return the choice; of rounding, where the arms differ in bits and the captured one ran other operators."""
     same = _verdict(tried, "SAME")
+    if same is not None and same.reason == OTHER_RANDOM_NUMBERS:
+        return _over_seeds(tried, choice, str(same.figures["other_random_numbers"].value))
     if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE}:
         return choice
     runs = tried.judgement.view.evidence.values()
@@ -90,3 +98,11 @@ def _rounded(tried: Tried, choice: Choice) -> Choice:
         return choice
     whys = [choice.why, ran_otherwise("captured", ours, "plain", theirs)]
     return replace(choice, equality="within", why=", and ".join(filter(None, whys)))
+
+
+def _over_seeds(tried: Tried, choice: Choice, drew: str) -> Choice:
+    """Return the choice; of seeds, where the step is made by one: without that every seed is the same training."""
+    if "seed" in tried.draft.source.arguments:
+        return replace(choice, equality="not_worse", why=", and ".join(filter(None, [choice.why, drew])))
+    why = f"{drew}, which leaves SAME undecided: an argument `seed` of the function lets it be compared over seeds"
+    return replace(choice, why=", and ".join(filter(None, [choice.why, why])))

@@ -74,6 +74,10 @@ END_DIFFERS = _fails(
 ENDS_APART = _fails(
     "ends_apart", "The losses agree within the bound, and a tensor is moved otherwise than the contract allows."
 )
+OTHER_RANDOM_NUMBERS = _undecided(
+    "other_random_numbers",
+    "Numbers of the arms differ, and so do the random numbers that they draw, which no bound on rounding covers.",
+)
 BASELINE_NOT_REPEATABLE = _undecided(
     "baseline_not_repeatable",
     "Equality in bits was demanded and a value differs, and the baseline differs from its own repetition, too.",

@@ -20,6 +20,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Part
 from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.capture_attempts import attempts_of
+from harness.runners.draws import DrawWatch
 from harness.runners.opening import opened
 from harness.runners.parts import Parts
 from harness.runners.profiling import Watched
@@ -81,7 +82,7 @@ class ArmLife:
         self.steps_called = 0
         self.input_names: list[str] | None = None  # of the last step
         self.input_shapes: int | None = None
-        self.operators: set[str] = set()  # that a watcher saw compute
+        self._drawing: DrawWatch | None = None
         self.watchers: list[Watcher] = []  # nested: the first is called first before a step, last after it
         self._block: SeriesBlock | None = None
         self._announced = 0
@@ -149,7 +150,7 @@ class ArmLife:
         """
         for watcher in self.watchers:
             self._ask(watcher, watcher.before, index)
-        with self._watching(index) if self.watchers else _NO_WATCHER:
+        with self._watching(index) if self.watchers else _NO_WATCHER, self._watching_draws(index):
             loss = (step or self.training.step)(index)
         self.steps_called += 1
         if self._block is not None:
@@ -159,6 +160,13 @@ class ArmLife:
         if self.steps_called == 1 < self._announced:
             self.state.after_first_step()
         return loss
+
+    def _watching_draws(self, index: int) -> AbstractContextManager[object]:
+        """Watch what draws random numbers in the second step, built to the end, or in the only one."""
+        if self.steps_called != min(1, max(self._announced, 1) - 1):
+            return _NO_WATCHER
+        self._drawing = DrawWatch(index)
+        return self._drawing
 
     def end(self) -> None:
         """Write the rest of the series, let watchers write, and record the end."""
@@ -170,10 +178,13 @@ class ArmLife:
         self.phase("end")
         of_arm = (self.training, self.arm, self.replica)
         end = arm_end(*of_arm, self.steps_called, self.state, self._ends, self._digest)
+        attempts, drawing = attempts_of(self.training), self._drawing
+        own = drawing.operators if drawing is not None and self.planned.arm.capture == "none" else set()
         changes = {
             "input_names": self.input_names,
             "input_shapes": self.input_shapes,
-            "operators": sorted(attempts_of(self.training).operators | self.operators) or None,
+            "operators": sorted(attempts.operators | own) or None,
+            "draws": drawing and drawing.record(attempts.draws),
         }
         self.recorder.write(end.model_copy(update=changes))
 

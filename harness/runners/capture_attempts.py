@@ -35,6 +35,7 @@ class CaptureAttempts:
         self.errors: list[str] = []
         self.training: object = None  # the arm's
         self.operators: set[str] = set()
+        self.draws: list[list[str]] = []  # of each capture, the operators that draw random numbers
         self._capturing: list[OperatorWatch] = []
         self._handled: BaseException | None = None  # by the code that began the last one
         self._replaced: list[tuple[Any, str, Any]] = []
@@ -94,6 +95,7 @@ class CaptureAttempts:
         """Collect the operators of what was recorded, or of a graph from now until its capture ends."""
         if isinstance(begun, TracedStep):
             self.operators |= begun.operators
+            self.draws.append(begun.draws)
         else:
             self._capturing.append(OperatorWatch())
             self._capturing[-1].__enter__()  # type: ignore[no-untyped-call]
@@ -103,6 +105,7 @@ class CaptureAttempts:
             watch = self._capturing.pop()
             watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self.operators |= watch.names
+            self.draws.append(watch.draws)
 
     def _noting(self, call: Callable[..., object], *arguments: object, **keywords: object) -> object:
         try:

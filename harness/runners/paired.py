@@ -7,7 +7,7 @@ reduced on the device; a baseline's are kept there for its candidates.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -49,7 +49,6 @@ from harness.system.protocol import (
     TrainingRun,
 )
 from harness.system.replay.found_state import plain_name
-from harness.system.replay.operators import OperatorWatch
 from harness.system.shards import whole
 
 WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; of traced replays the last
@@ -157,7 +156,6 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
             *_watchers_of_claims(life),
             *([Watcher(parts, around=every_step.step)] if every_step is not None else []),
             Watcher(around=lambda _index: in_step(windows)),
-            *_watchers_of_operators(life),
         ]
         life.steps(range(life.run.workload.steps))
     life.end()
@@ -188,17 +186,6 @@ def _watched_parts(planned: PlannedArm) -> tuple[Part, ...]:
     """The parts that the watch of every step is evidence for."""
     captured: tuple[Part, ...] = ("capture",) if planned.arm.capture != "none" else ()
     return (*captured, "syncs") if planned.observe_syncs else captured
-
-
-def _watchers_of_operators(life: ArmLife) -> Iterator[Watcher]:
-    """Watch one step of an uncaptured arm with which a captured one is compared: the second, built to the end."""
-    captured = {arm for arm, planned in life.run.arms.items() if planned.arm.capture != "none"}
-    if life.arm not in captured and captured and life.replica == 0:
-        watch, watched = OperatorWatch(), min(1, life.run.workload.steps - 1)
-        yield Watcher(
-            around=lambda index: watch if index == watched else nullcontext(),
-            at_end=lambda: life.operators.update(watch.names),
-        )
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:

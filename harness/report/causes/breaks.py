@@ -125,6 +125,16 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The capture failed, so that no captured step was there to be judged.",
         "mend the capture first",
     ),
+    "other_random_numbers": (
+        (
+            "A library runs another kernel where it is captured, or torch.compile draws by one of its own: what they "
+            "drop or mask is other elements, and both are right."
+        ),
+        (
+            "compare with dropout of 0 in both arms; compile with `torch._inductor.config.fallback_random`; or claim "
+            "`not_worse` over seeds"
+        ),
+    ),
     "baseline_not_repeatable": (
         "An operation of the plain step adds in no fixed order: a convolution's backward, a scatter, an attention.",
         "compare arms with `deterministic: true` in bits, or within the baseline's own noise (`equality: noise`)",

@@ -20,7 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from harness.system.replay.inside_operator import executed, tensors_in
 from harness.system.replay.observer import Observer
-from harness.system.replay.operators import operator_name
+from harness.system.replay.operators import drawn_by, operator_name
 
 _LIFT, _COPY = torch.ops.aten.lift_fresh.default, torch.ops.aten.clone.default
 _VIEW = torch.ops.aten.as_strided.default
@@ -50,8 +50,9 @@ class _Operation:
 class Operations:
     """What `record` saw. A call repeats it, and gives what the function returned, computed anew."""
 
-    def __init__(self, operations: list[_Operation], returned: list[Any], places: int) -> None:
-        self._operations, self._returned, self._places = operations, returned, places
+    def __init__(self, operations: list[_Operation], returned: list[Any], places: int, draws: list[str]) -> None:
+        """draws: the operators that draw random numbers, in their order."""
+        self._operations, self._returned, self._places, self.draws = operations, returned, places, draws
         needed = set(_places(returned))
         for operation in reversed(operations):  # memory is used again as soon as the function itself let go of it
             used = _places([*operation.arguments, *operation.keywords.values()])
@@ -92,7 +93,8 @@ def record(function: Callable[[], list[Tensor]]) -> Operations:
     """
     with _Recording() as recording, _no_earlier_casts():
         returned = function()
-    return Operations(recording.operations, [recording.known(tensor) for tensor in returned], recording.places)
+    known = [recording.known(tensor) for tensor in returned]
+    return Operations(recording.operations, known, recording.places, recording.draws)
 
 
 class _Recording(Observer):
@@ -101,7 +103,7 @@ class _Recording(Observer):
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[_Operation] = []
-        self.places = 0
+        self.places, self.draws = 0, list[str]()
         self._results: Any = WeakTensorKeyDictionary()
         self._memory = _Memory()
 
@@ -125,6 +127,8 @@ class _Recording(Observer):
         if needed and not constant:
             raise RuntimeError(f"{func} gives the host a value of the step, by {needed[0]} within")
         self.operations.append(operation)
+        if (name := drawn_by(func, args, kwargs, returned)) is not None:
+            self.draws.append(name)
         for index, tensor in enumerate(returned if isinstance(returned, tuple | list) else [returned]):
             if not isinstance(tensor, Tensor):
                 continue

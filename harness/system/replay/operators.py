@@ -1,7 +1,8 @@
 """Which operators a step runs: by them a captured step that runs other kernels than the plain one is told apart.
 
 Libraries ask whether they are captured and then take another way: transformers keeps the causal mask, and attention
-runs in another kernel. Both ways are right, and their roundings differ.
+runs in another kernel. Both ways are right, and their roundings differ. Where such a kernel drops out, it draws other
+random numbers, too.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch._ops import OpOverload
 
+from harness.system.replay.inside_operator import tensors_in
 from harness.system.replay.observer import Observer
 
 # Operators that move or make memory and round nothing: a capture copies its batch, and a plain step need not.
@@ -44,12 +48,59 @@ def _known(func: OpOverload) -> tuple[str | None, tuple[tuple[int, str], ...]]:
     return name, tuple((place, each.name) for place, each in arguments if str(each.type) == "Optional[Tensor]")
 
 
+# Arguments of operators that draw only where this one is neither 0 nor False.
+_DRAWS_BY = frozenset({"dropout", "dropout_p", "p", "train", "training"})
+
+
+def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: object) -> str | None:
+    """Return an operator that draws random numbers, with what it draws for; None for one that draws none.
+
+    Which element gets which number depends on data types, shapes and order in memory. The form of
+    an operator (in place, `out`, `_like`) does not change what it draws.
+    """
+    name, read = _drawing(func)
+    if name is None:
+        return None
+    given = {each: args[place] if place < len(args) else kwargs.get(each, default) for each, place, default in read}
+    tensors = [*tensors_in([*args, *kwargs.values()]), *tensors_in([returned])]
+    if not tensors or any(given.get(each) in (0, False) for each in _DRAWS_BY if _is_number(given.get(each))):
+        return None
+    if name == "aten.native_dropout" and tensors[0].device.type == "cpu":
+        name = "aten.bernoulli"  # which its kernel there calls
+    own = " from its own generator" if given.get("generator") is not None else ""
+    return f"{name} of {', '.join(dict.fromkeys(map(_layout, tensors)))}{own}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, bool | int | float)
+
+
+@cache
+def _drawing(func: OpOverload) -> tuple[str | None, tuple[tuple[str, int, Any], ...]]:
+    """Return the name of an operator that may draw, None for others, and its arguments that say if it does."""
+    arguments, read = [*enumerate(func._schema.arguments)], {*_DRAWS_BY, "generator"}
+    drops_out = any(each.name == "dropout_p" for _, each in arguments)  # so do kernels of packages, without the tag
+    if not drops_out and torch.Tag.nondeterministic_seeded not in func.tags:
+        return None, ()
+    name = func._schema.name.replace("::", ".").removesuffix("_").removesuffix("_functional").removesuffix("_like")
+    return name, tuple((each.name, place, each.default_value) for place, each in arguments if each.name in read)
+
+
+def _layout(tensor: Tensor) -> str:
+    form = f"{str(tensor.dtype).removeprefix('torch.')} {'x'.join(map(str, tensor.shape)) or 'number'}"
+    strided = tensor.layout is torch.strided and not tensor.is_contiguous()
+    return f"{form} in strides {'x'.join(map(str, tensor.stride()))}" if strided else form
+
+
 class OperatorWatch(Observer):
-    """Collect in `names` the operators that run in its block, but for those within compiled code."""
+    """Collect the operators that run in its block: in `names` each once but for those within compiled code, in `draws`
+    those that draw random numbers, in their order.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.names: set[str] = set()
+        self.draws: list[str] = []
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -57,4 +108,7 @@ class OperatorWatch(Observer):
         kwargs = kwargs or {}
         if (name := operator_name(func, args, kwargs)) is not None:
             self.names.add(name)
-        return func(*args, **kwargs)
+        returned = func(*args, **kwargs)
+        if (drawn := drawn_by(func, args, kwargs, returned)) is not None:
+            self.draws.append(drawn)
+        return returned

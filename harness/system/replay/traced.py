@@ -93,7 +93,7 @@ class TracedStep:
         self.unseen_operators: list[str] = []
         self.outputs: Mapping[str, Tensor] = {}
         self.fake_pass_clean: bool | None = None
-        self.operations, self.operators = 0, set[str]()
+        self.operations, self.operators, self.draws = 0, set[str](), list[str]()
         self.replays = 0
 
     def record(self) -> None:
@@ -114,7 +114,7 @@ class TracedStep:
                 got=f"{type(error).__name__}: {_first_line(error)}{called_at(error)}",
                 remedy="use the fused or functional form of the operation",
             ) from error
-        self.operations, self.operators = len(recorded), recorded.names()
+        self.operations, self.operators, self.draws = len(recorded), recorded.names(), recorded.draws
         if self.operations == 0:
             raise NotTraceableError("the step must do some work", got="a recording without an operation")
         self._recorded = recorded

@@ -51,7 +51,7 @@ IN_NOISE = "compares: within the plain step's own noise, since the plain step do
 
 def init(project: Path, before_update: str, **replaced: str) -> tuple[str, Contract]:
     """The line that says what is compared, and the contract."""
-    written(project, at_import=DRAWN, before_update=before_update, **replaced)
+    written(project, **{"at_import": DRAWN, "before_update": before_update, **replaced})
     code, printed, errors = called(project, "init", "train.py:make_step", "--no-compile", "--steps", "12", "--force")
     assert (code, "Traceback" in errors) == (0, False), errors
     return printed.splitlines()[0], load_contract(project / "contracts" / "train-v1.yaml").contract
@@ -137,6 +137,24 @@ def test_try_answers_by_what_it_chose_and_keeps_that(project: Path) -> None:
     assert "      yes  captured, trains the same " in after
     assert "left out: TRAIN-REPEATS, train-long-v1.yaml, since the plain step does not repeat its bits" in after
     assert verified(project)[0] == 0
+
+
+DROPPED = """
+def dropped(found, wanted):
+    kept = torch.rand(found.shape) < 0.9 if captured() else torch.empty_like(found).bernoulli_(0.9)
+    return (kept * (found - wanted)).pow(2).mean()
+"""
+
+
+def test_a_capture_that_draws_other_random_numbers_is_compared_over_seeds(project: Path) -> None:
+    line, contract = init(project, "pass", at_import=DRAWN + DROPPED, loss="dropped")
+    assert line.startswith("compares: over seeds, since operator 1 that draws in a step is aten.rand of ")
+    kinds = {claim.id: claim.kind for claim in contract.claims}
+    assert kinds["TRAIN-SAME"] == kinds["TRAIN-NO-BETTER"] == "not_worse"
+    assert "TRAIN-GRADIENTS" not in kinds
+    code, printed = verified(project)
+    assert code in (0, 10), printed
+    assert "FAIL" not in printed
 
 
 def test_a_step_that_does_not_run_here_gets_the_contract_of_bits(project: Path) -> None:

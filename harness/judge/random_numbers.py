@@ -1,0 +1,122 @@
+"""Arms that draw other random numbers: both may be right, and no bound on rounding makes them equal.
+
+A library takes another way where it is captured or compiled, and the kernel there drops other elements. Which numbers
+a step drew is known by its operators, with the shapes that they drew for, and by where it left the process's
+generators. A step that draws nothing where the other one draws has no random numbers at all: that may be a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from harness.contract.claims import AnyPart
+from harness.evidence.arm_records import Draws
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge import reasons
+from harness.judge.context import Context
+from harness.judge.verdict import Figure, Judgement
+
+# That say that numbers of two arms are unequal, which depend on what was drawn.
+OF_NUMBERS = frozenset(
+    {
+        reasons.BEYOND_NOISE,
+        reasons.DIFFERS,
+        reasons.DIFFERS_FROM_ONE_BATCH,
+        reasons.ENDS_APART,
+        reasons.END_DIFFERS,
+        reasons.EVALUATIONS_DIFFER,
+        reasons.EXCEEDS_TOLERANCE,
+        reasons.RANKS_END_APART,
+    }
+)
+DECIDED_BY = (
+    "no bound on rounding decides it; dropout of 0 in both arms does, or `torch._inductor.config.fallback_random` "
+    "where the step calls torch.compile, or `not_worse` over seeds"
+)
+_NOTHING = "no further one"
+
+
+def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
+    """Return the judgement; INCONCLUSIVE where it accuses by numbers, and the arms draw other random ones."""
+    baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
+    if judgement.reason not in OF_NUMBERS or candidate is None or baseline is None or candidate == baseline:
+        return judgement
+    drew = other_draws(candidate, _executions(context, candidate), baseline, _executions(context, baseline))
+    if drew is None:
+        return judgement
+    return judgement.model_copy(
+        update={
+            "status": reasons.REASONS[reasons.OTHER_RANDOM_NUMBERS].status,
+            "reason": reasons.OTHER_RANDOM_NUMBERS,
+            "message": f"{drew}, so that they draw other random numbers, and {judgement.message}; {DECIDED_BY}",
+            "figures": {**judgement.figures, "other_random_numbers": Figure(value=drew)},
+        }
+    )
+
+
+def other_draws(
+    ours: str, candidates: Sequence[ArmEvidence], theirs: str, baselines: Sequence[ArmEvidence]
+) -> str | None:
+    """Return how the random numbers of one step differ; None where they are equal, as far as it was recorded."""
+    for made in _recorded(candidates):
+        for plain in _recorded(baselines):
+            if made.step == plain.step:
+                return _by_operators(ours, made, theirs, plain) or _by_generators(ours, made, theirs, plain)
+    return None
+
+
+def _executions(context: Context, arm: str) -> list[ArmEvidence]:
+    return [each for run in context.runs for each in run.arms.get(arm, [])]
+
+
+def _recorded(executions: Sequence[ArmEvidence]) -> list[Draws]:
+    return [each.end.draws for each in executions if each.end is not None and each.end.draws is not None]
+
+
+class _Step(NamedTuple):
+    """What one step may have drawn by; not in order where a graph and the host both drew."""
+
+    operators: list[str]
+    in_order: bool
+
+    def is_like(self, other: _Step) -> bool:
+        if self.in_order and other.in_order:
+            return self.operators == other.operators
+        return sorted(self.operators) == sorted(other.operators)
+
+    def common(self, other: _Step) -> int:
+        """Return how many operators both begin with."""
+        pairs = zip(self.operators, other.operators, strict=False)
+        return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def _steps(draws: Draws) -> list[_Step]:
+    """Return what a step may have drawn by: captures in a row are its pieces, others are of other shapes."""
+    captured = [each for each in draws.captured if each]
+    if not captured:
+        return [_Step(draws.operators, in_order=True)]
+    places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
+    pieces = [[name for each in captured[first:until] for name in each] for first, until in places]
+    beside = [_Step([*draws.operators, *each], in_order=False) for each in pieces] if draws.operators else []
+    return [*(_Step(each, in_order=True) for each in pieces), *beside]
+
+
+def _by_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
+    pairs = [(one, other) for one in _steps(made) for other in _steps(plain) if one.operators and other.operators]
+    if not pairs or any(one.is_like(other) for one, other in pairs):
+        return None
+    one, other = max(pairs, key=lambda pair: pair[0].common(pair[1]))
+    place = one.common(other)
+    drew, instead = (each.operators[place] if place < len(each.operators) else _NOTHING for each in (one, other))
+    return f"operator {place + 1} that draws in a step is {drew} in arm {ours} and {instead} in arm {theirs}"
+
+
+def _by_generators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
+    """Return the first generator that a step of both arms moves, and leaves in two states."""
+    both = sorted(made.generators.keys() & plain.generators.keys())
+    apart = next((name for name in both if made.generators[name] != plain.generators[name]), None)
+    if apart is None:
+        return None
+    return f"step {made.step} of arm {ours} leaves generator {apart} in another state than that of arm {theirs}"

@@ -1,0 +1,53 @@
+"""Watch one step of an arm for what draws random numbers: by that, arms whose masks differ are known as such."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Self
+
+from harness.evidence.arm_records import Draws
+from harness.system.replay import generators
+from harness.system.replay.operators import OperatorWatch
+
+
+class DrawWatch:
+    """Within its block, collects operators and keeps the states of the process's generators around it."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._watch = OperatorWatch()
+        self._before: dict[str, str] = {}
+        self._after: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        self._before = _states()
+        self._watch.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._watch.__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._after = _states()
+
+    @property
+    def operators(self) -> set[str]:
+        """The operators that compute, each once."""
+        return self._watch.names
+
+    def record(self, captured: Sequence[Sequence[str]]) -> Draws:
+        """Return what drew. captured: the operators that draw, of each capture of the arm."""
+        moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
+        return Draws(
+            step=self._step,
+            operators=self._watch.draws,
+            captured=[list(each) for each in captured],
+            generators=moved,
+        )
+
+
+def _states() -> dict[str, str]:
+    known = generators.states(generators.global_generators())
+    return {
+        name: hashlib.sha256(generators.as_tensor(each).numpy().tobytes()).hexdigest()[:16]
+        for name, each in known.items()
+    }

@@ -1,0 +1,100 @@
+"""Arms that draw other random numbers are not accused of it; what draws equal ones is judged as ever."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from evidence_builders import LOSSES, arm, graphed
+from judge_cases_training import changed, nudged, trajectory
+
+from harness.evidence.arm_records import Draws
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge.verdict import Status
+
+MASK, PLAIN, MASKED = "aten.rand of float32 8x4", "flash of float32 2x4x8", "efficient of float32 2x4x8"
+CUDA = {"torch.cuda:0": "aa"}
+
+
+def drew(
+    execution: ArmEvidence,
+    *operators: str,
+    captured: Sequence[Sequence[str]] = (),
+    generators: Mapping[str, str] = CUDA,
+    step: int = 1,
+) -> ArmEvidence:
+    assert execution.end is not None
+    draws = Draws(
+        step=step,
+        operators=list(operators),
+        captured=[list(each) for each in captured],
+        generators=dict(generators),
+    )
+    return replace(execution, end=execution.end.model_copy(update={"draws": draws}))
+
+
+def wrong() -> ArmEvidence:
+    return graphed(nudged(4))
+
+
+def test_another_operator_that_draws_leaves_equality_undecided_and_is_named() -> None:
+    plain = drew(arm("ungraphed"), MASK, PLAIN)
+    verdict = trajectory(drew(wrong(), captured=[[MASK, MASKED]]), plain)
+    assert (verdict.status, verdict.reason) == (Status.INCONCLUSIVE, "other_random_numbers")
+    assert verdict.figures["other_random_numbers"].value == (
+        f"operator 2 that draws in a step is {MASKED} in arm graphed and {PLAIN} in arm ungraphed"
+    )
+    assert "fallback_random" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "captured",
+    [[[MASK]], [[PLAIN, MASK]], [[MASK, PLAIN, PLAIN]], [[MASK, "flash of float32 2x8x4"]]],
+    ids=["fewer", "order", "more", "shape"],
+)
+def test_number_order_and_shape_of_draws_count(captured: list[list[str]]) -> None:
+    verdict = trajectory(drew(wrong(), captured=captured), drew(arm("ungraphed"), MASK, PLAIN))
+    assert verdict.reason == "other_random_numbers"
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        drew(wrong(), captured=[[MASK, PLAIN]]),
+        drew(wrong(), captured=[[MASK], [PLAIN]]),  # two graphs a step
+        drew(wrong(), captured=[["aten.rand of float32 3x4"], [MASK, PLAIN]]),  # a graph for each shape
+        drew(wrong(), PLAIN, captured=[[MASK]]),  # a part of the step outside its graph
+        drew(wrong(), MASK, PLAIN, captured=[[MASK, PLAIN]]),  # traced, or not yet replayed in that step
+        drew(wrong(), generators={}),  # it draws nothing at all
+        drew(wrong(), captured=[[MASK, MASKED]], step=2),  # of another step
+        wrong(),  # recorded before draws were
+    ],
+    ids=["equal", "pieces", "shapes", "outside", "traced", "nothing", "step", "unrecorded"],
+)
+def test_equal_or_no_random_numbers_excuse_no_difference(candidate: ArmEvidence) -> None:
+    verdict = trajectory(candidate, drew(arm("ungraphed"), MASK, PLAIN))
+    assert (verdict.status, verdict.reason) == (Status.FAIL, "differs")
+
+
+def test_a_generator_that_both_arms_move_elsewhere_leaves_equality_undecided() -> None:
+    plain = drew(arm("ungraphed"), generators={"torch.cpu": "aa"})
+    verdict = trajectory(drew(wrong(), generators={"torch.cpu": "bb"}), plain)
+    assert verdict.reason == "other_random_numbers"
+    assert "generator torch.cpu" in verdict.message
+
+
+def test_a_generator_that_a_replay_leaves_alone_excuses_nothing() -> None:
+    plain = drew(arm("ungraphed"), generators={"numpy": "aa"} | CUDA)
+    assert trajectory(drew(wrong(), generators=CUDA), plain).reason == "differs"
+
+
+def test_other_random_numbers_are_no_reason_where_the_arms_agree() -> None:
+    plain = drew(arm("ungraphed"), MASK, PLAIN)
+    assert trajectory(drew(graphed(LOSSES), captured=[[MASKED]]), plain).status is Status.PASS
+
+
+def test_other_random_numbers_excuse_no_value_that_is_not_finite() -> None:
+    candidate = graphed(changed(4, float("nan")))
+    verdict = trajectory(drew(candidate, captured=[[MASKED]]), drew(arm("ungraphed"), MASK, PLAIN))
+    assert (verdict.status, verdict.reason) == (Status.FAIL, "non_finite")
