@@ -12,7 +12,7 @@ import typer
 from harness import session
 from harness.commands.interruption import interruptible
 from harness.errors import HarnessError
-from harness.first_contract.answers import why_untried
+from harness.first_contract.answers import on_a_gpu, why_untried
 from harness.first_contract.choosing import chosen, compares
 from harness.first_contract.draft import STEPS, Arms, Draft
 from harness.first_contract.project import arms_here, keep, kept_files, require_free
@@ -20,7 +20,7 @@ from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried, try_step
 from harness.report.progress import Progress
 from harness.report.text import line
-from harness.standard_streams import print_line
+from harness.standard_streams import print_line, print_lines
 
 Step = Annotated[str, typer.Argument(metavar="STEP", help="`module:function` or `path/to/file.py:function`.")]
 Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Try it through torch.compile, too.")]
@@ -33,22 +33,23 @@ def init(step: Step, steps: Steps = STEPS, compiled: Compile = True, force: Forc
     draft = Draft(find_step_source(step), steps, arms_here(compiled=compiled))
     require_free(kept_files(draft, Path.cwd()), force=force)
     with interruptible(), Progress(verdicts=False) as watch:
-        draft, unmeasured = _measured(draft, watch)
+        draft, unmeasured, foreseen = _measured(draft, watch)
     print_line(f"{compares(draft)}{unmeasured}")
+    print_lines(foreseen)
     print_kept(draft, keep(draft, Path.cwd(), force=force))
 
 
-def _measured(draft: Draft, watch: session.Watch) -> tuple[Draft, str]:
-    """Return the draft by what was measured, and why nothing was, where the step does not run here."""
+def _measured(draft: Draft, watch: session.Watch) -> tuple[Draft, str, list[str]]:
+    """Return the draft by what was measured; why nothing was, where the step does not run here; lines about a GPU."""
     try:
         tried = probe(draft, session.VerifyOptions(), watch)
         untried = why_untried(tried)
         if not untried:
             measured = chosen(tried, lambda other: probe(other, session.VerifyOptions(), watch))
-            return replace(measured, arms=draft.arms), ""
+            return replace(measured, arms=draft.arms), "", on_a_gpu(tried)
     except HarnessError as error:
         untried = str(error)
-    return draft, f"; this was not measured, since the step did not run: {line(untried, 300)}"
+    return draft, f"; this was not measured, since the step did not run: {line(untried, 300)}", []
 
 
 def probe(draft: Draft, options: session.VerifyOptions, watch: session.Watch) -> Tried:

@@ -280,6 +280,16 @@ class DetectorReading(Record):
     busiest_step: Count | None = None  # the first one with so many
 
 
+class OnAGpu(Record):
+    """What a CPU foresees of a step on a GPU, which decides nothing. Each entry names its line."""
+
+    copies: list[str]  # of a tensor, or of Python's numbers, from the host to the device: no capture takes one
+    changes: list[str]  # of tensors on the host, which no replay does again
+    unknown: list[str]  # copies to the device of what may lie there already
+    unrepeated: list[str]  # operators that repeat no bits on CUDA
+    failure: str | None = None  # why nothing could be foreseen
+
+
 class HostSyncEvidence(ArmRecord):
     record: Literal["host_syncs"] = "host_syncs"
     layers: Count
@@ -288,6 +298,8 @@ class HostSyncEvidence(ArmRecord):
     # over the steps that are judged; empty: they were not watched
     every_step: list[DetectorReading] = Field(default_factory=list)
     fake_tensors_error: str | None = None  # what kept it from reading; a step that fails itself has no evidence
+    # None: the arm asks for no capture, was executed on a GPU, or in older evidence
+    on_a_gpu: OnAGpu | None = None
 
 
 class Saved(ArmRecord):

@@ -10,6 +10,7 @@ from harness.evidence import environment
 from harness.evidence.arm_records import CaptureEvidence
 from harness.first_contract.advice import Place, advice, places_in, places_in_stack, source_line
 from harness.first_contract.draft import Draft
+from harness.first_contract.foreseen import foreseen
 from harness.first_contract.project import compiler_missing
 from harness.first_contract.trying import Tried
 from harness.judge.reasons import CANDIDATE_NOT_CAPTURED, HELD, SYNC_COUNT
@@ -65,7 +66,7 @@ class Answers:
                 lines += self._answer(verdict, tried)
             elif reason := _left_out(name, draft, environment.machine().cuda_message):
                 lines += _line("not run", question, reason)
-        return [*lines, *_line("", "memory", _memory(tried))]
+        return [*lines, *_line("", "memory", _memory(tried)), *on_a_gpu(tried)]
 
     def _heading(self, tried: Tried) -> list[str]:
         if self._headed:
@@ -83,6 +84,17 @@ class Answers:
         self._answered[verdict.claim] = verdict
         question = next((text for name, text in QUESTIONS.items() if verdict.claim == tried.draft.claim_id(name)), None)
         return [] if question is None else [*_answer(question, verdict, tried)]
+
+
+def on_a_gpu(tried: Tried) -> list[str]:
+    """Return the lines about the same step on a GPU; none where it was executed on one."""
+    lines = []
+    for sentence, below in foreseen(tried.judgement.view.evidence.values()):
+        lines += _line("foreseen", "on a GPU", sentence)
+        for text in below:
+            code = "".join(f": {source_line(*place, folders(tried))}" for place in places_in(text)[-1:] if "`" not in text)
+            lines += _wrapped(line(f"{text}{code}", 400), " " * 13, 16)
+    return lines
 
 
 def _line(word: str, question: str, detail: str) -> list[str]:

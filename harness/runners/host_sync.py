@@ -9,6 +9,7 @@ from functools import partial
 from typing import Literal, NamedTuple, Self, cast
 
 from harness.evidence.arm_records import DetectorReading, HostSyncEvidence
+from harness.runners.on_a_gpu import foreseen_on_a_gpu
 from harness.runners.profiling import planted_sync
 from harness.runners.step_watch import places_of
 from harness.runners.sync_detectors import (
@@ -99,7 +100,8 @@ def observe_syncs(
         steps = min(steps, announced - looks.first)
         training = looks.training(steps)
         device = device_of(training)
-        replayed = isinstance(training, HasCapture) and training.capture_record().captured
+        capture = training.capture_record() if isinstance(training, HasCapture) else None
+        replayed = capture is not None and capture.captured
         layers = int(training.facts().get("layers", 0))
         del training
         readings = [_read_profile(steps, looks)] if device == "cuda" else []
@@ -120,6 +122,7 @@ def observe_syncs(
         readings=readings,
         every_step=list(every_step),
         fake_tensors_error=failed,
+        on_a_gpu=foreseen_on_a_gpu(opens) if device == "cpu" and capture is not None and capture.requested else None,
     )
 
 

@@ -86,6 +86,7 @@ def test_a_sound_step_is_kept_with_its_contract_and_its_run(project: Path) -> No
         "never waits for the device": "yes",
         "compiled, trains the same": "not run",
         "memory": "",
+        "on a GPU": "foreseen",
     }
     assert lines[-6:] == [
         "report: runs/first/report.html",
@@ -164,6 +165,22 @@ def test_a_frozen_learning_rate_is_another_training(project: Path) -> None:
         "NO: the losses of candidate captured and baseline plain differ at 8 of 12 steps, first at step 4"
     )
     assert "-> what changes from step to step did not reach the capture (a learning rate that is a Python" in given
+
+
+def test_what_a_gpu_would_refuse_is_foreseen_with_its_line(project: Path) -> None:
+    """Without a GPU the step is recorded: a copy from the host, which no CUDA graph takes, is none there."""
+    written(
+        project,
+        before='here = "cuda" if torch.cuda.is_available() else "cpu"; model.to(here); '
+        "table = torch.linspace(0.9, 1, 4)",
+        after="loss = loss * table.to(here)[0]",
+    )
+    code, lines = tried(project)
+    assert code == 0
+    assert answers(lines)["on a GPU"].splitlines()[:2] == [
+        "foreseen: is not captured there: it copies from the host to the device",
+        "train.py:17: loss = loss * table.to(here)[0]",
+    ]
 
 
 ASKING = """def asking():

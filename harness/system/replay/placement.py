@@ -1,0 +1,256 @@
+"""Foresee on a CPU which tensors a step would keep on the host of a GPU, and copy from there in every step.
+
+torch without CUDA aborts the process when autograd meets a fake tensor of a CUDA device. So a step is executed on the
+CPU, and every torch function that its training calls is noted from its opening on: what names a device places its
+result there (`x.to(device)`, `torch.zeros(3, device=device)`), what is computed from a placed tensor is placed, too,
+and everything else that is made lies on the host. Where a tensor lies that was there before stays unknown.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+
+from harness.system.replay.frames import asked_at
+from harness.system.replay.inside_operator import tensors_in
+from harness.system.replay.observer import Observer
+from harness.system.replay.stand_ins import standing_in
+from harness.system.replay.unrepeated import unrepeated
+
+Side = Literal["device", "host"]
+_FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
+_FROM_MEMORY = ("from_numpy", "frombuffer")
+_MOVES = {Tensor.to, Tensor.cuda, Tensor.type_as}
+_TO_HOST = {Tensor.cpu, Tensor.numpy, Tensor.tolist}
+_INDEXED = {Tensor.__getitem__, Tensor.__setitem__}
+_CHANGES = {Tensor.__setitem__}
+_UNKNOWN_PLACE = "?"
+
+
+class _Memory(NamedTuple):
+    reference: StorageWeakRef  # keeps the address from being given out again
+    side: Side
+    step: int  # the number of the watched step that made it; 0: none
+
+
+class Placement(TorchFunctionMode):
+    """Within its block, which a training is opened in, notes where tensors lie.
+
+    copies: lines of a watched step that copy a tensor, or Python's numbers, from the host to the device, which no
+    capture takes unless the memory is pinned. changes: lines that change a tensor of the host, which no replay does
+    again. unknown: lines that put a tensor of unknown place on the device. unrepeated: operators that repeat no bits
+    on CUDA, each with its line.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._sides: dict[int, _Memory] = {}
+        self._standing_in = ExitStack()
+        self._steps, self._watching = 0, False
+        self._lines: dict[object, str] = {}  # of a node of the autograd graph, the line that made it
+        self._forget()
+
+    def _forget(self) -> None:
+        self.copies: list[str] = []
+        self.changes: list[str] = []
+        self.unknown: list[str] = []
+        self.unrepeated: list[str] = []
+
+    def __enter__(self) -> Self:
+        for name in _FROM_MEMORY:  # no function mode sees these calls
+            self._standing_in.enter_context(standing_in((torch,), name, self._on_host(getattr(torch, name))))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        self._standing_in.close()
+
+    def _on_host(self, made: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def make(*arguments: Any, **keywords: Any) -> Tensor:
+            tensor = made(*arguments, **keywords)
+            self._put(tensor, "host")
+            return tensor
+
+        return make
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within the block a step is executed. Only the lines of the last one are kept: a first step builds tables."""
+        self._steps += 1
+        self._forget()
+        self._watching = True
+        try:
+            with _Operators(self):
+                yield
+        finally:
+            self._watching = False
+            self._lines.clear()
+
+    def side_of(self, tensor: Tensor) -> Side | None:
+        """Return where the tensor would lie; None for what was there before, or has no memory of its own."""
+        memory = self._memory(tensor)
+        return None if memory is None else memory.side
+
+    def _memory(self, tensor: Tensor) -> _Memory | None:
+        if not torch._C._has_storage(tensor):
+            return None
+        return self._sides.get(tensor.untyped_storage()._cdata)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        frame = _caller()
+        given = [*tensors_in([*args, *kwargs.values()])]
+        sides = [self.side_of(tensor) for tensor in given]
+        named = self._names_a_device(func, args, kwargs, frame)
+        if self._watching and not _is_of_an_optimizer(frame):
+            self._look(func, args, given, sides, named=named)
+        returned = func(*args, **kwargs)
+        if named is not None or func in _TO_HOST:
+            returned = self._moved(returned, given, "device" if named else "host")
+        elif None not in sides or "device" in sides:  # what is computed from unknown places stays unknown
+            for tensor in tensors_in(returned):
+                if self.side_of(tensor) is None:
+                    self._put(tensor, "device" if "device" in sides else "host")
+        if self._watching:
+            self._note_nodes(tensors_in(returned))
+        return returned
+
+    def _moved(self, returned: Any, given: Sequence[Tensor], side: Side) -> Any:
+        """Return what a call that names a device returns; a copy of what lies on the other side, as on a GPU."""
+        if not isinstance(returned, Tensor):
+            return returned
+        memory = self._memory(returned)
+        if memory is not None and memory.side != side:
+            returned = returned.clone()
+        if memory is not None or not self._watching or not any(returned is each for each in given):
+            self._put(returned, side)
+        return returned
+
+    def _names_a_device(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], frame: FrameType
+    ) -> bool | None:
+        """Return whether a call puts its result on a device: True, False (the host), None where it names neither."""
+        if func is Tensor.cuda:
+            return True
+        named = kwargs.get("device", kwargs.get("other"))
+        if func in _MOVES:
+            places = (each for each in args[1:] if isinstance(each, str | torch.device | Tensor) or type(each) is int)
+            named = next(places, named)
+        if isinstance(named, Tensor):
+            return {"device": True, "host": False}.get(self.side_of(named) or "")
+        return None if named is None else not _means_the_host(named, frame)
+
+    def _put(self, tensor: Tensor, side: Side) -> None:
+        if torch._C._has_storage(tensor):
+            reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+            self._sides[reference.cdata] = _Memory(reference, side, self._steps if self._watching else 0)
+
+    def _look(
+        self, func: Any, args: Sequence[Any], given: Sequence[Tensor], sides: Sequence[Side | None], *, named: bool | None
+    ) -> None:
+        """Note what a call would do on a GPU."""
+        if func in _FROM_DATA or func in _MOVES:
+            source = sides[0] if sides and given[0] is args[0] else "host"
+            if func is Tensor.new_tensor and len(args) > 1:
+                named, source = source == "device", self.side_of(args[1]) if isinstance(args[1], Tensor) else "host"
+            if named and source != "device":
+                self._note(self.copies if source == "host" else self.unknown)
+        elif func in _INDEXED and "device" in sides:
+            indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(each, list) or (isinstance(each, Tensor) and self._is_on_host(each)) for each in indices):
+                self._note(self.copies)
+            elif sides[0] == "host":
+                self._note(self.copies)  # a table of the host, looked up by an index of the device
+        elif func is Tensor.copy_ and sides[:2] == ["device", "host"] and given[1].numel():
+            self._note(self.copies)
+        if (_is_in_place(func) or func in _CHANGES) and args:
+            for tensor in tensors_in(args[0]):
+                memory = self._memory(tensor)
+                if memory is not None and memory.side == "host" and memory.step < self._steps:
+                    self._note(self.changes)
+
+    def _is_on_host(self, tensor: Tensor) -> bool:
+        return self.side_of(tensor) == "host" and (tensor.dim() > 0 or tensor.dtype == torch.bool)
+
+    def _note(self, lines: list[str]) -> None:
+        place = asked_at()
+        if not place.startswith(_UNKNOWN_PLACE) and place not in lines:
+            lines.append(place)
+
+    def _note_nodes(self, made: Iterable[Tensor]) -> None:
+        """Remember which line made the nodes of the autograd graph, whose operators run in the backward pass."""
+        line, level = "", [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
+        while level:
+            node = level.pop()
+            if node is not None and node not in self._lines:
+                line = line or asked_at()
+                self._lines[node] = line
+                level += [each for each, _ in node.next_functions]
+
+    def line(self) -> str:
+        """Return the line that executes now; in a backward pass the line that made its node."""
+        node = torch._C._current_autograd_node()
+        return asked_at() if node is None else self._lines.get(node) or asked_at()
+
+
+class _Operators(Observer):
+    """Within its block notes which operators repeat no bits on CUDA."""
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__()
+        self._placement = placement
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if (name := unrepeated(func, args, kwargs)) is not None:
+            noted = f"{name} at {self._placement.line()}"
+            if noted not in self._placement.unrepeated:
+                self._placement.unrepeated.append(noted)
+        return func(*args, **kwargs)
+
+
+def _caller() -> FrameType:
+    """Return the frame that called a torch function, behind modes that passed the call on."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":
+        frame = frame.f_back
+    return frame
+
+
+def _means_the_host(device: object, frame: FrameType) -> bool:
+    """Return True for a literal "cpu": a variable that holds it for want of a GPU holds the GPU where there is one."""
+    if str(device) != "cpu":
+        return False
+    if _is_of_an_optimizer(frame):
+        return isinstance(device, str)
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return ('"cpu"' in line or "'cpu'" in line) and "cuda" not in line
+
+
+def _is_of_an_optimizer(frame: FrameType) -> bool:
+    """Return True within torch's own optimizers: a captured step's keep their state on the device."""
+    return str(frame.f_globals.get("__name__", "")).startswith("torch.optim")
+
+
+def _is_in_place(func: Any) -> bool:
+    name: str = getattr(func, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or (name.startswith("__i") and name.endswith("__"))

@@ -1,0 +1,95 @@
+"""On a CPU it is foreseen which tensors a step copies from the host of a GPU, and what it changes there."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.system.replay.placement import Placement
+
+HERE = "cpu"  # a trainer's name of its device, for want of a GPU
+AT_IMPORT = torch.arange(4.0)
+# Lines of a step: what marks them says which list they belong to.
+TRAINER = '''
+import numpy as np
+import torch
+from torch import nn
+
+def opened():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)).to(HERE)
+    table, mask, rows = torch.linspace(0, 1, 4), torch.tensor([True, False, True]), torch.tensor([0, 1])
+    average = torch.zeros(4, device=HERE)
+    placed = torch.linspace(0, 1, 4).to(HERE)
+    scale, count, rate = torch.tensor(1.0), torch.tensor([0.0]), np.ones(4, np.float32)
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(3, 4).to(HERE)
+    built = {}
+
+    def step():
+        batch = x.clone()
+        index = torch.arange(2, device=batch.device)
+        torch.tensor([3]).to(batch.device)  # copies
+        torch.tensor(3.0, device=batch.device)  # copies
+        torch.as_tensor(rate, device=HERE)  # copies
+        torch.from_numpy(rate).to(batch)  # copies
+        batch.new_tensor([1.0])  # copies
+        table.to(batch.device)  # copies
+        table.to("cpu")
+        table[index]  # copies
+        batch[mask]  # copies
+        batch[[0, 2]]  # copies
+        batch[:, rows]  # copies
+        torch.zeros(4, device=HERE).copy_(table)  # copies
+        AT_IMPORT.to(batch.device)  # unknown
+        torch.full((3,), 2.0, device=batch.device)
+        torch.zeros_like(batch) + torch.ones(3, 4, device=HERE) + placed + placed.to(HERE) + average[index].sum()
+        built.setdefault("table", built.get("table", table).to(HERE) if not built else None)  # first step alone
+        count.add_(1)  # changes
+        scale[...] = 0.5  # changes
+        torch.zeros(3).add_(1)
+        output = model(batch) * scale
+        average.lerp_(output.detach().mean(0), 0.1)
+        loss = output.gather(1, torch.zeros(3, 1, dtype=torch.long, device=HERE)).sum()  # unrepeated
+        loss = loss + output.cumsum(0).sum() + torch.arange(3, device=HERE).cumsum(0).sum()  # unrepeated
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+'''
+
+
+def test_lines_are_named_by_what_a_gpu_would_make_of_them(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "trainer.py"
+    file.write_text(TRAINER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = {"HERE": HERE, "AT_IMPORT": AT_IMPORT, "__name__": "trainer"}
+    exec(compile(TRAINER, str(file), "exec"), names)
+    placement = Placement()
+    with placement:
+        step = names["opened"]()  # type: ignore[operator]
+        for _ in range(2):
+            with placement.watching():
+                step()
+    lines = TRAINER.splitlines()
+    for kind in ("copies", "changes", "unknown", "unrepeated"):
+        expected = [number for number, line in enumerate(lines, 1) if line.endswith(f"# {kind}")]
+        found = [int(place.partition("trainer.py:")[2].split(",")[0]) for place in getattr(placement, kind)]
+        assert sorted(found) == expected, kind
+    assert {each.partition(" at ")[0] for each in placement.unrepeated} == {
+        "aten.scatter_add",
+        "aten.cumsum, which has no deterministic form,",
+    }
+
+
+def test_what_deterministic_algorithms_repeat_is_not_named_under_them() -> None:
+    values = torch.zeros(2, 2)
+    placement = Placement()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with placement, placement.watching():
+            values.scatter_add(0, torch.zeros(1, 2, dtype=torch.long), torch.ones(1, 2))
+            values.cumsum(0)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    [named] = placement.unrepeated
+    assert named.startswith("aten.cumsum, which has no deterministic form,")
