@@ -92,7 +92,9 @@ def on_a_gpu(tried: Tried) -> list[str]:
     for sentence, below in foreseen(tried.judgement.view.evidence.values()):
         lines += _line("foreseen", "on a GPU", sentence)
         for text in below:
-            code = "".join(f": {source_line(*place, folders(tried))}" for place in places_in(text)[-1:] if "`" not in text)
+            code = "".join(
+                f": {source_line(*place, folders(tried))}" for place in places_in(text)[-1:] if "`" not in text
+            )
             lines += _wrapped(line(f"{text}{code}", 400), " " * 13, 16)
     return lines
 

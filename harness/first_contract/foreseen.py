@@ -28,10 +28,13 @@ def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
     if seen.copies:
         yield "is not captured there: it copies from the host to the device", [*seen.copies, f"-> {KEEP_ON_DEVICE}"]
     if seen.changes:
-        yield "captured, trains otherwise there: it changes a tensor on the host", [
-            *seen.changes,
-            f"-> {KEEP_COUNT_ON_DEVICE}",
-        ]
+        yield (
+            "captured, trains otherwise there: it changes a tensor on the host",
+            [
+                *seen.changes,
+                f"-> {KEEP_COUNT_ON_DEVICE}",
+            ],
+        )
     if seen.unknown:
         yield "only a GPU decides whether it copies from the host: it puts tensors on the device", seen.unknown
     if seen.unrepeated:

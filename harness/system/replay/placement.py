@@ -33,7 +33,6 @@ _FROM_MEMORY = ("from_numpy", "frombuffer")
 _MOVES = {Tensor.to, Tensor.cuda, Tensor.type_as}
 _TO_HOST = {Tensor.cpu, Tensor.numpy, Tensor.tolist}
 _INDEXED = {Tensor.__getitem__, Tensor.__setitem__}
-_CHANGES = {Tensor.__setitem__}
 _UNKNOWN_PLACE = "?"
 
 
@@ -72,7 +71,7 @@ class Placement(TorchFunctionMode):
         super().__enter__()
         return self
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: object) -> None:
         super().__exit__(*raised)
         self._standing_in.close()
 
@@ -143,9 +142,7 @@ class Placement(TorchFunctionMode):
             self._put(returned, side)
         return returned
 
-    def _names_a_device(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], frame: FrameType
-    ) -> bool | None:
+    def _names_a_device(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], frame: FrameType) -> bool | None:
         """Return whether a call puts its result on a device: True, False (the host), None where it names neither."""
         if func is Tensor.cuda:
             return True
@@ -163,31 +160,43 @@ class Placement(TorchFunctionMode):
             self._sides[reference.cdata] = _Memory(reference, side, self._steps if self._watching else 0)
 
     def _look(
-        self, func: Any, args: Sequence[Any], given: Sequence[Tensor], sides: Sequence[Side | None], *, named: bool | None
+        self,
+        func: Any,
+        args: Sequence[Any],
+        given: Sequence[Tensor],
+        sides: Sequence[Side | None],
+        *,
+        named: bool | None,
     ) -> None:
         """Note what a call would do on a GPU."""
         if func in _FROM_DATA or func in _MOVES:
-            source = sides[0] if sides and given[0] is args[0] else "host"
-            if func is Tensor.new_tensor and len(args) > 1:
-                named, source = source == "device", self.side_of(args[1]) if isinstance(args[1], Tensor) else "host"
-            if named and source != "device":
-                self._note(self.copies if source == "host" else self.unknown)
-        elif func in _INDEXED and "device" in sides:
+            self._look_at_source(func, args, sides[0] if given and given[0] is args[0] else "host", named=named)
+        elif func in _INDEXED:
             indices = args[1] if isinstance(args[1], tuple) else (args[1],)
-            if any(isinstance(each, list) or (isinstance(each, Tensor) and self._is_on_host(each)) for each in indices):
+            from_host = any(isinstance(each, list) or self._is_on_host(each) for each in indices)
+            # also a table of the host that is looked up by an index of the device
+            if "device" in sides and (from_host or sides[0] == "host"):
                 self._note(self.copies)
-            elif sides[0] == "host":
-                self._note(self.copies)  # a table of the host, looked up by an index of the device
-        elif func is Tensor.copy_ and sides[:2] == ["device", "host"] and given[1].numel():
+        elif func is Tensor.copy_ and [*sides[:2]] == ["device", "host"] and given[1].numel():
             self._note(self.copies)
-        if (_is_in_place(func) or func in _CHANGES) and args:
-            for tensor in tensors_in(args[0]):
-                memory = self._memory(tensor)
-                if memory is not None and memory.side == "host" and memory.step < self._steps:
-                    self._note(self.changes)
+        if _is_in_place(func):
+            memories = map(self._memory, tensors_in(args[:1]))
+            if any(each is not None and each.side == "host" and each.step < self._steps for each in memories):
+                self._note(self.changes)
 
-    def _is_on_host(self, tensor: Tensor) -> bool:
-        return self.side_of(tensor) == "host" and (tensor.dim() > 0 or tensor.dtype == torch.bool)
+    def _look_at_source(self, func: Any, args: Sequence[Any], source: Side | None, *, named: bool | None) -> None:
+        """Note a call that puts its source on the device."""
+        if func is Tensor.new_tensor:  # where the tensor lies that makes it
+            named, source = source == "device", "host"
+        if named and source != "device":
+            self._note(self.copies if source == "host" else self.unknown)
+
+    def _is_on_host(self, index: object) -> bool:
+        return (
+            isinstance(index, Tensor)
+            and self.side_of(index) == "host"
+            and (index.dim() > 0 or index.dtype == torch.bool)
+        )
 
     def _note(self, lines: list[str]) -> None:
         place = asked_at()
@@ -253,4 +262,8 @@ def _is_of_an_optimizer(frame: FrameType) -> bool:
 
 def _is_in_place(func: Any) -> bool:
     name: str = getattr(func, "__name__", "")
-    return (name.endswith("_") and not name.endswith("__")) or (name.startswith("__i") and name.endswith("__"))
+    return (
+        func is Tensor.__setitem__
+        or (name.endswith("_") and not name.endswith("__"))
+        or (name.startswith("__i") and name.endswith("__"))
+    )

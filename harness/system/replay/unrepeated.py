@@ -18,11 +18,15 @@ from torch._ops import OpOverload
 Call = Mapping[str, Any]  # an operator's arguments by name
 
 
+def _always(_call: Call) -> bool:
+    return True
+
+
 class Unrepeated(NamedTuple):
     documented: str  # the name that torch's list has
     operators: str  # of ATen, those of the backward pass where only that one is meant; "": on CUDA none is dispatched
     deterministic: bool  # torch has a form that repeats its bits
-    when: Callable[[Call], bool] = lambda call: True
+    when: Callable[[Call], bool] = _always
 
 
 def _no_accumulation(call: Call) -> bool:
@@ -66,9 +70,7 @@ UNREPEATED = (
     Unrepeated("torch.repeat_interleave", "index_add index_add_", deterministic=True),
     Unrepeated("torch.Tensor.index_copy", "index_copy index_copy_", deterministic=True),
     Unrepeated("torch.Tensor.scatter", "scatter.src scatter_.src", deterministic=True),
-    Unrepeated(
-        "torch.Tensor.scatter_reduce", "scatter_reduce.two scatter_reduce_.two", True, _reduces("sum", "mean")
-    ),
+    Unrepeated("torch.Tensor.scatter_reduce", "scatter_reduce.two scatter_reduce_.two", True, _reduces("sum", "mean")),
     Unrepeated("torch.nn.MaxPool3d", "max_pool3d_with_indices_backward", deterministic=True),
     Unrepeated("torch.nn.AvgPool3d", "avg_pool3d_backward", deterministic=False),
     Unrepeated("torch.nn.AdaptiveAvgPool2d", "_adaptive_avg_pool2d_backward", deterministic=False),

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
 import torch
 
 from harness.system.replay.placement import Placement
 
-HERE = "cpu"  # a trainer's name of its device, for want of a GPU
-AT_IMPORT = torch.arange(4.0)
 # Lines of a step: what marks them says which list they belong to.
-TRAINER = '''
+TRAINER = """
 import numpy as np
 import torch
 from torch import nn
+
+HERE = "cuda" if torch.cuda.is_available() else "cpu"
+AT_IMPORT = torch.arange(4.0)
 
 def opened():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)).to(HERE)
@@ -55,21 +61,20 @@ def opened():
         optimizer.step()
 
     return step
-'''
+"""
 
 
-def test_lines_are_named_by_what_a_gpu_would_make_of_them(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    file = tmp_path / "trainer.py"
-    file.write_text(TRAINER)
+def test_lines_are_named_by_what_a_gpu_would_make_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trainer.py").write_text(TRAINER)
     monkeypatch.syspath_prepend(str(tmp_path))
-    names = {"HERE": HERE, "AT_IMPORT": AT_IMPORT, "__name__": "trainer"}
-    exec(compile(TRAINER, str(file), "exec"), names)
+    opened = importlib.import_module("trainer").opened
     placement = Placement()
     with placement:
-        step = names["opened"]()  # type: ignore[operator]
+        step = opened()
         for _ in range(2):
             with placement.watching():
                 step()
+    del sys.modules["trainer"]
     lines = TRAINER.splitlines()
     for kind in ("copies", "changes", "unknown", "unrepeated"):
         expected = [number for number, line in enumerate(lines, 1) if line.endswith(f"# {kind}")]
