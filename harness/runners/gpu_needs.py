@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
 from harness.evidence.cuda_driver import Gpu
 from harness.evidence.plan_records import Run
+from harness.evidence.read_run import read_records
+from harness.evidence.run_evidence import Death
+from harness.evidence.run_records import ArmFailed, PartFailed
 from harness.kinds import probe_named, resolve
 
 ON_DEVICE = "device"  # a `target` of the probe `kernels`: the machine's own GPU
@@ -66,6 +70,19 @@ def gpu_memory_gib(run: Run) -> float | None:
         return 0.0
     memory: float | None = resolve(probe_named(run.probe).gpu_memory)(run)
     return memory
+
+
+def shares_gpu(run: Run) -> bool:
+    """Return True if runs of other commands may use the GPU at the same time: it is not timed, nor needs all of it."""
+    probe = probe_named(run.probe)
+    return not probe.timed and resolve(probe.gpu_memory) is not all_of_it
+
+
+def ran_out_of_memory(directory: Path, death: Death | None) -> bool:
+    """Return True if a run, or a part of it, ended because the device had no memory left."""
+    records, _ = read_records(directory)
+    ends = [death, *(record for record in records if isinstance(record, ArmFailed | PartFailed))]
+    return any(each is not None and "out of memory" in each.detail for each in ends)
 
 
 def declared(run: Run) -> float | None:

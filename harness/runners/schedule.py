@@ -11,8 +11,8 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.commits.checkout import Checkout
@@ -21,8 +21,8 @@ from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.kinds import probe_named
 from harness.runners import supervisor
-from harness.runners.gpu_lock import gpu_locks
-from harness.runners.gpu_needs import gpu_memory_gib, gpus_of, needs_gpu
+from harness.runners.gpu_lock import ALONE, GpuTurn
+from harness.runners.gpu_needs import gpu_memory_gib, gpus_of, needs_gpu, ran_out_of_memory, shares_gpu
 from harness.runners.interpreters import Interpreters
 from harness.runners.lanes import awaits
 from harness.runners.supervisor import Company
@@ -30,6 +30,7 @@ from harness.runners.telemetry import processes_on
 from harness.runners.watched_worker import Progress
 
 GPU_SHARE = 0.9  # of a GPU's memory is handed out
+UNDECLARED_SHARE = 0.25  # of it is kept for a run whose workload declares no memory, next to other commands
 CONTEXT_GIB = 0.8  # of a process on the GPU beside what torch holds; 0.76 was seen on an H200, with one captured step
 HOST_GIB = 2.0  # of a process on the host, torch's libraries included
 # Times as long as another arm: one that synchronizes waits for a time slice at each sync. On an H200 beside seven
@@ -55,10 +56,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Task(Work):
-    """One worker process to come. memory_gib: what it may take of the GPU; None: it gets the GPU to itself."""
+    """One worker process to come.
+
+    memory_gib: what it may take of the GPU; None: no other run of the session uses the GPU then.
+    alone: no run of another command uses the GPU, either.
+    """
 
     on_gpu: bool
     memory_gib: float | None
+    alone: bool = False
 
     @property
     def order(self) -> int:
@@ -76,7 +82,8 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
         memory = gpu_memory_gib(one.run) if on_gpu else None
         # each commit's arm of a timing has a process of its own
         with_context = None if memory is None else memory + len(one.run.commits) * CONTEXT_GIB
-        tasks.append(Task(one.run, one.directory, one.tell, one.over, on_gpu=on_gpu, memory_gib=with_context))
+        alone = on_gpu and not shares_gpu(one.run)
+        tasks.append(Task(one.run, one.directory, one.tell, one.over, on_gpu, with_context, alone))
     return sorted(tasks, key=lambda task: (task.order, -_size(task)))
 
 
@@ -110,6 +117,8 @@ class Schedule:
         self._stop = threading.Event()
         self._company = Company(interpreters=interpreters, locked=True, checkout=checkout)
         self._running: dict[Future[None], Task] = {}
+        self._turn, self._share = GpuTurn((), print), 0.0
+        self._again: list[Task] = []  # ran out of memory next to other commands
         # a pool joins the threads that it knows, not one that a signal cut off while it was being started
         self._at_work, self._changed = 0, threading.Condition()
 
@@ -119,12 +128,16 @@ class Schedule:
         self._interpreters.expect(len(waiting))
         self._company.threads = self._threads(waiting)
         threads = max((self._places(task) for task in waiting), default=1)
-        with self._lock(waiting), ThreadPoolExecutor(threads) as pool:
-            if self._uuid is not None:
-                self._company.before = processes_on(self._uuid)
+        on_gpu = [task for task in waiting if task.on_gpu]
+        uuids = [uuid for task in on_gpu for uuid in gpus_of(task.run, self._machine.gpus)]
+        self._turn = GpuTurn(uuids, lambda waits: on_gpu[0].tell(Progress(on_gpu[0].run.id, waits, 0.0)))
+        self._share = self._share_of(on_gpu)
+        with closing(self._turn), ThreadPoolExecutor(threads) as pool:
             try:
                 with self._company.turns.present(self._interpreters):
-                    while waiting or self._running:
+                    while waiting or self._running or self._again:
+                        while self._again:
+                            waiting.append(self._again.pop())
                         self._begin(waiting, pool)
                         self._take_leave()
             except BaseException:
@@ -140,7 +153,21 @@ class Schedule:
         for task in list(waiting):
             if self._may_begin(task, waiting):
                 waiting.remove(task)
+                if task.on_gpu:
+                    self._take_turn(task)
                 self._running[pool.submit(self._one, task)] = task
+
+    def _take_turn(self, task: Task) -> None:
+        """Wait until other commands leave the GPU to the task, or their share of it."""
+        if self._turn.take(ALONE if task.alone else self._share) and self._uuid is not None:
+            self._company.before = processes_on(self._uuid)
+
+    def _share_of(self, tasks: Sequence[Task]) -> float:
+        """Return the share of the GPU's memory that the session's runs take side by side, unless they are alone."""
+        sharing = [task.memory_gib for task in tasks if not task.alone]
+        declared = sum(memory for memory in sharing if memory is not None)
+        share = min(GPU_SHARE, declared / (self._machine.gpu_memory_gib or 1.0))
+        return max(share, UNDECLARED_SHARE if None in sharing else 0.0)
 
     def _take_leave(self) -> None:
         """Wait a moment for a task to end. Raises what ended it, where that is no death of a worker."""
@@ -192,6 +219,7 @@ class Schedule:
                 self._changed.notify_all()
 
     def _supervised(self, task: Task) -> None:
+        alone = self._turn.alone
         death = supervisor.execute(
             task.run,
             task.directory,
@@ -202,11 +230,7 @@ class Schedule:
             variables={} if task.on_gpu or self._uuid is None else {"CUDA_VISIBLE_DEVICES": ""},
             company=self._company,
         )
+        if task.on_gpu and not alone and ran_out_of_memory(task.directory, death):
+            self._again.append(replace(task, alone=True, memory_gib=None))
+            return
         task.over(death)
-
-    def _lock(self, tasks: Sequence[Task]) -> AbstractContextManager[None]:
-        on_gpu = [task for task in tasks if task.on_gpu]
-        if not on_gpu or self._uuid is None:
-            return nullcontext()
-        uuids = [uuid for task in on_gpu for uuid in gpus_of(task.run, self._machine.gpus)]
-        return gpu_locks(uuids, lambda waiting: on_gpu[0].tell(Progress(on_gpu[0].run.id, waiting, 0.0)))

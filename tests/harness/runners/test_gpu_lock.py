@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import errno
+import itertools
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import pytest
 from waiting import LIMIT_S
 
 from harness.errors import HarnessError
-from harness.runners.gpu_lock import gpu_lock, lock_path
+from harness.runners.gpu_lock import ALONE, POLL_S, GpuTurn, gpu_lock, lock_path
 
 HOLD = """
 import sys
@@ -56,7 +59,77 @@ def test_a_gpu_in_use_is_waited_for_and_the_wait_is_announced() -> None:
 
         with gpu_lock("GPU-a", say):
             assert holder.wait(LIMIT_S) == 0  # its block is over
-        assert said == ["waiting for GPU-a: another run is using this GPU"]
+        assert said == [f"waiting for GPU-a behind process {holder.pid} (-c)"]
+
+
+TURN = """
+import sys, time
+from harness.runners.gpu_lock import ALONE, GpuTurn
+turn = GpuTurn(["GPU-a"], lambda waiting: None)
+def used(share):
+    turn.take(share)
+    began = time.monotonic()
+    print("untimed" if share else "timed", flush=True)
+    sys.stdin.readline() if share else sum(range(3_000_000))
+    return began, time.monotonic()
+print(used(0.25), used(ALONE))
+"""
+
+
+def test_commands_share_a_gpu_for_what_is_not_timed_and_take_turns_for_what_is() -> None:
+    commands = [
+        subprocess.Popen([sys.executable, "-c", TURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for each in commands:  # all are within their untimed part before one may leave it
+        assert each.stdout is not None
+        assert each.stdout.readline() == "untimed\n"
+    for each in commands:
+        assert each.stdin is not None
+        each.stdin.write("\n")
+        each.stdin.flush()
+    ended = [each.communicate(timeout=LIMIT_S)[0].splitlines()[-1] for each in commands]
+    intervals = [ast.literal_eval(f"[{line.replace(') (', '), (')}]") for line in ended]
+    timed = sorted(each[1] for each in intervals)
+    assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(timed))
+    assert max(each[0][1] for each in intervals) <= timed[0][0]
+    assert POLL_S <= 1
+
+
+def test_who_asks_for_the_gpu_alone_is_not_passed_by_later_ones_that_share() -> None:
+    order: list[str] = []
+    sharing = GpuTurn(["GPU-a"], print)
+    sharing.take(0.25)
+    asked = {"alone": threading.Event(), "later": threading.Event()}
+
+    def ask(name: str, share: float | None) -> None:
+        with gpu_lock("GPU-a", lambda _waiting: asked[name].set(), share):
+            order.append(name)
+
+    threads = []
+    for name, share in (("alone", ALONE), ("later", 0.25)):
+        threads.append(threading.Thread(target=ask, args=(name, share)))
+        threads[-1].start()
+        assert asked[name].wait(LIMIT_S)
+    sharing.close()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert order == ["alone", "later"]
+
+
+def test_no_more_memory_is_shared_out_than_there_is() -> None:
+    said: list[str] = []
+    first, second, third = (GpuTurn(["GPU-a"], said.append) for _ in range(3))
+    first.take(0.6)
+    second.take(0.4)
+    assert said == []
+    waiting = threading.Thread(target=third.take, args=(0.1,))
+    waiting.start()
+    second.close()
+    waiting.join(LIMIT_S)
+    assert third.held
+    first.close()
+    third.close()
 
 
 def test_a_killed_holder_leaves_the_gpu_free() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from harness.contract.schema import Needs
 from harness.evidence.cuda_driver import Gpu
 from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import Death
 from harness.runners import schedule
+from harness.runners.gpu_lock import ALONE
 from harness.runners.interpreters import Interpreters
 from harness.runners.schedule import Schedule, Task, Work, tasks_of
 
@@ -128,3 +132,50 @@ def test_threads_are_equal_for_all_and_a_users_own_number_stands(monkeypatch: py
     assert plan._threads(tasks(run("cpu", None), run("cpu", None, probe="throughput"), machine=WITHOUT)) == 16
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert plan._threads(tasks(run("cpu", None), machine=WITHOUT)) is None
+
+
+class _Turn:
+    """Notes what a session asks of its GPU."""
+
+    def __init__(self) -> None:
+        self.asked: list[float | None] = []
+        self.alone = False
+
+    def take(self, share: float | None) -> bool:
+        self.alone = self.alone or share is ALONE
+        self.asked.append(share)
+        return True
+
+    def close(self) -> None:
+        self.asked.append(-1.0)
+
+
+def executed(
+    monkeypatch: pytest.MonkeyPatch, ends: Callable[[Task, bool], Death | None], *runs: Run
+) -> tuple[list[float | None], list[str]]:
+    """Execute the runs with a stand-in for their workers. Return what was asked of the GPU, and which runs ended."""
+    turn, over = _Turn(), list[str]()
+
+    def execute(run: Run, directory: Path, *_: object, **__: object) -> Death | None:
+        over.append(run.probe)
+        return ends(next(task for task in planned if task.directory == directory), turn.alone)
+
+    planned = [replace(task, directory=Path(f"{number}")) for number, task in enumerate(tasks(*runs))]
+    monkeypatch.setattr(schedule, "GpuTurn", lambda *_: turn)
+    monkeypatch.setattr(schedule.supervisor, "execute", execute)
+    monkeypatch.setattr(schedule, "processes_on", lambda _uuid: set())
+    Schedule(WITH_GPU, Interpreters(0)).execute(planned)
+    return turn.asked, over
+
+
+def test_a_session_shares_the_gpu_until_it_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = run(memory_gib=9.2), run(memory_gib=None), run(memory_gib=5.0, probe="throughput")
+    asked, _ = executed(monkeypatch, lambda *_: None, *runs)
+    assert asked == [0.25, 0.25, ALONE, -1.0]
+
+
+def test_what_ran_out_of_memory_next_to_other_commands_runs_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Death(cause="exit_code", detail="CUDA out of memory. Tried to allocate 2 GiB", phase=None, stack="")
+    ends = lambda _task, alone: None if alone else full
+    asked, over = executed(monkeypatch, ends, run(memory_gib=None))
+    assert (asked, over) == ([0.25, ALONE, -1.0], ["paired", "paired"])
