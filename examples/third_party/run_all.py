@@ -26,7 +26,10 @@ from trainers import TRAINERS
 
 HERE = Path(__file__).parent
 FORMS = ("correct", "buggy")
-COLUMNS = ("trainer", "form", "device", "same", "exit", "init_seconds", "seconds", "speed", "claims", "messages")
+COLUMNS = (
+    *("trainer", "form", "device", "same", "exit", "init_seconds", "seconds", "speed", "claims", "foreseen"),
+    "messages",
+)
 TRAIN = """import os
 
 os.environ["THIRD_PARTY_BUG"] = {bug!r}
@@ -98,7 +101,7 @@ def _options():
     parser.add_argument("--out", type=Path, required=True, help="where folders and results.csv go")
     parser.add_argument("--jobs", type=int, default=1, help="forms that run side by side")
     parser.add_argument("--gpus", type=int, default=0, help="spread the jobs over so many GPUs")
-    parser.add_argument("--limit", type=float, default=300, help="seconds for `init` of a form, and for `verify`")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for each command of a form")
     parser.add_argument("--deadline", type=float, default=1e9, help="seconds for all; the rest is cut")
     parser.add_argument("--no-speed", action="store_true", help="leave out claims about speed")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
@@ -128,9 +131,10 @@ def _run(options, name, form, ends, slot):
     began = time.monotonic()
     harness = [sys.executable, "-m", "harness"]
     try:
-        init = [*harness, "init", "train.py:make_step", "--no-compile"]
-        _command(init, folder, environment, min(options.limit, ends - began))
+        limit = min(options.limit, ends - time.monotonic())
+        _command([*harness, "init", "train.py:make_step", "--no-compile"], folder, environment, max(limit, 0))
         row["init_seconds"] = round(time.monotonic() - began)
+        row["foreseen"] = _foreseen((folder / "stdout").read_text())
         contract = next((folder / "contracts").glob("*.yaml"))
         if options.no_speed:
             _leave_out_speed(contract)
@@ -199,6 +203,12 @@ def _answers(stdout):
         "messages": " || ".join(f"{name}: {each['message']}" for name, each in short),
         "speed": ratios[0] if ratios else "",
     }
+
+
+def _foreseen(printed):
+    """Return what `harness init` on a CPU foresees of a GPU, without the lines of code."""
+    sentences = re.findall(r"(?m)^ foreseen  on a GPU +([^:\n]+(?:\n {13}(?! )[^:\n]+)*)", printed)
+    return "; ".join(" ".join(each.split()) for each in sentences)
 
 
 def _same(contract):

@@ -52,7 +52,7 @@ class Placement(TorchFunctionMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._sides: dict[int, _Memory] = {}
         self._standing_in = ExitStack()
         self._steps, self._watching = 0, False
@@ -68,11 +68,11 @@ class Placement(TorchFunctionMode):
     def __enter__(self) -> Self:
         for name in _FROM_MEMORY:  # no function mode sees these calls
             self._standing_in.enter_context(standing_in((torch,), name, self._on_host(getattr(torch, name))))
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *raised: object) -> None:
-        super().__exit__(*raised)
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
         self._standing_in.close()
 
     def _on_host(self, made: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -170,7 +170,7 @@ class Placement(TorchFunctionMode):
     ) -> None:
         """Note what a call would do on a GPU."""
         if func in _FROM_DATA or func in _MOVES:
-            self._look_at_source(func, args, sides[0] if given and given[0] is args[0] else "host", named=named)
+            self._look_at_source(func, sides[0] if given and given[0] is args[0] else "host", named=named)
         elif func in _INDEXED:
             indices = args[1] if isinstance(args[1], tuple) else (args[1],)
             from_host = any(isinstance(each, list) or self._is_on_host(each) for each in indices)
@@ -184,7 +184,7 @@ class Placement(TorchFunctionMode):
             if any(each is not None and each.side == "host" and each.step < self._steps for each in memories):
                 self._note(self.changes)
 
-    def _look_at_source(self, func: Any, args: Sequence[Any], source: Side | None, *, named: bool | None) -> None:
+    def _look_at_source(self, func: Any, source: Side | None, *, named: bool | None) -> None:
         """Note a call that puts its source on the device."""
         if func is Tensor.new_tensor:  # where the tensor lies that makes it
             named, source = source == "device", "host"
@@ -205,7 +205,7 @@ class Placement(TorchFunctionMode):
 
     def _note_nodes(self, made: Iterable[Tensor]) -> None:
         """Remember which line made the nodes of the autograd graph, whose operators run in the backward pass."""
-        line, level = "", [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
+        line, level = "", [tensor.grad_fn for tensor in made]
         while level:
             node = level.pop()
             if node is not None and node not in self._lines:

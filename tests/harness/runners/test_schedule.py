@@ -162,7 +162,7 @@ def executed(
 
     planned = [replace(task, directory=Path(f"{number}")) for number, task in enumerate(tasks(*runs))]
     monkeypatch.setattr(schedule, "GpuTurn", lambda *_: turn)
-    monkeypatch.setattr(schedule.supervisor, "execute", execute)
+    monkeypatch.setattr("harness.runners.supervisor.execute", execute)
     monkeypatch.setattr(schedule, "processes_on", lambda _uuid: set())
     Schedule(WITH_GPU, Interpreters(0)).execute(planned)
     return turn.asked, over

@@ -1,0 +1,92 @@
+"""Write the table of docs/cpu-and-gpu.md: what a CPU and a GPU answered of each trainer of examples/third_party.
+
+    python scripts/write_cpu_and_gpu.py
+
+The answers are those of cpu.csv and h100.csv, which `examples/third_party/run_all.py` wrote.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ANSWERS = ROOT / "examples" / "third_party"
+PAGE = ROOT / "docs" / "cpu-and-gpu.md"
+BEGIN, END = "<!-- table: scripts/write_cpu_and_gpu.py -->", "<!-- end of table -->"
+NOT_OF_BOTH = {"TIMED", "FASTER"}  # claims that only a GPU decides
+HELD = "holds"
+# Why the answers of a correct trainer differ, where nothing that a CPU foresaw says so.
+CAUSES = {
+    "hf_bert": "its attention runs in another kernel on a GPU, and draws its dropout otherwise there; not isolated",
+    **dict.fromkeys(
+        ("schedulefree_lstm", "torchmetrics_ssim"),
+        "torch's optimizer reads its step count on a CPU, and none on a GPU with `capturable=True`",
+    ),
+    "spectral_gan": "the GPU repeats its bits under deterministic algorithms alone",
+}
+Row = Mapping[str, str]
+
+
+def rows_of(file: str) -> dict[str, Row]:
+    """Return the rows of correct trainers, by name."""
+    with (ANSWERS / file).open(newline="") as opened:
+        return {row["trainer"]: row for row in csv.DictReader(opened) if row["form"] == "correct"}
+
+
+def statuses(row: Row) -> dict[str, str]:
+    """Return the status and the reason of each claim that a CPU decides, too."""
+    claims = [claim.split(" ", 1) for claim in row["claims"].split("; ") if claim]
+    return {name: verdict for name, verdict in claims if name not in NOT_OF_BOTH}
+
+
+def answer(row: Row | None) -> str:
+    """Return the answer in a few words: that all claims hold, or the first one that does not."""
+    if row is None:
+        return "not run"
+    found = statuses(row)
+    if not found:
+        return f"none: {row['exit']} after {row['seconds']} s"
+    equality = {"bitwise": "in bits", "within": "within rounding", "noise": "within noise"}[row["same"].split()[0]]
+    under = " under deterministic algorithms" if "deterministic" in row["same"] else ""
+    failed = [f"{name} {verdict}" for name, verdict in found.items() if not verdict.startswith("PASS")]
+    return failed[0] if failed else f"{HELD} {equality}{under}"
+
+
+def agreement(cpu: Row | None, gpu: Row | None) -> str:
+    """Return if two answers agree, and why they do not."""
+    if cpu is None or gpu is None or not statuses(cpu) or not statuses(gpu):
+        return "unknown"
+    same = statuses(cpu) == statuses(gpu)
+    if same and cpu["same"] == gpu["same"]:
+        return "yes"
+    foreseen = "may not repeat" if same else "is not captured there"
+    cause = CAUSES.get(cpu["trainer"]) or ("foreseen" if foreseen in cpu["foreseen"] else "cause unknown")
+    return f"yes, but the comparison: {cause}" if same else f"no: {cause}"
+
+
+def table() -> Iterator[str]:
+    """Yield the lines of the table, and the counts above it."""
+    cpu, gpu = rows_of("cpu.csv"), rows_of("h100.csv")
+    names = list(dict.fromkeys([*cpu, *gpu]))
+    found = {name: agreement(cpu.get(name), gpu.get(name)) for name in names}
+    count = {word: sum(each.startswith(word) for each in found.values()) for word in ("yes", "no", "unknown")}
+    yield f"Of {len(names)} correct trainers both answers agree for {count['yes']} and differ for {count['no']}."
+    yield f"One is missing for {count['unknown']}."
+    yield ""
+    yield "| trainer | CPU | foreseen on a CPU | H100 | agree |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name in names:
+        foreseen = cpu[name]["foreseen"] if name in cpu else ""
+        yield f"| `{name}` | {answer(cpu.get(name))} | {foreseen or '–'} | {answer(gpu.get(name))} | {found[name]} |"
+
+
+def with_table(page: str) -> str:
+    """Return the page with the table as it is now."""
+    head, rest = page.split(BEGIN)
+    return "\n".join([head + BEGIN, "", *table(), "", END + rest.split(END)[1]])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text()))
