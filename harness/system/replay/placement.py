@@ -118,9 +118,10 @@ class Placement(TorchFunctionMode):
         given = [*tensors_in([*args, *kwargs.values()])]
         sides = [self.side_of(tensor) for tensor in given]
         named = self._names_a_device(func, args, kwargs, frame)
-        if self._watching and not _is_of_an_optimizer(frame):
-            self._look(func, args, given, sides, named=named)
         returned = func(*args, **kwargs)
+        copies_nothing = isinstance(returned, Tensor) and returned.numel() == 0
+        if self._watching and not copies_nothing and not _is_of_an_optimizer(frame):
+            self._look(func, args, given, sides, named=named)
         if named is not None or func in _TO_HOST:
             returned = self._moved(returned, given, "device" if named else "host")
         elif None not in sides or "device" in sides:  # what is computed from unknown places stays unknown

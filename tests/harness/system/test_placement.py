@@ -47,6 +47,7 @@ def opened():
         torch.zeros(4, device=HERE).copy_(table)  # copies
         AT_IMPORT.to(batch.device)  # unknown
         torch.full((3,), 2.0, device=batch.device)
+        torch.tensor([], device=batch.device)
         torch.zeros_like(batch) + torch.ones(3, 4, device=HERE) + placed + placed.to(HERE) + average[index].sum()
         built.setdefault("table", built.get("table", table).to(HERE) if not built else None)  # first step alone
         count.add_(1)  # changes
