@@ -287,6 +287,7 @@ class OnAGpu(Record):
     changes: list[str]  # of tensors on the host, which no replay does again
     unknown: list[str]  # copies to the device of what may lie there already
     unrepeated: list[str]  # operators that repeat no bits on CUDA
+    of_cpu: list[str]  # where torch's optimizer reads a value on a CPU, and none on a GPU if it is `capturable`
     failure: str | None = None  # why nothing could be foreseen
 
 

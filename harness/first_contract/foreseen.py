@@ -13,6 +13,7 @@ KEEP_ON_DEVICE = (
 )
 KEEP_COUNT_ON_DEVICE = "no replay does that again: keep the tensor on the device"
 
+CAPTURABLE = "torch's optimizer reads its step count on a CPU, and none there with `capturable=True`"
 DOCUMENTED = "torch documents it of these operators, unless `torch.use_deterministic_algorithms` is on"
 
 
@@ -37,9 +38,11 @@ def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
         )
     if seen.unknown:
         yield "only a GPU decides whether it copies from the host: it puts tensors on the device", seen.unknown
+    if seen.of_cpu and not seen.copies:
+        yield f"only a GPU decides whether a capture takes the step: {CAPTURABLE}", seen.of_cpu
     if seen.unrepeated:
         yield f"may not repeat its bits there: {DOCUMENTED}", seen.unrepeated
-    if not any((seen.copies, seen.changes, seen.unknown, seen.unrepeated)):
+    if not any((seen.copies, seen.changes, seen.unknown, seen.of_cpu, seen.unrepeated)):
         yield "no copy from the host, and no operator that torch documents not to repeat its bits, was seen", []
 
 

@@ -48,7 +48,7 @@ class Placement(TorchFunctionMode):
     copies: lines of a watched step that copy a tensor, or Python's numbers, from the host to the device, which no
     capture takes unless the memory is pinned. changes: lines that change a tensor of the host, which no replay does
     again. unknown: lines that put a tensor of unknown place on the device. unrepeated: operators that repeat no bits
-    on CUDA, each with its line.
+    on CUDA, each with its line. of_cpu: lines where torch's own optimizer reads a value on a CPU alone.
     """
 
     def __init__(self) -> None:
@@ -64,6 +64,7 @@ class Placement(TorchFunctionMode):
         self.changes: list[str] = []
         self.unknown: list[str] = []
         self.unrepeated: list[str] = []
+        self.of_cpu: list[str] = []
 
     def __enter__(self) -> Self:
         for name in _FROM_MEMORY:  # no function mode sees these calls
@@ -85,7 +86,7 @@ class Placement(TorchFunctionMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within the block a step is executed. Only the lines of the last one are kept: a first step builds tables."""
+        """Within the block a step is executed. Only the lines of the last one are kept."""
         self._steps += 1
         self._forget()
         self._watching = True
@@ -177,20 +178,20 @@ class Placement(TorchFunctionMode):
             from_host = any(isinstance(each, list) or self._is_on_host(each) for each in indices)
             # also a table of the host that is looked up by an index of the device
             if "device" in sides and (from_host or sides[0] == "host"):
-                self._note(self.copies)
+                self.note(self.copies)
         elif func is Tensor.copy_ and [*sides[:2]] == ["device", "host"] and given[1].numel():
-            self._note(self.copies)
+            self.note(self.copies)
         if _is_in_place(func):
             memories = map(self._memory, tensors_in(args[:1]))
             if any(each is not None and each.side == "host" and each.step < self._steps for each in memories):
-                self._note(self.changes)
+                self.note(self.changes)
 
     def _look_at_source(self, func: Any, source: Side | None, *, named: bool | None) -> None:
         """Note a call that puts its source on the device."""
         if func is Tensor.new_tensor:  # where the tensor lies that makes it
             named, source = source == "device", "host"
         if named and source != "device":
-            self._note(self.copies if source == "host" else self.unknown)
+            self.note(self.copies if source == "host" else self.unknown)
 
     def _is_on_host(self, index: object) -> bool:
         return (
@@ -199,7 +200,7 @@ class Placement(TorchFunctionMode):
             and (index.dim() > 0 or index.dtype == torch.bool)
         )
 
-    def _note(self, lines: list[str]) -> None:
+    def note(self, lines: list[str]) -> None:
         place = asked_at()
         if not place.startswith(_UNKNOWN_PLACE) and place not in lines:
             lines.append(place)
@@ -235,7 +236,21 @@ class _Operators(Observer):
             noted = f"{name} at {self._placement.line()}"
             if noted not in self._placement.unrepeated:
                 self._placement.unrepeated.append(noted)
+        if func is torch.ops.aten._local_scalar_dense.default and _has_capturable_form():
+            self._placement.note(self._placement.of_cpu)
         return func(*args, **kwargs)
+
+
+def _has_capturable_form() -> bool:
+    """Return True within an update of torch's own optimizers that reads nothing if it is made `capturable`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_of_an_optimizer(frame):
+        frame = frame.f_back
+    while frame is not None and _is_of_an_optimizer(frame):
+        if "capturable" in frame.f_code.co_varnames:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _caller() -> FrameType:

@@ -167,19 +167,26 @@ def test_a_frozen_learning_rate_is_another_training(project: Path) -> None:
     assert "-> what changes from step to step did not reach the capture (a learning rate that is a Python" in given
 
 
-def test_what_a_gpu_would_refuse_is_foreseen_with_its_line(project: Path) -> None:
+@pytest.mark.parametrize(
+    "after",
+    [
+        "loss = loss * model.table.to(here)[0]",
+        "model.table = model.table.to(here); loss = loss * model.table[0]",  # undone with the warm-up
+    ],
+)
+def test_what_a_gpu_would_refuse_is_foreseen_with_its_line(after: str, project: Path) -> None:
     """Without a GPU the step is recorded: a copy from the host, which no CUDA graph takes, is none there."""
     written(
         project,
         before='here = "cuda" if torch.cuda.is_available() else "cpu"; model.to(here); '
-        "table = torch.linspace(0.9, 1, 4)",
-        after="loss = loss * table.to(here)[0]",
+        "model.table = torch.linspace(0.9, 1, 4)",
+        after=after,
     )
     code, lines = tried(project)
     assert code == 0
     assert answers(lines)["on a GPU"].splitlines()[:2] == [
         "foreseen: is not captured there: it copies from the host to the device",
-        "train.py:17: loss = loss * table.to(here)[0]",
+        f"train.py:17: {after}",
     ]
 
 

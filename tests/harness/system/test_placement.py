@@ -59,7 +59,7 @@ def opened():
         loss = loss + output.cumsum(0).sum() + torch.arange(3, device=HERE).cumsum(0).sum()  # unrepeated
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        optimizer.step()  # of_cpu
 
     return step
 """
@@ -77,7 +77,7 @@ def test_lines_are_named_by_what_a_gpu_would_make_of_them(tmp_path: Path, monkey
                 step()
     del sys.modules["trainer"]
     lines = TRAINER.splitlines()
-    for kind in ("copies", "changes", "unknown", "unrepeated"):
+    for kind in ("copies", "changes", "unknown", "unrepeated", "of_cpu"):
         expected = [number for number, line in enumerate(lines, 1) if line.endswith(f"# {kind}")]
         found = [int(place.partition("trainer.py:")[2].split(",")[0]) for place in getattr(placement, kind)]
         assert sorted(found) == expected, kind
