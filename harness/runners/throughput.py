@@ -123,7 +123,10 @@ class TimedProcess:
             self.recorder.phase("watch launches")
         else:
             self.recorder.phase("census")
-        watched = {name: _watch_and_record(arm, watch=watch) for name, arm in self.arms.items()}
+        records = {name: arm.life.capture() for name, arm in self.arms.items()}
+        watched = {name: arm.watch_launches() if watch else Watched() for name, arm in self.arms.items()}
+        for name, arm in self.arms.items():  # after every watch, whose phase is another
+            arm.life.census(lambda _record, seen=watched[name]: (seen, None), records[name])
         observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
         candidate, baseline = arms_of(self.run)
         return TimingEvidence(
@@ -143,10 +146,3 @@ class TimedProcess:
             counter_sees_planted=counter.sees_planted if counter is not None else None,
             counter_failure=counter.failure if counter is not None else None,
         )
-
-
-def _watch_and_record(arm: TimedArm, *, watch: bool) -> Watched:
-    record = arm.life.capture()
-    watched = arm.watch_launches() if watch else Watched()
-    arm.life.census(lambda _record: (watched, None), record)
-    return watched

@@ -183,6 +183,20 @@ def test_swapped_arms_exchange_what_is_opened(tmp_path: Path) -> None:
     assert (capture["arm"], capture["captured"]) == ("captured", False)
 
 
+def test_the_watch_of_an_arm_is_no_part_of_a_census(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    phases = []
+    watch = timed_arm.TimedArm.watch_launches
+
+    def watched(arm: timed_arm.TimedArm) -> Watched:
+        phases.append(arm.life.recorder.current_phase)
+        return watch(arm)
+
+    monkeypatch.setattr(timed_arm.TimedArm, "watch_launches", watched)
+    arms = {name: PlannedArm(arm=Arm(capture="step"), system=SYSTEM) for name in ("captured", "plain")}
+    execute(make_run(arms=arms), tmp_path / "run")
+    assert phases == ["watch launches", "watch launches"]
+
+
 def test_phases_and_digests_frame_the_timed_part(tmp_path: Path) -> None:
     records = execute(make_run(), tmp_path / "run")
     phases = [record["name"] for record in records if record["record"] == "phase"]
