@@ -13,6 +13,7 @@ import gc
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -162,7 +163,7 @@ def _work(run: Run, directory: Path) -> None:
     if torch.cuda.is_available():  # a fork of this process could not use the device, once this one has
         os.environ["PYTHONPATH"] = child_path()
     else:
-        vars(child)["subprocess"] = SimpleNamespace(Popen=_OtherPart)
+        vars(child)["subprocess"] = SimpleNamespace(**{**vars(subprocess), "Popen": _OtherPart})
     with Recorder(directory) as recorder:
         try:
             importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
