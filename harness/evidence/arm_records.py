@@ -100,6 +100,7 @@ class ArmEnd(ArmRecord):
     operators: list[str] | None = None
     draws: Draws | None = None  # None: no step was watched, or recorded before they were
     sketches: dict[str, Sketch] | None = None  # of all floating-point state, by `category name`; None: not asked
+    replays: Count | None = None  # of graphs and recorded steps, that the harness saw; None: not watched
 
 
 class MicroBatches(ArmRecord):
@@ -223,6 +224,7 @@ class StepWatch(Record):
     fewest_operations: Count  # in a step
     most_operations: Count
     busiest_step: Count  # the first with the most
+    fewest_replayed: Count | None = None  # within a replay of a recorded step; None: recorded before it was watched
 
 
 class CaptureEvidence(ArmRecord):
@@ -245,7 +247,8 @@ class CaptureEvidence(ArmRecord):
     static_buffers: Count
     observed_steps: Count  # steps that the harness watched
     observed_graph_launches: Count | None  # cudaGraphLaunch calls seen in them (profiler)
-    observed_replayed_operations: Count | None  # traced: operations seen by a dispatch mode in them
+    # traced: operations seen by a dispatch mode in them, within replays; in older evidence, the step's others, too
+    observed_replayed_operations: Count | None
     device_work: DeviceWork | None = None  # None: the profiler did not watch replays
     every_step: StepWatch | None = None  # None: the series was not watched step by step
     # a sync planted after the watched steps; None: no profiler, or recorded before it was shown one

@@ -250,6 +250,14 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
             f"the claim is about {demanded}, and arm {arm} was replayed by {capture.mechanism}",
         )
     sheet.mechanism = capture.mechanism or demanded
+    seen = execution.end.replays if execution.end is not None else None
+    # code that calls the driver itself replays a graph unseen; a profile shows those launches
+    if seen is not None and capture.captured and seen < capture.replays and (seen or capture.mechanism == "traced"):
+        settle(
+            reasons.LAUNCHES_UNOBSERVED,
+            f"arm {arm} says that it replayed a capture {counted(capture.replays, 'time')}, and the harness saw "
+            f"{counted(seen, 'replay')}",
+        )
     return capture
 
 

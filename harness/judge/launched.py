@@ -214,4 +214,10 @@ def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
             f"a replay of {arm} is {number(usual)} operations, and its judged steps issued {watch.fewest_operations} "
             f"to {watch.most_operations} (step {watch.busiest_step})",
         )
+    if watch.fewest_replayed is not None and 2 * watch.fewest_replayed <= usual:
+        return Finding(
+            reasons.WORK_OUTSIDE_GRAPHS,
+            f"a replay of {arm} is {number(usual)} operations, and one of its judged steps replayed "
+            f"{watch.fewest_replayed}",
+        )
     return None

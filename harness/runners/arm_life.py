@@ -317,6 +317,7 @@ def arm_end(
         spoiled=watch.spoiled,
         updates=watch.updates,
         sketches=watch.end_sketches,
+        replays=attempts.replays,
     )
 
 

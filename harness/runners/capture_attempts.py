@@ -1,7 +1,7 @@
-"""Count the captures that begin in this process, and keep how those that fail end, and what they hold.
+"""Count the captures that begin in this process and their replays, and keep how captures fail and what they hold.
 
-What a system says of its captures is held against this count. `harness.runners.opening` opens every arm under a count
-of its own, and every record of an arm's end holds that count and the operators that were captured.
+What a system says of its captures is held against these counts. `harness.runners.opening` opens every arm under counts
+of its own, and every record of an arm's end holds them and the operators that were captured.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from harness.system.replay.traced import TracedStep
 _BEGINNINGS: tuple[tuple[Any, str], ...] = ((torch.cuda.CUDAGraph, "capture_begin"), (TracedStep, "record"))
 _COUNTING: list[CaptureAttempts] = []  # the last one counts: of the arm that is being opened, or that works
 _ENDINGS: tuple[tuple[Any, str], ...] = ((torch.cuda.CUDAGraph, "capture_end"),)
+_REPLAYS: tuple[tuple[Any, str], ...] = ((torch.cuda.CUDAGraph, "replay"), (TracedStep, "replay"))
 
 
 class CaptureAttempts:
     """Counts, within its block, captures that begin: of a CUDA graph by torch, by whichever library, or traced ones.
 
     Of several blocks that are open the innermost counts, or the one whose `working` was entered last. `errors` has a
-    sentence for each capture that an exception ended, whoever caught it, with the user's line.
+    sentence for each capture that an exception ended, whoever caught it, with the user's line. `replaying` is true
+    while a replay runs.
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.replays = 0
+        self.replaying = False
         self.errors: list[str] = []
         self.training: object = None  # the arm's
         self.operators: set[str] = set()
@@ -41,7 +44,11 @@ class CaptureAttempts:
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> Self:
-        for methods, watched in ((_BEGINNINGS, self._begun), (_ENDINGS, self._ended)):
+        for methods, watched in (
+            (_BEGINNINGS, self._begun),
+            (_ENDINGS, self._ended),
+            (_REPLAYS, self._replayed),
+        ):
             for owner, name in methods:
                 method = getattr(owner, name)
                 self._replaced.append((owner, name, method))
@@ -90,6 +97,18 @@ class CaptureAttempts:
             return end(*arguments, **keywords)
 
         return ended
+
+    def _replayed(self, replay: Callable[..., object]) -> Callable[..., object]:
+        def replayed(*arguments: object, **keywords: object) -> object:
+            if _COUNTING[-1] is not self:
+                return replay(*arguments, **keywords)
+            self.replays, self.replaying = self.replays + 1, True
+            try:
+                return replay(*arguments, **keywords)
+            finally:
+                self.replaying = False
+
+        return replayed
 
     def _watch(self, begun: object) -> None:
         """Collect the operators of what was recorded, or of a graph from now until its capture ends."""

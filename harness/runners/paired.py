@@ -179,6 +179,7 @@ def _watch_of_every_step(life: ArmLife) -> SeriesWatch | None:
         unwatched=shapes_of(life.run),
         captures=lambda: life.capture().captures,
         attempts=lambda: attempts.count,
+        replaying=lambda: attempts.replaying,
     )
 
 

@@ -24,9 +24,13 @@ Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
 
 @dataclass
 class _Seen:
-    """Of one step: operations that reached the dispatcher (None: it was not watched), syncs by detector."""
+    """Of one step: operations that reached the dispatcher (None: it was not watched), syncs by detector.
+
+    replayed: how many of the operations ran within a replay.
+    """
 
     operations: int | None
+    replayed: int
     syncs: dict[Detector, Syncs]
 
 
@@ -36,7 +40,7 @@ class SeriesWatch:
 
     captures: how often the arm has captured so far. A step that captures may wait and does more than a replay, so it is
     left out; so are the first `unwatched` steps, because a step is recorded under modes of its own.
-    attempts: how often torch began a capture, which costs nothing to ask.
+    attempts: how often torch began a capture, which costs nothing to ask; replaying: whether a replay runs now.
     """
 
     device: str
@@ -44,6 +48,7 @@ class SeriesWatch:
     unwatched: int
     captures: Callable[[], int]
     attempts: Callable[[], int] = lambda: 0
+    replaying: Callable[[], bool] = lambda: False
     _known_captures: int = 0
     _known_attempts: int = field(init=False)
     _fewest: int | None = None  # operations of a step so far
@@ -55,7 +60,7 @@ class SeriesWatch:
         self._warnings = SyncWarnings() if on_cuda else None
         self._waits = WaitingCalls() if on_cuda else None
         # an uncaptured step may be a compiled one, which a dispatch mode would turn into another program
-        self._mode = DispatchWatch(self.device) if self.captured else None
+        self._mode = DispatchWatch(self.device, replaying=self.replaying) if self.captured else None
 
     @contextmanager
     def step(self, index: int) -> Iterator[None]:
@@ -74,7 +79,8 @@ class SeriesWatch:
             syncs |= {"sync_debug_mode": warned, "waiting_calls": waited}
         if mode is not None:
             syncs["dispatch_mode"] = mode.seen
-        self._keep(index, _Seen(mode.operations if mode is not None else None, syncs))
+        counted = (None, 0) if mode is None else (mode.operations, mode.replayed)
+        self._keep(index, _Seen(*counted, syncs))
 
     def _keep(self, index: int, seen: _Seen) -> None:
         operations = seen.operations or 0
@@ -101,11 +107,12 @@ class SeriesWatch:
             fewest_operations=min(counts.values()),
             most_operations=counts[busiest],
             busiest_step=busiest,
+            fewest_replayed=min(seen.replayed for seen in self._steps.values()),
         )
 
     def last(self, steps: int) -> Watched:
-        """Return what the last so many watched steps did; the host's own copies of the batch are counted, too."""
-        counts = [seen.operations for _, seen in sorted(self._steps.items()) if seen.operations is not None][-steps:]
+        """Return how many operations the last so many watched steps replayed."""
+        counts = [seen.replayed for _, seen in sorted(self._steps.items()) if seen.operations is not None][-steps:]
         return Watched(steps=len(counts), operations=sum(counts)) if counts else Watched()
 
     def readings(self) -> list[DetectorReading]:

@@ -109,16 +109,17 @@ def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) ->
 class DispatchWatch(Observer):
     """Counts the ATen operations that reach the dispatcher, and those among them that make the host wait.
 
-    Its block may be entered again, and counts on; `restart` begins anew.
+    `replayed` counts those that come while `replaying()` is true. Its block may be entered again, and counts on;
+    `restart` begins anew.
     """
 
-    def __init__(self, device: str, *, stand_in: bool = False) -> None:
+    def __init__(self, device: str, *, stand_in: bool = False, replaying: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
-        self._device, self._stand_in = device, stand_in
+        self._device, self._stand_in, self._replaying = device, stand_in, replaying
         self.restart()
 
     def restart(self) -> None:
-        self.operations = 0
+        self.operations = self.replayed = 0
         self.seen: Syncs = Counter()
 
     def __torch_dispatch__(
@@ -126,6 +127,7 @@ class DispatchWatch(Observer):
     ) -> Any:
         kwargs = kwargs or {}
         self.operations += 1
+        self.replayed += self._replaying()
         if needs_value(func, args, kwargs, self._device):
             operation = func._schema.name.replace("::", ".")
             self.seen[Sync(of_current_stack(), operation)] += 1

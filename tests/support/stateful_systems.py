@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from harness.contract.schema import Arm, Workload
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import CaptureRecord, TrainingRun
+from harness.system.replay.traced import TracedStep
 from harness.system.step_function import StepFunction, StepFunctionSystem
 
 
@@ -224,38 +226,80 @@ class LazyAverage(Averages):
         super().after_update(built)
 
 
-class CapturesItself(LazyAverage):
+class CapturesItself(Averages):
     """Makes its capture, the average that comes with the first step, and a buffer of the capture's own."""
 
     forgets = False
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.more["replayed"] = False
 
     def open(self, workload: Workload, arm: Arm, **rest: Any) -> TrainingRun:  # type: ignore[override]
         return StepFunctionSystem.open(self, workload, arm, **rest)
 
     def build(self, workload: Workload, arm: Arm) -> Any:
         step, batch, named = super().build(workload, arm)
-        built, static, steps = self.built, dict[str, Tensor](), list[int]()
+        built, static, recorded, replays = self.built, dict[str, Tensor](), list[TracedStep](), list[int]()
         requested = arm.capture == "step"
 
         def own(given: dict[str, Tensor]) -> Tensor:
-            if requested:
-                for name, tensor in given.items():
-                    static.setdefault(name, tensor.clone()).copy_(tensor)
-            steps.append(1)
-            built.more["replayed"] = requested and len(steps) > 1
-            loss: Tensor = step(given)
-            return loss
+            if "average" not in built.more:
+                Averages.prepare(self, built, arm)
+            if not requested:
+                loss: Tensor = step(given)
+                return loss
+            for name, tensor in given.items():
+                static.setdefault(name, tensor.clone()).copy_(tensor)
+            if not recorded:
+                built.more["replayed"] = True
+                recorded.append(TracedStep(lambda: step(static), dict, roots=[step]))
+                recorded[0].record()
+            replays.append(1)
+            return self.replay(recorded[0], lambda: step(static), len(replays))
 
         def captured() -> CaptureRecord:
             mechanism: Any = "traced" if requested else None
-            replays, ours = (len(steps), 1) if requested else (0, 0)
-            return CaptureRecord(mechanism, requested, requested, None, ours, 0, replays, 0, recorded_operations=9)
+            operations = sum(each.operations for each in recorded)
+            ours = (len(recorded), 0, len(replays))
+            places = {name: tensor.data_ptr() for name, tensor in static.items()}
+            seen = {"fake_pass_clean": True, "static_buffers": places, "captured_addresses": places}
+            counts: Any = (*ours, 0, operations)
+            return CaptureRecord(mechanism, requested, bool(recorded), None, *counts, **seen)
 
         return StepFunction(own, batch, named, captured=captured)
+
+    def replay(self, recorded: TracedStep, eager: Callable[[], Tensor], number: int) -> Tensor:
+        """Return the loss of the replay of that number."""
+        return recorded.replay()
 
     def after_update(self, built: Built) -> None:
         if not (self.forgets and built.more["replayed"]):
             super().after_update(built)
+
+
+class SaysItReplays(CapturesItself):
+    """Runs eagerly each time that it says it replays."""
+
+    def replay(self, recorded: TracedStep, eager: Callable[[], Tensor], number: int) -> Tensor:
+        return eager()
+
+
+class ReplaysADecoy(CapturesItself):
+    """Replays a recording of nothing that trains, and runs eagerly."""
+
+    def replay(self, recorded: TracedStep, eager: Callable[[], Tensor], number: int) -> Tensor:
+        self.decoy = getattr(self, "decoy", None) or TracedStep(torch.ones(3).sum, dict)
+        self.decoy.replay()
+        return eager()
+
+
+class ReplaysWhileProfiled(CapturesItself):
+    """Replays the first and the last steps, which a GPU's profiler sees, and runs eagerly between with a decoy."""
+
+    def replay(self, recorded: TracedStep, eager: Callable[[], Tensor], number: int) -> Tensor:
+        if number not in (5, 6):
+            return recorded.replay()
+        return ReplaysADecoy.replay(self, recorded, eager, number)  # type: ignore[arg-type]
 
 
 class ForgetsItsLazyAverage(CapturesItself):

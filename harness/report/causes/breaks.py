@@ -183,8 +183,8 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "repeat it on a machine whose clock nobody sets meanwhile",
     ),
     "launches_unobserved": (
-        "The profiler cannot be used on this machine.",
-        "repeat it where the profiler sees graph launches",
+        "The profiler cannot be used on this machine, or the step only says that it replays a capture.",
+        "repeat it where the profiler sees graph launches; replay by `torch.cuda.CUDAGraph`, or `TracedStep` on a CPU",
     ),
     "counter_blind": (
         "Another subscriber to CUPTI took the callbacks away from the counter.",

@@ -158,7 +158,7 @@ class TracedStep:
         """Execute the recorded operators once; the 0-d loss in storage of its own."""
         if self._recorded is None:
             self.record()
-            return self.replay()
+        assert self._recorded is not None
         self.buffers.check()
         loss, *outputs = self._recorded()
         self.outputs = dict(zip(self._output_names, outputs, strict=True))

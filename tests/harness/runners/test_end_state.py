@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import stateful_systems
@@ -45,6 +46,30 @@ def test_what_comes_with_the_first_step_of_a_capture_of_its_own_is_compared(
     verdict = verdict_on(name_of(system), tmp_path)
     assert verdict.reason == reason, verdict.message
     assert "average" in verdict.message or reason == "held"
+
+
+CAPTURES: dict[str, Any] = {
+    **{name: CLAIM[name] for name in ("id", "title", "why", "if_fails", "judged_on", "candidate")},
+    "kind": "capture",
+    "outside_share_at_most": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("system", "same", "captured"),
+    [
+        (stateful_systems.SaysItReplays, "launches_unobserved", "launches_unobserved"),
+        (stateful_systems.ReplaysADecoy, "held", "launches_differ"),
+        (stateful_systems.ReplaysWhileProfiled, "held", "work_outside_graphs"),
+    ],
+)
+def test_a_capture_counts_as_far_as_its_replays_are_seen(
+    system: type[Stateful], same: str, captured: str, tmp_path: Path
+) -> None:
+    """Whatever the record says: it says the same in all of them."""
+    assert verdict_on(name_of(system), tmp_path / "same").reason == same
+    verdict = judged(name_of(system), tmp_path / "captured", CAPTURES)
+    assert verdict.reason == captured, verdict.message
 
 
 @pytest.mark.parametrize(
