@@ -15,6 +15,7 @@ import torch
 
 from harness.runners import rank_seat
 from harness.runners.device_work import PLANTED, STEP, busy_seconds, launches_in, sees_sync, without_planted
+from harness.system.replay.outside_step import not_of_the_step
 
 
 @dataclass
@@ -56,8 +57,10 @@ def graph_launches(
 
 
 def planted_sync(device: str) -> None:
-    """A value read on the host, for a detector to see."""
-    torch.ones(2, device=device).sum().item()
+    """A value read on the host, for a detector to see. Made outside of the watch, it is the device's on a CPU, too."""
+    with not_of_the_step():
+        value = torch.ones(2, device=device)
+    value.sum().item()
 
 
 def prime_profiler() -> None:

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -25,8 +26,10 @@ from torch._subclasses.fake_tensor import (
 from harness.runners.device_work import PLANTED, WAITS
 from harness.runners.profiling import planted_sync, profiler, raw_events
 from harness.runners.raised import message_of
+from harness.system.replay.cpu_checks import as_on_a_device
 from harness.system.replay.fake_step import on_fake_tensors
 from harness.system.replay.frames import Place, innermost, of_current_stack, of_traceback
+from harness.system.replay.host_made import HostMade
 from harness.system.replay.inside_operator import executed
 from harness.system.replay.observer import Observer
 from harness.system.replay.outside_step import OUTSIDE, is_of_the_step
@@ -116,6 +119,7 @@ class DispatchWatch(Observer):
     def __init__(self, device: str, *, stand_in: bool = False, replaying: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
         self._device, self._stand_in, self._replaying = device, stand_in, replaying
+        self.host = HostMade() if device == "cpu" else None
         self.restart()
 
     def restart(self) -> None:
@@ -128,15 +132,24 @@ class DispatchWatch(Observer):
         kwargs = kwargs or {}
         self.operations += 1
         self.replayed += self._replaying()
-        if needs_value(func, args, kwargs, self._device):
+        if needs_value(func, args, kwargs, self._device) and not (self.host and self.host.alone(func, args, kwargs)):
             operation = func._schema.name.replace("::", ".")
             self.seen[Sync(of_current_stack(), operation)] += 1
             if self._stand_in:
                 return _stand_in(func, args, kwargs)
         returned, needed = executed(func, args, kwargs)
+        if self.host is not None:
+            self.host.note(func, args, kwargs, returned)
         for inner in needed:
             self.seen[Sync(of_current_stack(), f"{func._schema.name.replace('::', '.')}, by {inner} within")] += 1
         return returned
+
+    def read(self, tensor: Tensor, called: str) -> Tensor:
+        """Count a read of what the device has; for a fake tensor return what stands in for its value."""
+        if self.host is None or self.host.has(tensor):
+            return tensor
+        self.seen[Sync(of_current_stack(), called)] += 1
+        return torch.ones(tensor.shape, dtype=tensor.dtype) if self._stand_in else tensor
 
 
 def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -170,11 +183,8 @@ def _drawn(chances: Tensor, num_samples: int, *_args: Any, **_kwargs: Any) -> Te
 
 
 def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
-    """Really execute under a dispatch mode. Sees backward functions too; not other libraries, nor replays.
-
-    On a CPU `.tolist()` and `.numpy()` read memory without an operator; the fake pass sees them there.
-    """
-    with DispatchWatch(device) as mode:
+    """Really execute under a dispatch mode. Sees backward functions too; not other libraries, nor replays."""
+    with DispatchWatch(device) as mode, as_on_a_device() if device == "cpu" else nullcontext():
         execute()
     return Syncs(mode.seen)
 
@@ -187,7 +197,7 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
     by one less than it). Raises `FakePassError` where it fails before any. The caller undoes what fake tensors were
     left behind.
     """
-    with on_fake_tensors() as fake, DispatchWatch(device, stand_in=True) as mode:
+    with on_fake_tensors() as fake, DispatchWatch(device, stand_in=True) as mode, as_on_a_device():
         try:
             execute()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:

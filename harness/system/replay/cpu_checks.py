@@ -1,22 +1,33 @@
-"""What torch looks up on a CPU and never on a GPU, so that a CPU, which stands in for one, need not wait for it."""
+"""Execute a step on a CPU as a device would: only what waits on the device waits here.
+
+A dispatch mode that watches the step may have `host`, the memory that it knows as the host's, and `read`, which is
+called where a tensor is read without an operator and returns what the host reads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from harness.system.replay.as_written import as_written
 
+READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__format__, Tensor.__repr__}
 
-class WithoutCpuChecks(TorchFunctionMode):
-    """Within its block `one_hot` with a number of classes reads no value on the host, as on a GPU.
 
-    On a CPU torch reads the least and the greatest class first, to check them.
+class OnADevice(TorchFunctionMode):
+    """Within its block the dispatch modes that are active see what they would see of a device.
+
+    `one_hot` with a number of classes reads no value; on a CPU torch reads the least and the greatest class first, to
+    check them. What reads memory of the CPU without an operator is a read. What is moved to a device is the device's.
+    Counters that an optimizer of torch keeps on the host are the host's.
     """
 
     def __torch_function__(
@@ -29,20 +40,36 @@ class WithoutCpuChecks(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.nn.functional.one_hot:
             return _one_hot(*args, **kwargs)
+        if func in READS:
+            return _read(func, *args, **kwargs)
+        places = (*args[1:], *kwargs.values())
+        if func is Tensor.to and any(isinstance(each, str | torch.device | Tensor) for each in places):
+            return _moved(func, *args, **kwargs)
         return func(*args, **kwargs)
+
+    def __enter__(self) -> Self:
+        self._hook = register_optimizer_step_pre_hook(_know_counters)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._hook.remove()
 
 
 @contextmanager
 def as_on_a_device() -> Iterator[None]:
-    """Execute a step so that a dispatch mode on a CPU sees what it would see of a device; without a mode do nothing.
+    """Execute a step so that a dispatch mode on a CPU sees what it would see of a device.
 
-    A function mode is called at every operation and at every attribute of a tensor that is read. torch.compile would
-    trace through it, and compile anew.
+    Nothing changes without a mode, and within such a block. A function mode is called at every
+    operation and at every attribute of a tensor that is read. torch.compile would trace through it,
+    and compile anew.
     """
-    if not torch._C._len_torch_dispatch_stack():
+    on_a_device = any(isinstance(mode, OnADevice) for mode in _get_current_function_mode_stack())
+    if on_a_device or not torch._C._len_torch_dispatch_stack():
         yield
         return
-    with as_written(), WithoutCpuChecks():
+    with as_written(), OnADevice():
         yield
 
 
@@ -50,3 +77,45 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     if num_classes < 0:  # as many as the greatest one says: a GPU waits for it, too
         return torch.nn.functional.one_hot(tensor, num_classes)
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
+
+
+def _read(func: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    hosts = _hosts()
+    if not hosts or all(host.has(tensor) for host in hosts):
+        return func(tensor, *args, **kwargs)
+    for mode in reversed(_get_current_dispatch_mode_stack()):
+        if hasattr(mode, "read"):
+            tensor = mode.read(tensor, f"Tensor.{func.__name__}")
+    tensor = tensor.clone()  # what comes from a device is a copy
+    for host in hosts:
+        host.add(tensor)
+    return func(tensor, *args, **kwargs)
+
+
+def _moved(func: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """On a device it is a copy: what the host has of it stays the host's."""
+    hosts = _hosts()
+    returned: Tensor = func(tensor, *args, **kwargs)
+    if not any(host.has(tensor) for host in hosts):
+        return returned
+    returned = returned.clone() if returned is tensor else returned
+    for host in hosts:
+        host.remove(returned)
+    return returned
+
+
+def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+    """Steps taken, and what else is a single number, lie on the host unless a fused or captured update reads them."""
+    for group in optimizer.param_groups:
+        if group.get("capturable") or group.get("fused"):
+            continue
+        for parameter in group["params"]:
+            for value in optimizer.state.get(parameter, {}).values():
+                if isinstance(value, Tensor) and value.dim() == 0:
+                    for host in _hosts():
+                        if not host.recorded:
+                            host.add(value)
+
+
+def _hosts() -> list[Any]:
+    return [mode.host for mode in _get_current_dispatch_mode_stack() if getattr(mode, "host", None) is not None]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -25,16 +26,23 @@ from torch.utils import _pytree
 from harness.system.error_text import named
 from harness.system.replay.as_written import as_written
 from harness.system.replay.fake_leftovers import note_mode
+from harness.system.replay.host_made import HostMade
 from harness.system.replay.inside_operator import is_of_torch
+from harness.system.replay.stand_ins import standing_in
 from harness.system.users_code import own_frame_of_stack
 
 
 class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """unseen: the operators, none of torch's own, that were executed on zeros; refusal: where, and why torch
-    refused, the first one."""
+    """What numbers in the code alone make (`host`) is executed as it is, with values.
+
+    unseen: the operators, none of torch's own, that were executed on zeros; refusal: where, and why torch
+    refused, the first one.
+    """
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
+        self.host = HostMade()
+        self._within = False
         self.unseen: list[str] = []
         self.refusal = ""
 
@@ -45,14 +53,29 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] = {},
     ) -> object:
+        if not self._within and isinstance(func, OpOverload):
+            if self.host.alone(func, args, kwargs):
+                returned = func(*args, **kwargs)
+                self.host.note(func, args, kwargs, returned)
+                return returned
+            self.host.note(func, args, kwargs, None)
         if _reads_what_it_draws_from(func, *args, **kwargs):
             raise DataDependentOutputException(func)
+        outer, self._within = self._within, True  # what torch's own form of an operator calls is of the device
         try:
             return super().dispatch(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             raise
         except RuntimeError as error:
             return self._on_zeros(func, args, kwargs, error)
+        finally:
+            self._within = outer
+
+    def read(self, tensor: Tensor, called: str) -> Tensor:
+        """Raise `DataDependentOutputException` for a tensor that the device has."""
+        if not self.host.has(tensor):
+            raise DataDependentOutputException(called)  # type: ignore[arg-type]
+        return tensor
 
     def _on_zeros(self, func: Any, args: Sequence[object], kwargs: Mapping[str, object], error: RuntimeError) -> object:
         """Raises `error` where the kernel refuses, too: it is the step's own, or this needs values."""
@@ -77,7 +100,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 @contextmanager
 def on_fake_tensors() -> Iterator[FakeStepMode]:
     """Execute a block on fake tensors. Compiled code runs as written: it would write to memory that is not there."""
-    with as_written(), FakeStepMode() as mode:
+    with as_written(), standing_in((FakeTensor,), "tolist", Tensor.tolist), FakeStepMode() as mode:
         note_mode(mode)
         yield mode
 

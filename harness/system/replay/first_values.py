@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from harness.system.replay.inside_operator import tensors_in
+from harness.system.replay.host_made import tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.replay.writing import writing_to
 from harness.system.shards import local

@@ -6,7 +6,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,11 +15,12 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
+from harness.system.replay.cpu_checks import READS
+from harness.system.replay.host_made import tensors_in
 from harness.system.replay.observer import Observer
 
 # what their operators wait for is known by name and tag
 _OF_TORCH = {"aten", "prims", "c10d", "_c10d_functional", "quantized", "mkldnn", "inductor"}
-_READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__}
 _UNTAGGED = {torch.ops.aten.is_nonzero.default, torch.ops.aten.multinomial.default}
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
@@ -79,7 +80,7 @@ class _Read(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _READS or (func is Tensor.to and any(map(_is_host, (*args[1:], *kwargs.values())))):
+        if func in READS or (func is Tensor.to and any(map(_is_host, (*args[1:], *kwargs.values())))):
             self._needed.append(f"Tensor.{func.__name__}")
         return func(*args, **kwargs)
 
@@ -87,12 +88,3 @@ class _Read(TorchFunctionMode):
 def _is_host(value: object) -> bool:
     """Of a name or a device alone: to print a tensor would read it."""
     return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cpu"
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Of an operator's arguments, also within lists."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from tensors_in(each)

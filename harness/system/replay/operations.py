@@ -18,20 +18,20 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from harness.system.replay.inside_operator import executed, tensors_in
+from harness.system.replay.host_made import LIFT, HostMade, tensors_in
+from harness.system.replay.inside_operator import executed
 from harness.system.replay.observer import Observer
 from harness.system.replay.operators import drawn_by, operator_name
 
-_LIFT, _COPY = torch.ops.aten.lift_fresh.default, torch.ops.aten.clone.default
+_COPY = torch.ops.aten.clone.default
 _VIEW = torch.ops.aten.as_strided.default
 
 
 @dataclass(frozen=True)
 class _Result:
-    """A tensor that an operation gives: its place among all results. constant: numbers in the code alone made it."""
+    """A tensor that an operation gives: its place among all results."""
 
     place: int
-    constant: bool
 
 
 @dataclass
@@ -104,6 +104,7 @@ class _Recording(Observer):
         super().__init__()
         self.operations: list[_Operation] = []
         self.places, self.draws = 0, list[str]()
+        self.host = HostMade(recorded=True)
         self._results: Any = WeakTensorKeyDictionary()
         self._memory = _Memory()
 
@@ -113,13 +114,12 @@ class _Recording(Observer):
         kwargs = kwargs or {}
         given = list(tensors_in([*args, *kwargs.values()]))
         self._find_shared(given)
-        known = [self._results.get(tensor) for tensor in given]
-        drawn = torch.Tag.nondeterministic_seeded in func.tags
         # of numbers in the code alone: without a tensor too, as `arange` is, but no random one
-        constant = func is _LIFT or (not drawn and all(each is not None and each.constant for each in known))
+        drawn = torch.Tag.nondeterministic_seeded in func.tags
+        constant = not drawn and self.host.alone(func, args, kwargs)
         if torch.Tag.data_dependent_output in func.tags and not constant:
             raise RuntimeError(f"{func} gives the host a value of the step")
-        called = _COPY if func is _LIFT else func  # what the code made of numbers is made anew by each repetition
+        called = _COPY if func is LIFT else func  # what the code made of numbers is made anew by each repetition
         arguments, keywords = [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}
         writes = torch.is_inference_mode_enabled() and called._schema.is_mutable
         operation = _Operation(called, arguments, keywords, [], [], torch.is_grad_enabled(), of_inference=writes)
@@ -129,18 +129,25 @@ class _Recording(Observer):
         self.operations.append(operation)
         if (name := drawn_by(func, args, kwargs, returned)) is not None:
             self.draws.append(name)
+        self.host.note(func, args, kwargs, returned)
         for index, tensor in enumerate(returned if isinstance(returned, tuple | list) else [returned]):
             if not isinstance(tensor, Tensor):
                 continue
             if not any(tensor is each for each in given):
                 operation.results.append((index, self.places))
-                self._keep(tensor, constant=constant)
-            elif not constant and tensor in self._results:  # changed in place, by more than numbers in the code
-                self._results[tensor] = _Result(self._results[tensor].place, constant=False)
+                self._keep(tensor)
+            if drawn:
+                self.host.remove(tensor)
         return returned
 
-    def _keep(self, tensor: Tensor, *, constant: bool) -> None:
-        self._results[tensor] = _Result(self.places, constant)
+    def read(self, tensor: Tensor, called: str) -> Tensor:
+        """Raise RuntimeError for a tensor that the recording computes, or that was there before."""
+        if not self.host.has(tensor):
+            raise RuntimeError(f"{called} gives the host a value of the step")
+        return tensor
+
+    def _keep(self, tensor: Tensor) -> None:
+        self._results[tensor] = _Result(self.places)
         self._memory.computed(tensor, self.places)
         self.places += 1
 
@@ -156,9 +163,9 @@ class _Recording(Observer):
             if dtype != tensor.dtype:
                 raise RuntimeError("a value of the step is seen as another type by no operation")
             shape = [list(tensor.shape), list(tensor.stride()), tensor.storage_offset()]
-            view = [_Result(number, constant=False), *shape]
+            view = [_Result(number), *shape]
             self.operations.append(_Operation(_VIEW, view, {}, [(0, self.places)], [], torch.is_grad_enabled()))
-            self._keep(tensor, constant=False)
+            self._keep(tensor)
 
     def known(self, value: Any) -> Any:
         """`value` with a `_Result` for each tensor in it that the recording computes."""

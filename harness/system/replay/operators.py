@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from harness.system.replay.inside_operator import tensors_in
+from harness.system.replay.host_made import tensors_in
 from harness.system.replay.observer import Observer
 
 # Operators that move or make memory and round nothing: a capture copies its batch, and a plain step need not.

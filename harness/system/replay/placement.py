@@ -22,7 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from harness.system.replay.frames import asked_at
-from harness.system.replay.inside_operator import tensors_in
+from harness.system.replay.host_made import tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.replay.stand_ins import standing_in
 from harness.system.replay.unrepeated import unrepeated

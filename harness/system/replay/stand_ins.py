@@ -9,7 +9,7 @@ from typing import Any
 
 
 @contextmanager
-def standing_in(modules: Sequence[ModuleType], name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
+def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
     """Within its block each module has `stand_in` under that name."""
     before = [getattr(module, name) for module in modules]
     try:

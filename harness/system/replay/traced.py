@@ -1,9 +1,11 @@
 """Record a whole training step as ATen operators, and replay it bit for bit, without CUDA.
 
-Order (each execution is undone before the next): the fake pass, in which a host sync fails; one real execution
-that lets lazy optimizer state come to be, if the fake pass saw any; recording (`operations`), which executes the
-step. A replay runs the recorded operators on the same tensors. This is not a CUDA graph: it shows
-what would break a capture, and nothing about speed, memory or loading.
+Order (each execution is undone before the next): the fake pass, in which a host sync fails; real
+executions that let lazy state come to be, if the fake pass saw any or waited; in the latter case
+the fake pass again, since what the first step alone does is done in the warm-up of a CUDA graph;
+recording (`operations`), which executes the step. A replay runs the recorded operators on the same
+tensors. This is not a CUDA graph: it shows what would break a capture, and nothing about speed,
+memory or loading.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -25,7 +27,7 @@ from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.as_captured import as_captured
 from harness.system.replay.as_written import as_written
-from harness.system.replay.cpu_checks import WithoutCpuChecks
+from harness.system.replay.cpu_checks import OnADevice
 from harness.system.replay.fake_leftovers import no_fake_tensors_left
 from harness.system.replay.fake_step import on_fake_tensors
 from harness.system.replay.first_values import FirstValues
@@ -100,10 +102,16 @@ class TracedStep:
         """Fake pass, then recording. Raises `HostSyncError` or `NotTraceableError`; the state is then as before."""
         self._require_whole()
         self.fake_pass_clean = False
-        created_state = self._created_in_fake_pass()
+        try:
+            if self._created_in_fake_pass():
+                self._create_state()
+        except HostSyncError as waits:
+            try:
+                self._create_state()
+            except Exception as error:
+                raise waits from error
+            self._created_in_fake_pass()
         self.fake_pass_clean = None if self.unseen_operators else True
-        if created_state:
-            self._create_state()
         try:
             recorded = self._execute_and_undo(lambda: record(self._body_and_outputs))
         except RuntimeError as error:
@@ -158,9 +166,8 @@ class TracedStep:
         """Execute the recorded operators once; the 0-d loss in storage of its own."""
         if self._recorded is None:
             self.record()
-        assert self._recorded is not None
         self.buffers.check()
-        loss, *outputs = self._recorded()
+        loss, *outputs = cast("Operations", self._recorded)()
         self.outputs = dict(zip(self._output_names, outputs, strict=True))
         if self._kept is not None:
             self._kept.bind(self.outputs)
@@ -170,7 +177,7 @@ class TracedStep:
     def _body_and_outputs(self) -> list[Tensor]:
         kept, changes = KeptTensors(self._roots), HostChanges(self._roots, of_device=False)
         with (
-            WithoutCpuChecks(),
+            OnADevice(),
             as_written() as self.as_written,
             as_captured() as self.asked_whether_captured,
             noted_generator_states() as states_set,
@@ -232,7 +239,7 @@ def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> FakePas
     """
     with StateGuard(state, roots) as guard:
         try:
-            with on_fake_tensors() as mode, WithoutCpuChecks(), as_captured():
+            with on_fake_tensors() as mode, OnADevice(), as_captured():
                 body()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise HostSyncError(str(error.func), *of_traceback(error.__traceback__), called_at(error)) from error

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from harness.system.replay.frames import Place, of_current_stack
+from harness.system.replay.host_made import HostMade
 from harness.system.replay.observer import Observer
 
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -22,17 +23,21 @@ class Waits(Observer):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self._device = device
+        self._device, self.host = device, HostMade()
         self.seen: Counter[Place] = Counter()
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if not _READS.isdisjoint(func.tags) and any(
-            isinstance(value, Tensor) and value.device.type == self._device.type for value in args
+            isinstance(value, Tensor) and value.device.type == self._device.type and not self.host.has(value)
+            for value in args
         ):
             self.seen[of_current_stack()] += 1
-        return func(*args, **(kwargs or {}))
+        returned = func(*args, **(kwargs or {}))
+        if self._device.type == "cpu":
+            self.host.note(func, args, kwargs or {}, returned)
+        return returned
 
     def sentence(self) -> str:
         """`; its steps read values on the host at FILE:LINE (N times), …`; empty where none was seen."""

@@ -219,8 +219,10 @@ def test_raw_events_are_counted_as_those_with_stacks_are() -> None:
 
 
 def test_what_the_harness_does_between_steps_is_no_wait_of_the_step() -> None:
+    value = torch.ones(3)
+
     def waits() -> None:
-        torch.ones(3).sum().item()
+        value.sum().item()
 
     names = ["aten::_local_scalar_dense"]
     with profiler(stacks=True) as profile, torch.profiler.record_function(_WINDOW):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,9 +13,9 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from harness.contract.schema import Arm, Workload
-from harness.runners.sync_detectors import DispatchWatch, by_dispatch_mode
-from harness.system.replay.cpu_checks import WithoutCpuChecks
-from harness.system.replay.traced import HostSyncError, TracedStep
+from harness.runners.sync_detectors import DispatchWatch, by_dispatch_mode, by_fake_pass
+from harness.system.replay.cpu_checks import OnADevice
+from harness.system.replay.traced import HostSyncError, NotTraceableError, TracedStep
 from harness.system.step_function import StepFunctionSystem
 
 WORKLOAD = Workload(model="any", batch_size=1, seq_len=1, steps=4)
@@ -55,8 +57,7 @@ def test_what_a_watch_counts_is_what_a_gpu_would_do() -> None:
     system = Looking()
     with system.open(WORKLOAD, Arm()) as run:
         assert not by_dispatch_mode(lambda: run.step(0), "cpu")
-    assert system.seen == [([WithoutCpuChecks], [DispatchWatch])]
-    assert by_dispatch_mode(lambda: nn.functional.one_hot(torch.arange(4), 4), "cpu").total() > 0
+    assert system.seen == [([OnADevice], [DispatchWatch])]
 
 
 @pytest.mark.parametrize("classes", [4, -1])
@@ -71,3 +72,88 @@ def test_whoever_records_a_step_records_it_as_on_a_gpu(classes: int) -> None:
     traced.record()
     marked.fill_(0)
     assert traced.replay().item() == 4.0
+
+
+def written(values: Tensor) -> Tensor:
+    """A tensor of the host's, of which a view gets a value of the device."""
+    total = torch.zeros(3)
+    total[1:].copy_(values[1:])
+    return total
+
+
+WAITS: dict[str, Callable[[Tensor], object]] = {
+    "item": lambda x: x.sum().item(),
+    "float": lambda x: float(x[0]),
+    "bool": lambda x: bool((x > 0).all()),
+    "format": lambda x: f"{x.mean():.2f}",
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.numpy(),
+    "array": np.asarray,
+    "cpu": lambda x: x.cpu(),
+    "cpu, and then as often as one likes": lambda x: [y for y in [x.cpu()] for _ in (y.numpy(), y.sum().item())],
+    "a shape": lambda x: x[x > 0],
+    "constants that met a value": lambda x: (torch.arange(3) + x).tolist(),
+    "constants that were written to": lambda x: written(x).tolist(),
+    "constants that were moved to the device": lambda x: torch.arange(3).to(x.device).tolist(),
+}
+DOES_NOT_WAIT: dict[str, Callable[[Tensor], object]] = {
+    "constants": lambda x: torch.arange(1, x.dim() + 1).tolist(),
+    "computed constants": lambda x: (torch.tensor([1.0, 3.0]).cumsum(0) * x.dim())[1].item(),
+    "a shape of constants": lambda x: torch.arange(len(x))[torch.arange(3) > 0].numpy(),
+    "constants of which a copy was moved": lambda x: [y.tolist() for y in [torch.arange(3)] for _ in [y.to(x.device)]],
+    "values that stay": lambda x: written(x) + torch.arange(3),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_what_a_device_would_have_made_waits(name: str) -> None:
+    values = torch.tensor([1.0, 2.0, 3.0])
+    read = WAITS[name]
+    assert by_dispatch_mode(lambda: read(values), "cpu").total() == 1
+    assert by_fake_pass(lambda: read(values), "cpu").total() == 1
+    with pytest.raises(HostSyncError):
+        TracedStep(lambda: (read(values), values.mul_(1).sum())[1], lambda: {"values": values}).record()
+
+
+@pytest.mark.parametrize("name", DOES_NOT_WAIT)
+def test_what_depends_on_no_input_parameter_or_state_does_not_wait(name: str) -> None:
+    values = torch.tensor([1.0, 2.0, 3.0])
+    read = DOES_NOT_WAIT[name]
+    assert by_dispatch_mode(lambda: read(values), "cpu").total() == 0
+    assert by_fake_pass(lambda: read(values), "cpu").total() == 0
+    traced = TracedStep(lambda: (read(values), values.mul_(2).sum())[1], lambda: {"values": values})
+    assert [traced.replay().item() for _ in range(2)] == [12.0, 24.0]
+
+
+def test_a_number_that_is_drawn_does_not_wait_and_cannot_be_recorded() -> None:
+    values = torch.ones(3)
+    drawn = lambda: values.sum() if torch.rand(1).item() < 0.5 else values.mean()
+    assert by_fake_pass(drawn, "cpu").total() == 0
+    with pytest.raises(NotTraceableError, match="gives the host a value"):
+        TracedStep(drawn, lambda: {"values": values}).record()
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adam])
+def test_counters_of_an_optimizer_lie_on_the_host_and_cannot_be_recorded(optimizer: Any) -> None:
+    """As on a GPU: there torch does not wait for them, and captures no optimizer without `capturable`."""
+
+    class Trains(Looking):
+        def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+            model = nn.Linear(4, 1)
+            chosen = optimizer(model.parameters())
+
+            def step(batch: dict[str, Tensor]) -> Tensor:
+                chosen.zero_grad()
+                loss: Tensor = model(batch["x"]).square().mean()
+                loss.backward()  # type: ignore[no-untyped-call]
+                chosen.step()
+                return loss.detach()
+
+            return step, lambda index: {"x": torch.ones(8, 4) + index}, model
+
+    with Trains().open(WORKLOAD, Arm()) as run:
+        for index in range(2):
+            assert by_dispatch_mode(lambda at=index: run.step(at), "cpu").total() == 0
+    with Trains().open(WORKLOAD, Arm(capture="step")) as run:
+        run.step(0)
+        assert not run.capture_record().captured
