@@ -24,6 +24,7 @@ from harness.judge.guards import require_active_clip
 from harness.judge.rounded_gradients import require_most_compared
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
+from harness.numbers import counted
 
 _WHY_NONE = (
     "either it sets them to none at its end, and `zero_grad` at the beginning of a step would leave those of the last "
@@ -65,7 +66,11 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         bits=part.equality == "bitwise",
     )
     comparison.named_alike(group)
-    records = records_of(part, candidate)
+    records, left_out = records_of(part, candidate), ""
+    if part.baseline is not None and (skipped := _skipped_together(records, candidate, baseline)):
+        sheet.figure("skipped_together", len(skipped), "steps")
+        left_out = f"; both arms leave out the update of {counted(len(skipped), 'other compared step')}"
+        records = [record for record in records if record.step not in skipped]
     compared = list(compared_tensors(part, records, baseline)) if part.baseline is not None else []
     _note(part, records, compared, sheet)
 
@@ -86,7 +91,28 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     _require_clips(part, named, records, sheet)
     comparison.end(group)
     require_most_compared(compared, part.max_relative_difference if part.equality == "within" else None)
-    return comparison.held(_sentence(part, records, compared))
+    return comparison.held(_sentence(part, records, compared) + left_out)
+
+
+def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
+    """Return the steps whose update both arms leave out: their gradients overflowed under a loss scale that is found
+    by trying.
+
+    There is none unless counters of updates, where an arm has some, say so of each arm, most of the arm's steps
+    update, and the last compared step does. What an update makes of such gradients is no finite end.
+    """
+    overflowed = {
+        record.step
+        for record in records
+        if any(not math.isfinite(tensor.max_abs) for tensor in record.tensors)
+        and any(not math.isfinite(tensor.baseline_max_abs or 0.0) for tensor in record.tensors)
+    }
+    for arm in arms:
+        steps, updates = end_of(arm).steps_called, end_of(arm).updates
+        skipped = steps - max(updates) if updates else len(overflowed)
+        if skipped < len(overflowed) or 2 * skipped >= steps or records[-1].step in overflowed:
+            return set()
+    return overflowed
 
 
 def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:

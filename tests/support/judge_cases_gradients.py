@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from evidence_builders import arm, gradients, graphed, paired, reduction, verdict_of
+from evidence_builders import STEPS, arm, gradients, graphed, paired, reduction, verdict_of
 from judge_cases import Case
 
 from harness.evidence.arm_records import Gradients, GroupNorm
@@ -49,6 +49,24 @@ def all_steps(*tensors: Any, groups: Any = None) -> dict[str, Any]:
     """Both gradient records of these tensors and groups."""
     changes = {"tensors": list(tensors)} | ({} if groups is None else {"groups": groups})
     return {"gradients": [gradients(step, **changes) for step in (0, 5)]}
+
+
+def skipping(
+    steps: Sequence[int], updates: list[int] | None, *, alone: bool = False, theirs: list[int] | None = None
+) -> Verdict:
+    """Gradients that are not finite at these steps, and so many updates; alone: of the candidate."""
+    left_out = [
+        reduction(
+            name, max_abs=math.inf, max_abs_difference=math.nan, **({} if alone else {"baseline_max_abs": math.nan})
+        )
+        for name in "ab"
+    ]
+    records = [gradients(step, **({"tensors": left_out} if step in steps else {})) for step in (0, 5)]
+    baseline, candidate = arm("ungraphed"), graphed(gradients=records)
+    for each, counted in ((baseline, theirs or updates), (candidate, updates)):
+        assert each.end is not None
+        object.__setattr__(each, "end", each.end.model_copy(update={"updates": counted}))
+    return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
 
 
 def norm(before: float, after: float) -> list[GroupNorm]:
@@ -159,6 +177,13 @@ GRADIENT_CASES = [
     ),
     Case("NaN", "non_finite", lambda: matched(A, unlike(math.nan, max_abs=math.nan))),
     Case("NaN norm", "non_finite", lambda: matched(groups=norm(math.nan, math.nan))),
+    Case("both leave out the first update", "held", lambda: skipping([0], [STEPS - 1])),
+    Case("and count none", "held", lambda: skipping([0], None)),
+    Case("both update by what is not finite", "non_finite", lambda: skipping([0], [STEPS])),
+    Case("one updates by it", "non_finite", lambda: skipping([0], [STEPS - 1], theirs=[STEPS])),
+    Case("one leaves out an update", "non_finite", lambda: skipping([0], [STEPS - 1], alone=True)),
+    Case("both leave out the last update", "non_finite", lambda: skipping([5], [STEPS - 1])),
+    Case("both leave out half of all", "non_finite", lambda: skipping([0], [STEPS // 2])),
     Case(
         "other names",
         "unequal_start",
