@@ -95,8 +95,11 @@ def _look_up(table: dict[str, Kind], name: str) -> Kind:
     return table.get(name) or next(begins, Kind.OTHER)
 
 
+_UNTRAINED = ("training_effect.control", "floor.control")
+
+
 def control_arms(contract: Contract) -> set[str]:
     """Arms that stand in the contract as controls of a training effect, and as nothing else."""
     named = [named for claim in contract.claims for part in parts_of(claim) for named in part.arms().items()]
-    controls = {arm for field, arm in named if field.endswith("training_effect.control")}
-    return controls - {arm for field, arm in named if not field.endswith("training_effect.control")}
+    controls = {arm for field, arm in named if field.endswith(_UNTRAINED)}
+    return controls - {arm for field, arm in named if not field.endswith(_UNTRAINED)}

@@ -76,6 +76,7 @@ BY_REASON = {
         "a wider bound is right only where roundings are seen to explain it: say in `why` what shows that"
     ),
     "vacuous_training_effect": "too little to show anything: more steps (`--steps`), or a higher learning rate",
+    "trained_too_little": "too little to show anything: more steps (`--steps`), or a higher learning rate",
     "vacuous_parameters_unchanged": "the optimizer holds other tensors than the model, or its learning rate is 0",
     "vacuous_constant_loss": "the loss has to be computed from the batch",
     "vacuous_batches_repeat": (

@@ -18,6 +18,7 @@ from harness.first_contract.names import id_of, stem_of, yaml_text
 from harness.first_contract.step_source import GIVEN, StepSource
 
 STEPS = 43  # a prime: no period of a trainer's (accumulated batches, a log, a synchronization) ends with it
+BATCHES = 43  # that differ at least: a small set of data begins anew after them
 LONG = 10_000
 TOLERANCE = "1.0e-3"
 WHY_TOLERANCE = (
@@ -32,6 +33,9 @@ WHY_ENDS = (
     "The ends are compared, too, since averaged weights, running statistics and the last update are in no loss: a "
     f"hundredth of the plain step's way, less than half of what one of {STEPS} updates makes of it."
 )
+
+# a floor that asks for no number of a run: a learning rate of 1e-8 moves weights by some 1e-5 in as many steps
+FLOOR = "      floor: {control: untrained, moved: 1.0e-3, standard_errors: 5}\n"
 
 OUTSIDE_SHARE = 0.5
 WHY_OUTSIDE = (
@@ -50,8 +54,8 @@ LEFT_TO_THE_CAPTURE = (
     "The batch is rebound and not copied, a number that changes from step to step is frozen in the capture, or its "
     "warm-up was not undone."
 )
-TRAINS_OTHERWISE = "stale_batch, doubled_step, dropped_last_update, one_batch, nan_tail, no_steps"
-ROUNDS_OTHERWISE = "unsteady_loss, half_moved, statistics_updated_twice, one_batch, nan_tail, no_steps"
+TRAINS_OTHERWISE = "stale_batch, doubled_step, dropped_last_update, one_batch, barely_trained, nan_tail, no_steps"
+ROUNDS_OTHERWISE = "unsteady_loss, half_moved, statistics_updated_twice, one_batch, barely_trained, nan_tail, no_steps"
 FAULT_OF_TIMED = {"bitwise": "other_losses", "within": "stopped_training", "noise": "larger_losses"}
 
 Equality = Literal["bitwise", "within", "noise", "not_worse"]
@@ -257,6 +261,7 @@ class Draft:
 
     def _arms(self) -> list[tuple[str, str]]:
         arms, compiled = self._two_arms(), "capture: none, compile: true"
+        arms.append(("untrained", f"{self._arm('capture: none, trains: false')} # plain, and every update undone"))
         if self.equality == "within" or self._compares_compiled:
             nudged = self._arm("capture: none")
             arms.append(("nudged", f"{nudged} # plain; where a claim says `ends`, begun a rounding away"))
@@ -284,7 +289,7 @@ class Draft:
         bound = "" if equality == "noise" else f"    max_relative_difference: {TOLERANCE}\n"
         return (
             f"    equality: {equality}\n{bound}    guards:\n"
-            f"      steps: {self.steps}\n      distinct_batches: {self.steps}\n"
+            f"      steps: {self.steps}\n      distinct_batches: {min(self.steps, BATCHES)}\n{FLOOR}"
         )
 
     def _repeats(self) -> str:
@@ -296,7 +301,7 @@ class Draft:
             "Without this no other difference means anything. The bound is shown beside the bits.",
             "Weights or data come from a generator that the seed does not reach, or an operation adds in the order of "
             "arrival.",
-            "other_losses, one_batch, nan_tail, no_steps",
+            "other_losses, one_batch, barely_trained, nan_tail, no_steps",
         )
 
     def _captures(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from harness.contract.kinds.training import Bounded, Guarded, Guarding, Guards, TrainingEffect, TrajectoryMatch
+from harness.contract.kinds.training import Bounded, Floor, Guarded, Guarding, Guards, TrainingEffect, TrajectoryMatch
 from harness.evidence.digest_column import distinct
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
@@ -42,13 +42,15 @@ def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: R
     candidate = next(iter(executions.values()))
     _require_steps(guards, candidate, sheet)
     for name, execution in executions.items():
-        require_trained(name, execution)
+        require_trained(name, execution, zero_loss=guards.floor is not None)
     _require_distinct_batches(guards, candidate, sheet)
     if guards.clip_active_steps is not None:
         for name, execution in executions.items():
             require_active_clip(name, execution, guards.clip_active_steps, sheet)
     if guards.training_effect is not None:
         _require_training_effect(guards.training_effect, _of_the_beginning(part), candidate, run, sheet)
+    if guards.floor is not None:
+        _require_floor(guards.floor, candidate, executed(run, guards.floor.control), sheet)
 
 
 def _of_the_beginning(part: Guarding) -> Bounds:
@@ -62,8 +64,7 @@ def _of_the_beginning(part: Guarding) -> Bounds:
 
 def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
     """Return the untrained control where a guard names one, by its name in sentences."""
-    effect = guards.training_effect
-    return {} if effect is None else {f"control {effect.control}": executed(run, effect.control)}
+    return {f"control {arm}": executed(run, arm) for arm in guards.controls().values()}
 
 
 def _require_steps(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
@@ -73,9 +74,9 @@ def _require_steps(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None
         settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, the guard demands {guards.steps}")
 
 
-def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0) -> None:
+def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0, *, zero_loss: bool = False) -> None:
     """Settle unless frozen tensors stayed, trainable ones changed, the loss moved, and no update was left out but as
-    many as are allowed."""
+    many as are allowed. zero_loss: a loss may be 0 at all steps."""
     start, end = execution.start, end_of(execution)
     require_frozen(name, execution)
     if start.trainable_tensors == 0 or start.trainable_digest == end.trainable_digest:
@@ -85,7 +86,8 @@ def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0)
         )
     if end.skipped_steps > skipped_at_most:
         settle(reasons.VACUOUS_SKIPPED_STEP, f"{name} left out {end.skipped_steps} of {end.steps_called} updates")
-    _require_movement(name, losses(execution))
+    if losses(execution).any() or not zero_loss:
+        _require_movement(name, losses(execution))
 
 
 def require_frozen(name: str, execution: ArmEvidence) -> None:
@@ -141,7 +143,11 @@ def _require_training_effect(
 ) -> None:
     """Candidate and control are compared batch by batch, so that what a batch does to both of them drops out."""
     control = executed(run, effect.control)
-    _require_honest_control(effect.control, control, candidate)
+    if problem := _control_problem(control, candidate):
+        settle(
+            reasons.VACUOUS_TRAINING_EFFECT,
+            f"the control {effect.control} {problem}, so it shows no training effect",
+        )
     require_finite({f"control {effect.control}": control}, sheet)
     ours, theirs = losses(candidate), losses(control)
     if len(ours) < effect.last:
@@ -203,8 +209,45 @@ def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
     return slope, float(np.sqrt(rest @ rest / (len(mine) - 1) / spread))
 
 
-def _require_honest_control(name: str, control: ArmEvidence, candidate: ArmEvidence) -> None:
-    """The control sees the candidate's batches from the candidate's start, and its parameters stay."""
+def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, sheet: Sheet) -> None:
+    """Settle INCONCLUSIVE unless parameters moved, or the loss ended clearly below the control's.
+
+    The standard error is that of two series whose batches are drawn: of pairs of losses on one batch even an update of
+    a millionth shows.
+    """
+    moved = end_of(candidate).moved
+    sheet.figure("moved", moved, "of a parameter's size")
+    if moved is not None and moved >= floor.moved:
+        return
+    problem = _control_problem(control, candidate)
+    ours, theirs = (losses(each)[len(losses(each)) // 2 :] for each in (candidate, control))
+    gained, error = float(np.mean(theirs) - np.mean(ours)), _standard_error(ours, theirs)
+    sheet.figure("training_effect", gained, "loss")
+    sheet.figure("training_effect_standard_error", error, "loss")
+    if problem or not gained > floor.standard_errors * error:
+        effect = (
+            f"the control {control.start.arm} {problem}"
+            if problem
+            else f"the loss lies {number(gained)} below the control's, with a standard error of {number(error)}, where "
+            f"more than {floor.standard_errors:g} of them are demanded"
+        )
+        by = "moves from zeros alone" if moved is None else f"moved by {number(moved)} of its size"
+        settle(
+            reasons.TRAINED_TOO_LITTLE,
+            f"the median parameter {by}, where {number(floor.moved)} is demanded, and {effect}: training that is wrong "
+            "would look the same",
+        )
+
+
+def _standard_error(*series: Losses) -> float:
+    """Return that of the difference of means; infinite where one has too few losses to say."""
+    if min(map(len, series)) < 2:
+        return float("inf")
+    return float(np.sqrt(sum(np.var(each, ddof=1) / len(each) for each in series)))
+
+
+def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
+    """Return what keeps the control from seeing the candidate's batches from its start, untrained; "" if nothing."""
     problem = ""
     if control.start.trainable_digest != candidate.start.trainable_digest:
         ours, theirs = control.start.trainable_names, candidate.start.trainable_names
@@ -220,8 +263,7 @@ def _require_honest_control(name: str, control: ArmEvidence, candidate: ArmEvide
         problem = "changed its frozen tensors"
     elif _starts_apart(control, candidate):
         problem = "starts from other buffers or generators than the candidate"
-    if problem:
-        settle(reasons.VACUOUS_TRAINING_EFFECT, f"the control {name} {problem}, so it shows no training effect")
+    return problem
 
 
 def _named_apart(ours: Sequence[str] | None, theirs: Sequence[str] | None) -> str:

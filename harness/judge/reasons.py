@@ -109,6 +109,10 @@ VACUOUS_CLIP_INACTIVE = _fails("vacuous_clip_inactive", "The clip was active in 
 VACUOUS_TRAINING_EFFECT = _fails(
     "vacuous_training_effect", "The loss is not below the untrained control's loss by the demanded amount."
 )
+TRAINED_TOO_LITTLE = _undecided(
+    "trained_too_little",
+    "Parameters moved less than the floor, and the loss did not fall clearly below an untrained control's.",
+)
 VACUOUS_CONSTANT_LOSS = _fails(
     "vacuous_constant_loss", "The loss never moved: it is not that of a model that trains on changing batches."
 )

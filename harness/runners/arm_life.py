@@ -21,6 +21,7 @@ from harness.evidence.run_records import Part
 from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.capture_attempts import attempts_of
 from harness.runners.draws import DrawWatch
+from harness.runners.moves import median_moved, sampled
 from harness.runners.opening import opened
 from harness.runners.parts import Parts
 from harness.runners.profiling import Watched
@@ -124,6 +125,7 @@ class ArmLife:
         moves = self.planned.moves and self.replica == 0
         self.state = StateWatch(self.training, moves=moves, sketched=self.planned.sketches)
         rounded_to = self.planned.rounded_to
+        self._sampled = sampled(named_parameters(self.training))
         start = arm_start(self.training, self.arm, self.replica, self.state, rounded_to, self._digest)
         self.recorder.write(start.model_copy(update={"facts": {**start.facts, **self._facts}}))
 
@@ -185,6 +187,7 @@ class ArmLife:
             "input_shapes": self.input_shapes,
             "operators": sorted(attempts.operators | own) or None,
             "draws": drawing and drawing.record(attempts.draws),
+            "moved": median_moved(self._sampled, sampled(named_parameters(self.training))),
         }
         self.recorder.write(end.model_copy(update=changes))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median_low
 
 import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import MovedApart
-from harness.runners.reductions import real
+from harness.runners.reductions import made_of, real
 from harness.system.replay.found_state import StateByCategory
 
 LEFT_OUT = ("generators",)  # what is drawn from them shows in what is moved
@@ -17,6 +18,7 @@ OPTIMIZER = "optimizer"
 STEP = "step"  # an optimizer's count of updates, which is judged by itself
 # BatchNorm's count of batches: one of a forward pass that is recomputed may be another, and is judged by itself
 COUNT = "num_batches_tracked"
+SAMPLED = 65_536  # numbers of a tensor that tell how far it moved
 MOVES = "moves"  # the name of movements among what an arm leaves for another commit's
 
 
@@ -79,6 +81,26 @@ def _from(before: Tensor, now: Tensor) -> Tensor:
 def _less(ours: Tensor, theirs: Tensor) -> Tensor:
     """The difference; 0 between equal infinities, as a mask has them."""
     return torch.where(ours == theirs, torch.zeros((), dtype=ours.dtype, device=ours.device), ours - theirs)
+
+
+def sampled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return up to `SAMPLED` evenly spaced numbers of each floating-point tensor, in the host's memory."""
+    plain = {name: real(tensor).detach() for name, tensor in made_of(tensors).items() if not tensor.is_meta}
+    return {
+        name: each.reshape(-1)[:: max(1, each.numel() // SAMPLED)].to("cpu", torch.float64, copy=True)
+        for name, each in plain.items()
+        if each.is_floating_point()
+    }
+
+
+def median_moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> float | None:
+    """Return how far the median sample moved over its norm at the start; None if all samples began as zeros."""
+    moved = [
+        float((end[name] - before).norm() / before.norm())
+        for name, before in start.items()
+        if name in end and end[name].shape == before.shape and before.any()
+    ]
+    return median_low(moved) if moved else None
 
 
 @dataclass

@@ -82,6 +82,23 @@ class UndoneRun(AskedRun):
         return loss
 
 
+class _BarelyTrained(AskedRun):
+    """Keeps a millionth of the way that the parameters have gone from their start."""
+
+    def __init__(self, opened: StepFunctionRun, arm: Arm) -> None:
+        super().__init__(opened, arm)
+        self._before = {name: tensor.detach().clone() for name, tensor in self._parameters.items()}
+
+    def step(self, index: int) -> Tensor:
+        import torch
+
+        loss = super().step(index)
+        with torch.no_grad():
+            for name, before in self._before.items():
+                self._parameters[name].copy_(before + 1e-6 * (self._parameters[name] - before))
+        return loss
+
+
 class _OtherLosses(AskedRun):
     def step(self, index: int) -> Tensor:
         return super().step(index) * (1 + random.SystemRandom().random() / 1000)
@@ -163,6 +180,12 @@ FAULTS = {
         "candidate",
         dict.fromkeys(("trajectory_match", "throughput_ratio"), Expectation("FAIL", "exceeds_tolerance")),
     ),
+    "barely_trained": FaultDescription(
+        "barely_trained",
+        "after every step the parameters have gone a millionth of their way",
+        "both",
+        dict.fromkeys(("trajectory_match", "repeatability"), Expectation("INCONCLUSIVE", "trained_too_little")),
+    ),
     "other_losses": FaultDescription(
         "other_losses",
         "each loss is up to a thousandth larger, by numbers that no seed reaches",
@@ -215,6 +238,7 @@ FAULTS = {
 
 
 _PLANTED: dict[str, type[AskedRun]] = {
+    "barely_trained": _BarelyTrained,
     "other_losses": _OtherLosses,
     "larger_losses": _LargerLosses,
     "second_capture": _SecondCapture,

@@ -151,6 +151,20 @@ def relative(ours: Any = LOSSES, bound: float = 0.01, **claim: Any) -> Verdict:
     return trajectory(graphed(ours), claim=claim)
 
 
+FLOOR = {"control": "untrained", "moved": 1e-3, "standard_errors": 5}
+
+
+def floored(moved: float | None, losses: Any = LOSSES, **changes: Any) -> Verdict:
+    """The verdict on a claim with a floor, of arms that moved so far; the control's losses are LOSSES or zeros."""
+    executions = [execution(losses=losses) for execution in EXECUTIONS]
+    executions[2] = untrained(**{"losses": LOSSES * bool(np.any(losses)), **changes})
+    ended = [each.end.model_copy(update={"moved": moved}) for each in executions if each.end is not None]
+    arms = (dataclasses.replace(each, end=end) for each, end in zip(executions, ended, strict=True))
+    return trajectory(*arms, claim={"guards": {"steps": STEPS, "floor": FLOOR}})
+
+
+BARELY_LESS = LOSSES - 1e-6  # below the control's on every batch
+CLEARLY_LESS = LOSSES - np.linspace(0.0, 20.0, STEPS)
 EFFECT_HERE = {
     "control": "untrained",
     "last": 2,
@@ -225,6 +239,15 @@ TRAJECTORY_CASES = [
     Case("no norms", "capability_missing", lambda: trajectory(graphed(active=-1))),
     Case("no inputs", "capability_missing", lambda: trajectory(graphed(batches=[""] * STEPS))),
     Case("no parameters", "capability_missing", lambda: trajectory(graphed(start=""))),
+    Case("moved by the floor", "held", lambda: floored(1e-3)),
+    Case("moved by less", "trained_too_little", lambda: floored(9e-4)),
+    Case("moved by less, with a loss that is a little lower", "trained_too_little", lambda: floored(1e-5, BARELY_LESS)),
+    Case("moved by less, with a loss that is clearly lower", "held", lambda: floored(1e-5, CLEARLY_LESS)),
+    Case("moved from zeros, with a loss that is clearly lower", "held", lambda: floored(None, CLEARLY_LESS)),
+    Case("a trained control of the floor", "trained_too_little", lambda: floored(1e-5, CLEARLY_LESS, end="end")),
+    Case("a loss of 0, moved by the floor", "held", lambda: floored(1e-2, np.zeros(STEPS))),
+    Case("a loss of 0, moved by less", "trained_too_little", lambda: floored(1e-5, np.zeros(STEPS))),
+    Case("another constant loss", "vacuous_constant_loss", lambda: floored(1e-2, np.ones(STEPS))),
     Case("no training effect", "vacuous_training_effect", lambda: trajectory(control=untrained(losses=LOSSES))),
     Case(
         "less effect than this workload's", "vacuous_training_effect", lambda: trajectory(claim={"guards": GUARDS_HERE})

@@ -39,6 +39,19 @@ class TrainingEffect(Strict):
     """Smallest difference of the mean losses that counts as training."""
 
 
+class Floor(Strict):
+    """Training did something: parameters moved, or the loss fell below that of an untrained control. One of both is
+    enough: a loss may be 0 by construction, and a parameter may be large.
+    """
+
+    control: Name
+    """The arm that trains nothing on the same batches."""
+    moved: Positive
+    """How far the median trainable tensor moves at least, over its norm at the start (L2). Zeros have no size."""
+    standard_errors: Positive
+    """Or by more than how many of its standard errors the mean loss of the last half lies below the control's."""
+
+
 class Guards(Strict):
     """What must be true before PASS may be said; unmet, the verdict is FAIL with a `vacuous_…` code."""
 
@@ -50,6 +63,13 @@ class Guards(Strict):
     """Steps in which the clip must have scaled at least one group."""
     training_effect: TrainingEffect | None = None
     """How much the training must have lowered the loss."""
+    floor: Floor | None = None
+    """The least that counts as training; unmet, the claim is undecided (`trained_too_little`)."""
+
+    def controls(self) -> dict[str, str]:
+        """Return the untrained arm of each guard that names one."""
+        named = {"training_effect": self.training_effect, "floor": self.floor}
+        return {guard: each.control for guard, each in named.items() if each is not None}
 
 
 class Guarding(Judged):
@@ -65,6 +85,9 @@ class Guarding(Judged):
     no_demand: ClassVar = {
         "candidate": "names an arm",
         "guards.training_effect.control": "names an arm",
+        "guards.floor.control": "names an arm",
+        "guards.floor.moved": "less leaves the claim undecided",
+        "guards.floor.standard_errors": "less leaves the claim undecided",
         "guards.training_effect.last": "how many steps the effect is the mean of; never more than were run",
     }
 
@@ -72,8 +95,7 @@ class Guarding(Judged):
         guards: Guards
 
     def arms(self) -> dict[str, str]:
-        effect = self.guards.training_effect
-        return super().arms() | ({} if effect is None else {"guards.training_effect.control": effect.control})
+        return super().arms() | {f"guards.{guard}.control": arm for guard, arm in self.guards.controls().items()}
 
     def step_counts(self) -> dict[str, int | None]:
         effect = self.guards.training_effect

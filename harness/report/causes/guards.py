@@ -87,6 +87,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         ),
         "see that the loss of the trained arm falls below the control's; if it should, train more steps",
     ),
+    "trained_too_little": (
+        "The learning rate is too low, or still warms up, so that wrong training would look the same.",
+        "train more steps, or with the learning rate that training has later",
+    ),
     "vacuous_constant_loss": (
         "The step returns a loss that was computed once, or one that depends on no batch.",
         "return the loss of this step's batch, and not a tensor that was filled before",

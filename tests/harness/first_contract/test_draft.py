@@ -45,7 +45,11 @@ def test_lint_has_nothing_to_say_of_it(timed: bool, compiled: bool, project: Pat
             "captured",
             ["REPEATS", "CAPTURES", "SAME", "GRADIENTS"],
             ["EVALUATED", "RESUMES", "RESUMES-LATER", "LONG"],
-            {"captured": {"capture": "step"}, "plain": {"capture": "none"}},
+            {
+                "captured": {"capture": "step"},
+                "plain": {"capture": "none"},
+                "untrained": {"capture": "none", "trains": False},
+            },
         ),
         (
             "optimized",
@@ -54,6 +58,7 @@ def test_lint_has_nothing_to_say_of_it(timed: bool, compiled: bool, project: Pat
             {
                 "optimized": {"capture": "none", "optimized": True},
                 "plain": {"capture": "none"},
+                "untrained": {"capture": "none", "trains": False},
                 "nudged": {"capture": "none"},
             },
         ),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import MovedApart
-from harness.runners.moves import Moves, copied, movable, moved
+from harness.runners.moves import SAMPLED, Moves, copied, median_moved, movable, moved, sampled
 
 WEIGHT, MEAN, COUNT = "parameters weight", "buffers mean", "buffers count"
 
@@ -109,3 +109,28 @@ def test_of_several_executions_of_an_arm_the_first_is_kept_and_a_failed_arm_is_f
     assert moves.kept("plain")[WEIGHT].tolist() == [1.0]
     moves.forget("plain")
     assert moves.apart(moved({}, tensors(weight=[1.0])), {WEIGHT}) == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "median"),
+    [
+        ({"a": 1.01, "b": 1.02, "c": 1.03}, 0.02),
+        ({"a": 1.01, "b": 1.02, "c": 1.02, "d": 1.03}, 0.02),
+        ({"a": 1.0, "zeros": 1.0}, 0.0),
+        ({"zeros": 1.0}, None),
+    ],
+)
+def test_the_median_tensor_tells_how_far_training_moved_and_zeros_have_no_size(
+    ends: dict[str, float], median: float | None
+) -> None:
+    start = {name: torch.full((3, 2), float(name != "zeros")) for name in ends}
+    before = sampled(start)
+    for name, end in ends.items():
+        start[name].fill_(end)
+    assert median_moved(before, sampled(start)) == (None if median is None else pytest.approx(median, rel=1e-4))
+
+
+def test_a_large_tensor_is_sampled_from_one_end_to_the_other() -> None:
+    assert sampled({"counts": torch.arange(10 * SAMPLED)}) == {}
+    [sample] = sampled({"weight": torch.arange(10 * SAMPLED, dtype=torch.float32)}).values()
+    assert (len(sample), float(sample[0]), float(sample[-1])) == (SAMPLED, 0.0, 10 * (SAMPLED - 1))
