@@ -1,23 +1,21 @@
 """One process of the peer benchmark: prepares the checkpoint, or holds one arm at one shape and times it on request.
 
-Requests and answers are JSON lines on stdin and stdout. Whatever a library prints goes to stderr. A request that fails
-is answered with ``{"error": …}``, and the process ends.
+Requests and answers are JSON lines on the harness's line to a child. Whatever a library prints goes to `output.txt` in
+the worker's folder. A request that fails is answered with ``{"error": …}``, and the process ends.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
-import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -30,6 +28,7 @@ from benchmarks.measure import (
     time_steps,
 )
 from benchmarks.peer_plan import OURS
+from harness.processes.line import take_standard_input
 from reference_impl.config import MODEL_PRESETS, TrainConfig
 
 # Beside the first: the compiled arm records its graphs in its second and third step.
@@ -37,8 +36,6 @@ WARMUP_STEPS = 5
 # Before a round, to bring the clocks up: two steps, or one that is long.
 WARM_AGAIN_STEPS = 2
 WARM_AGAIN_S = 0.1
-
-_PR_SET_PDEATHSIG = 1  # of sys/prctl.h
 
 
 def open_arm(job: Job) -> OpenedArm:
@@ -126,11 +123,11 @@ def _batch_digest(job: Job) -> str:
     return hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
 
 
-def answers(requests: TextIO) -> Iterator[dict[str, Any]]:
+def answers(requests: Iterable[str | None]) -> Iterator[dict[str, Any]]:
     """One answer for each request line."""
     arm: ArmProcess | None = None
     for line in requests:
-        request = json.loads(line)
+        request = json.loads(line or "")
         match request["do"]:
             case "environment":
                 from benchmarks.measure import environment
@@ -166,24 +163,20 @@ def answers(requests: TextIO) -> Iterator[dict[str, Any]]:
                 raise ValueError(f"request {unknown!r} is unknown, or comes before 'open'")
 
 
-def end_with_parent() -> None:
-    """Be killed when the benchmark is: stopped for another's turn, a process would keep its memory of the GPU."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main() -> None:
-    end_with_parent()
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    line, folder = take_standard_input(), Path(sys.argv[1])
+    os.chdir(folder)
+    with Path("output.txt").open("wb") as printed:
+        for stream in (1, 2):
+            os.dup2(printed.fileno(), stream)
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
     try:
-        for answer in answers(sys.stdin):
-            print(json.dumps(answer), file=channel, flush=True)
+        for answer in answers(iter(lambda: line.receive(None), "")):
+            line.send(json.dumps(answer))
     except Exception as error:
         traceback.print_exc()
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=channel, flush=True)
+        line.send(json.dumps({"error": f"{type(error).__name__}: {error}"}))
         raise SystemExit(1) from None
 
 

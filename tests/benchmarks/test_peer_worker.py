@@ -24,7 +24,6 @@ from benchmarks.worker_process import WorkerFailedError, WorkerProcess
 from reference_impl.config import MODEL_PRESETS
 
 pytestmark = pytest.mark.usefixtures("warm")
-STARTS_WORKERS = ("benchmarks.worker_process",)
 LIMIT_S = 120.0
 
 
@@ -142,7 +141,7 @@ def test_a_failing_arm_is_remembered_with_its_reason(worker: WorkerProcess, work
 
 def test_a_killed_worker_names_its_signal(worker: WorkerProcess, workers: Workers) -> None:
     workers.ended(worker)
-    os.kill(worker._process.pid, signal.SIGKILL)
+    os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(WorkerFailedError, match="SIGKILL"):
         worker.ask({"do": "finish"}, LIMIT_S)
 
@@ -165,7 +164,7 @@ from benchmarks.worker_process import WorkerProcess
 worker = WorkerProcess("test", Path(sys.argv[1]))
 worker.ask({"do": "environment"}, 120.0)
 with WorkerProcess("other", Path(sys.argv[2])) as other, other.alone([worker]):
-    print(worker._process.pid, flush=True)
+    print(worker.pid, flush=True)
     sys.stdin.read()
 """
 

@@ -29,8 +29,11 @@ SERVER = "WARM_SERVER"  # the variable with the address of the server whose fork
 COMMANDS = "WARM_COMMANDS"  # of the one for commands, and for what they start without torch
 HERE = Path(__file__).parent
 PASS_S = 0.01  # between two looks for an end
-WARM = ("harness.runners.worker", "harness.runners.rank", "harness.runners.training_part", "harness.system.describing")
-TORCH = ("benchmarks.peer_worker", "reference_impl.offline_compiler")  # without a keeper
+WARM = (
+    *("harness.runners.worker", "harness.runners.rank", "harness.runners.training_part", "harness.system.describing"),
+    "benchmarks.peer_worker",
+)
+TORCH = ("reference_impl.offline_compiler",)  # without a keeper
 JOB, TASK = "submitit.local._local", "submitit.core._submit"  # of a fleet: its jobs, and below each what it executes
 # of `subprocess`
 USERS = ("harness.processes.kept", "harness.processes.child", "submitit.local.local")
