@@ -15,6 +15,7 @@ import numpy as np
 from harness.contract.conditional import Bounds
 from harness.contract.schema import Contract
 from harness.contract.strict_yaml import Document
+from harness.errors import HarnessError
 from harness.evidence.arm_records import (
     ArmEnd,
     ArmStart,
@@ -162,13 +163,15 @@ def arm(
     inputs: Sequence[str] | None = ("targets", "tokens"),
     dtypes: Sequence[str] | None = ("float32",),
     rounded: str | None = None,
-    attempts: int | None = None,
     **columns: Any,
 ) -> ArmEvidence:
     """One execution of an arm, trained; states change by category, `columns` go to `series`.
 
-    attempts: captures that began in it, of which none failed; None: recorded before they were counted.
+    The harness saw the captures begin that `capture` has (`counted` changes that). An arm that asks
+    for a capture has a record of it.
     """
+    if capture is None and ARMS.get(name, {}).get("capture", "none") != "none":
+        raise ValueError(f"a recorder writes what became of the capture of {name}")
     return ArmEvidence(
         start=ArmStart(
             arm=name,
@@ -187,8 +190,8 @@ def arm(
             replica=replica,
             trainable_digest=end,
             frozen_digest=frozen if frozen_end is None else frozen_end,
-            capture_attempts=attempts,
-            capture_errors=None if attempts is None else [],
+            capture_attempts=0 if capture is None else capture.captures,
+            capture_errors=[],
             skipped_steps=skipped,
             steps_called=len(losses) if steps_called is None else steps_called,
             state=state(end, **(end_state or {})),
@@ -201,6 +204,23 @@ def arm(
         syncs=syncs,
         memory=list(memory),
     )
+
+
+def counted(execution: ArmEvidence, attempts: int | None, failed: int = 0) -> ArmEvidence:
+    """Return the execution with so many captures begun, some of which failed.
+
+    attempts: None where it was recorded before captures were counted.
+    """
+    error = str(HarnessError("the capture must succeed", where="model.py:7", got="RuntimeError: a sync"))
+    errors = None if attempts is None else [error] * failed
+    seen = {"capture_attempts": attempts, "capture_errors": errors}
+    assert execution.end is not None
+    return replace(execution, end=execution.end.model_copy(update=seen))
+
+
+def unrecorded(execution: ArmEvidence) -> ArmEvidence:
+    """Return the execution without its record of the capture, which was lost."""
+    return replace(execution, capture=None)
 
 
 def twice(name: str, losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES, **changes: Any) -> list[ArmEvidence]:

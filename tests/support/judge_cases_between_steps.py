@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from evidence_builders import LOSSES, STEPS, apart, arm, cuda_graph, state, verdict_of
+from evidence_builders import LOSSES, STEPS, apart, arm, cuda_graph, state, unrecorded, verdict_of
 from judge_cases import Case
 
 from harness.evidence.arm_records import Evaluated, Loaded, Saved
@@ -178,7 +178,11 @@ RESUME_CASES = [
         "candidate_not_captured",
         lambda: captured(second=loaded("graphed", capture=cuda_graph(captured=False, replays=0, failure="a sync"))),
     ),
-    Case("no capture record of the first half", "evidence_missing", lambda: captured(first=saved("graphed"))),
+    Case(
+        "no capture record of the first half",
+        "evidence_missing",
+        lambda: captured(first=unrecorded(saved("graphed", capture=cuda_graph()))),
+    ),
     Case("no record of the save", "evidence_missing", lambda: resumed(replace(saved(), saved=None))),
     Case("no record of the load", "evidence_missing", lambda: resumed(second=replace(loaded(), loaded=None))),
     Case(

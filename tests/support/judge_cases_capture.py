@@ -11,6 +11,7 @@ from evidence_builders import (
     LAYERS,
     STEPS,
     arm,
+    counted,
     cuda_graph,
     graph,
     graphed,
@@ -18,6 +19,7 @@ from evidence_builders import (
     paired,
     syncs,
     traced,
+    unrecorded,
     verdict_of,
 )
 from judge_cases import Case
@@ -47,12 +49,10 @@ def captured(claim: dict[str, Any] | None = None, execution: dict[str, Any] | No
     return verdict_of(CAPTURE | (claim or {}), paired(replayed))
 
 
-def silent(attempts: int | None, errors: Sequence[str] = ()) -> Verdict:
+def silent(attempts: int | None, failed: int = 0) -> Verdict:
     """The verdict on an arm that asks for a capture, has none and says nothing; what the harness saw of captures."""
     asked = graphed(capture=cuda_graph(captured=False, captures=0, replays=0, nodes=[], device_work=None))
-    assert asked.end is not None
-    seen = {"capture_attempts": attempts, "capture_errors": list(errors)}
-    return verdict_of(CAPTURE, paired(dataclasses.replace(asked, end=asked.end.model_copy(update=seen))))
+    return verdict_of(CAPTURE, paired(counted(asked, attempts, failed)))
 
 
 def nodes(**types: int) -> dict[str, Any]:
@@ -112,7 +112,7 @@ CAPTURE_CASES = [
     Case("failed at one shape", "not_captured", lambda: captured(failure="a sync")),
     Case("never began", "not_captured", lambda: captured(captures=0)),
     Case("asked for and not begun", "capture_not_begun", lambda: silent(0)),
-    Case("given up without a word", "not_captured", lambda: silent(1, ["model.py:7: a sync", "model.py:9: another"])),
+    Case("given up without a word", "not_captured", lambda: silent(2, 2)),
     Case("silent, by an older version", "not_captured", lambda: silent(None)),
     Case("no node", "empty_capture", lambda: captured(nodes=[graph(by_type={})])),
     Case(
@@ -201,7 +201,7 @@ CAPTURE_CASES = [
         "vacuous_nothing_compared",
         lambda: verdict_of(CAPTURE, paired(graphed([], capture=cuda_graph(replays=0)))),
     ),
-    Case("no record", "evidence_missing", lambda: captured(execution={"capture": None})),
+    Case("no record", "evidence_missing", lambda: verdict_of(CAPTURE, paired(unrecorded(graphed())))),
     Case("skipped as often as allowed", "held", lambda: captured({"skipped_steps_at_most": 1}, {"skipped": 1})),
 ]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from evidence_builders import arm, cuda_graph, graphed, traced, verdict_of
+from evidence_builders import arm, cuda_graph, graphed, traced, unrecorded, verdict_of
 from judge_cases import Case
 
 from harness.evidence.arm_records import CaptureEvidence, LongReplayEvidence, ReplayBlock
@@ -240,7 +240,7 @@ LONG_CASES = [
         lambda: replayed(mine=candidate(capture=unwatched(replays=STEPS - 1))),
     ),
     Case("traced", "mechanism_missing", lambda: replayed(mine=candidate(capture=traced()))),
-    Case("no record of the capture", "evidence_missing", lambda: replayed(mine=candidate(capture=None))),
+    Case("no record of the capture", "evidence_missing", lambda: replayed(mine=unrecorded(candidate()))),
     Case("memory that grows", "memory_grows", lambda: replayed(ours=from_late(allocated_bytes=32 * MIB))),
     Case("reserved memory that grows", "memory_grows", lambda: replayed(ours=late(reserved_bytes=42 * MIB))),
     Case(

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from evidence_builders import LOSSES, STEPS, arm, untrained, verdict_of
+from evidence_builders import LOSSES, STEPS, arm, counted, untrained, verdict_of
 from judge_cases import Case
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
@@ -138,12 +137,7 @@ def without_seed(generators: Mapping[int, tuple[str | None, str]] | None = None,
 
 def capturing(name: str) -> list[ArmEvidence]:
     """An arm, declared uncaptured, in whose steps the harness saw a capture begin with each seed."""
-    found = []
-    for execution in executions(name):
-        assert execution.end is not None
-        end = execution.end.model_copy(update={"capture_attempts": 1, "capture_errors": []})
-        found.append(replace(execution, end=end))
-    return found
+    return [counted(execution, 1) for execution in executions(name)]
 
 
 ALIKE = {1: {"losses": of_seed(0)}}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from evidence_builders import BATCHES, LOSSES, STEPS, arm, cuda_graph, paired, verdict_of
+from evidence_builders import BATCHES, LOSSES, STEPS, arm, counted, cuda_graph, graphed, paired, unrecorded, verdict_of
 from judge_cases import Case
 from judge_cases_end_state import NO_GENERATOR
 
-from harness.evidence.run_evidence import ArmEvidence
 from harness.judge.verdict import Verdict
 
 DIFFER: dict[str, Any] = {
@@ -69,12 +67,6 @@ FAILED: dict[str, Any] = {
 }
 
 
-def watched(execution: ArmEvidence, attempts: int | None) -> ArmEvidence:
-    """The execution, in which the harness saw so many captures begin."""
-    assert execution.end is not None
-    return dataclasses.replace(execution, end=execution.end.model_copy(update={"capture_attempts": attempts}))
-
-
 def fallen_back(
     losses: Any = LOSSES,
     *,
@@ -86,7 +78,7 @@ def fallen_back(
 ) -> Verdict:
     """The verdict on an arm whose capture failed, with changes."""
     ours = arm("graphed", losses, capture=cuda_graph(**{**FAILED, **(capture or {})}), **changes)
-    run = paired(watched(arm("ungraphed"), unasked), watched(ours, attempts))
+    run = paired(counted(arm("ungraphed"), unasked), counted(ours, attempts, attempts or 0))
     return verdict_of(FALLBACK | (claim or {}), run)
 
 
@@ -108,7 +100,9 @@ FALLBACK_CASES = [
     Case("a capture that nobody asked for", "captured_unasked", lambda: fallen_back(unasked=1)),
     Case("attempts not watched", "evidence_missing", lambda: fallen_back(attempts=None)),
     Case("the baseline's attempts not watched", "evidence_missing", lambda: fallen_back(unasked=None)),
-    Case("no record", "evidence_missing", lambda: verdict_of(FALLBACK, paired(arm("ungraphed"), arm("graphed")))),
+    Case(
+        "no record", "evidence_missing", lambda: verdict_of(FALLBACK, paired(arm("ungraphed"), unrecorded(graphed())))
+    ),
     Case("a loss of its own", "differs", lambda: fallen_back([*LOSSES[:9], 1.0])),
     Case("fewer steps", "vacuous_steps", lambda: fallen_back(LOSSES[:9], capture={"uncaptured_steps": 9})),
     Case("tensors at the end that nobody counted", "evidence_inconsistent", lambda: fallen_back(**NO_GENERATOR)),

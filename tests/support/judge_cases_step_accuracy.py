@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from evidence_builders import LOSSES, STEPS, arm, verdict_of
+from evidence_builders import LOSSES, STEPS, arm, graphed, unrecorded, verdict_of
 from judge_cases import Case
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
@@ -274,7 +274,7 @@ ACCURACY_CASES = [
                 "run",
                 "step_accuracy",
                 {
-                    "graphed": [arm("graphed", replica=at, facts={"seed": seed}) for at, seed in enumerate(SEEDS)],
+                    "graphed": [unrecorded(graphed(replica=at, facts={"seed": seed})) for at, seed in enumerate(SEEDS)],
                     **{name: executions(name) for name in (PEER, REFERENCE)},
                 },
             ),

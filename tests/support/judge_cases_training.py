@@ -14,11 +14,13 @@ from evidence_builders import (
     STEPS,
     TRAJECTORY,
     arm,
+    counted,
     cuda_graph,
     graphed,
     paired,
     traced,
     trajectory_run,
+    unrecorded,
     untrained,
     verdict_of,
 )
@@ -44,14 +46,6 @@ def nudged(step: int) -> np.ndarray[Any, Any]:
 def trajectory(*args: Any, claim: dict[str, Any] | None = None, **executions: Any) -> Verdict:
     """The verdict on `TRAJECTORY` with changes, from `trajectory_run` with changes."""
     return verdict_of(TRAJECTORY | (claim or {}), trajectory_run(*args, **executions))
-
-
-def attempting(attempts: int, failed: int, **changes: Any) -> ArmEvidence:
-    """A plain arm in whose steps the harness saw so many captures begin, some of which failed."""
-    execution = arm("ungraphed", **changes)
-    assert execution.end is not None
-    seen = {"capture_attempts": attempts, "capture_errors": ["failed"] * failed}
-    return dataclasses.replace(execution, end=execution.end.model_copy(update=seen))
 
 
 PRECISIONS: dict[str, Any] = {
@@ -256,14 +250,14 @@ TRAJECTORY_CASES = [
     Case("control's start", "vacuous_training_effect", lambda: trajectory(control=untrained(start="s", end="s"))),
     Case("control's steps", "vacuous_training_effect", lambda: trajectory(control=untrained(losses=LOSSES[:9]))),
     Case("control's batches", "vacuous_training_effect", lambda: trajectory(control=untrained(batches=["b"] * STEPS))),
-    Case("captured baseline", "vacuous_baseline_captured", lambda: trajectory(baseline=arm("ungraphed", attempts=1))),
-    Case("captured control", "vacuous_baseline_captured", lambda: trajectory(control=untrained(attempts=1))),
+    Case("captured baseline", "vacuous_baseline_captured", lambda: trajectory(baseline=counted(arm("ungraphed"), 1))),
+    Case("captured control", "vacuous_baseline_captured", lambda: trajectory(control=counted(untrained(), 1))),
     Case(
         "a baseline that was seen to capture",
         "vacuous_baseline_captured",
-        lambda: trajectory(baseline=attempting(2, 1)),
+        lambda: trajectory(baseline=counted(arm("ungraphed"), 2, 1)),
     ),
-    Case("a baseline whose captures failed", "held", lambda: trajectory(baseline=attempting(2, 2))),
+    Case("a baseline whose captures failed", "held", lambda: trajectory(baseline=counted(arm("ungraphed"), 2, 2))),
     Case("never captured", "candidate_not_captured", lambda: trajectory(graphed(capture=cuda_graph(captured=False)))),
     Case("never replayed", "candidate_not_captured", lambda: trajectory(graphed(capture=cuda_graph(replays=0)))),
     Case(
@@ -299,7 +293,7 @@ TRAJECTORY_CASES = [
     Case("no candidate", "evidence_missing", lambda: verdict_of(TRAJECTORY, paired(arm("ungraphed")))),
     Case("no run", "evidence_missing", lambda: verdict_of(TRAJECTORY)),
     Case("no end", "evidence_missing", lambda: trajectory(unfinished(graphed()))),
-    Case("no capture record", "evidence_missing", lambda: trajectory(graphed(capture=None))),
+    Case("no capture record", "evidence_missing", lambda: trajectory(unrecorded(graphed()))),
     Case("torn columns", "evidence_inconsistent", lambda: trajectory(short_column(graphed()))),
     Case("more rows than steps", "evidence_inconsistent", lambda: trajectory(graphed(steps_called=9))),
     Case("a step that no row tells of", "evidence_inconsistent", lambda: trajectory(graphed(steps_called=11))),

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from evidence_builders import TRAJECTORY, contract_of
+from evidence_builders import TRAJECTORY, contract_of, counted
 from evidence_paths import Judged, recorded
 from judge_cases_tables import EVERYTHING
 
 from harness.contract.claims import parts_of
 from harness.contract.schema import Contract
-from harness.evidence.arm_records import ArmEnd
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Status
 
@@ -42,13 +41,11 @@ def beside(contract: Contract) -> Contract:
     return contract.model_copy(update={"claims": [*contract.claims, BESIDE]})
 
 
-def with_count(judged: Judged, arm: str, **counted: object) -> Judged:
+def with_count(judged: Judged, arm: str, attempts: int, failed: int = 0) -> Judged:
     def of_run(run: RunEvidence) -> RunEvidence:
-        arms = {name: [replace(one, end=ended(one.end, name)) for one in each] for name, each in run.arms.items()}
+        seen = [counted(one, attempts, failed) for one in run.arms.get(arm, ())]
+        arms = {name: seen if name == arm else each for name, each in run.arms.items()}
         return replace(run, arms=arms, ranks=tuple(map(of_run, run.ranks)))
-
-    def ended(end: ArmEnd | None, name: str) -> ArmEnd | None:
-        return end if end is None or name != arm else end.model_copy(update=counted)
 
     return judged._replace(evidence=[of_run(run) for run in judged.evidence])
 
@@ -67,8 +64,8 @@ def test_an_arm_that_must_be_uncaptured_and_captures_never_passes(kind: str, mon
     for judged in held(kind, monkeypatch):
         for arm in sorted(uncaptured(judged)):
             tried += 1
-            failed = with_count(judged, arm, capture_attempts=1, capture_errors=["failed"])
-            captured = with_count(judged, arm, capture_attempts=9, capture_errors=[]).verdict()
+            failed = with_count(judged, arm, 1, failed=1)
+            captured = with_count(judged, arm, 9).verdict()
             own = "captured_unasked" if kind == "capture_fallback" else "vacuous_baseline_captured"
             assert captured.reason == own, (arm, captured.message)
             assert failed.verdict().status is Status.PASS or own == "captured_unasked", "a capture that failed is none"

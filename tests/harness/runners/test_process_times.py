@@ -51,7 +51,8 @@ def test_no_moment_of_a_process_is_missing(tmp_path: Path) -> None:
     assert all(first.ended == second.began for first, second in itertools.pairwise(seen))
 
 
-def test_a_gpu_that_was_locked_is_held_alone(tmp_path: Path) -> None:
+def test_a_gpu_that_was_locked_is_held_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.runners.gpu_lock.private_folder", lambda: tmp_path)
     execute(stand_in_run("one_arm"), tmp_path / "run", gpu_uuid="GPU-of-a-test")
     process = read_times(tmp_path / "run")[0].process
     assert process is not None
