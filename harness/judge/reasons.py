@@ -12,7 +12,7 @@ from typing import Final
 
 from harness.errors import KindError
 from harness.judge.verdict import Status
-from harness.kinds import kinds
+from harness.kinds import BUILT_IN, Kind, kinds
 
 
 @dataclass(frozen=True)
@@ -428,19 +428,28 @@ EVIDENCE_INCONSISTENT = _error("evidence_inconsistent", "Two pieces of the evide
 JUDGE_ERROR = _error("judge_error", "The judge itself failed; a defect of the harness.")
 
 
+def _add(kind: Kind, reasons: dict[str, Reason]) -> None:
+    """Add the codes of a kind's row. Raises KindError for one that is taken."""
+    for code, (status, explanation) in kind.reasons.items():
+        if code in reasons:
+            where, remedy = f"claim kind '{kind.name}'", "rename it, or use the one that is there"
+            raise KindError("a kind's own reason code is not taken", where=where, got=f"'{code}'", remedy=remedy)
+        reasons[code] = Reason(code, Status(status), explanation)
+
+
+for _kind in BUILT_IN.values():
+    _add(_kind, REASONS)
+
+
 def reason_of(code: str) -> Reason | None:
     """The reason of that code; None when neither the harness nor a kind of claim lists it."""
-    return REASONS.get(code) or _of_kinds().get(code)
+    return REASONS.get(code) or _with_packages().get(code)
 
 
 @cache
-def _of_kinds() -> dict[str, Reason]:
-    """The codes that kinds bring. Raises KindError for one that is taken."""
-    found: dict[str, Reason] = {}
-    for kind in kinds().values():
-        for code, (status, explanation) in kind.reasons.items():
-            if code in REASONS or code in found:
-                where, remedy = f"claim kind '{kind.name}'", "rename it, or use the one that is there"
-                raise KindError("a kind's own reason code is not taken", where=where, got=f"'{code}'", remedy=remedy)
-            found[code] = Reason(code, Status(status), explanation)
-    return found
+def _with_packages() -> dict[str, Reason]:
+    reasons = dict(REASONS)
+    for name, kind in kinds().items():
+        if name not in BUILT_IN:
+            _add(kind, reasons)
+    return reasons

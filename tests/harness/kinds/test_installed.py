@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import Distribution
@@ -12,6 +14,7 @@ import pytest
 from harness.drill import evidence_faults
 from harness.errors import KindError
 from harness.judge import reasons
+from harness.judge.verdict import Status
 from harness.kinds import BUILT_IN, installed, kinds
 
 Install = Callable[[str], None]
@@ -36,7 +39,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         monkeypatch.setattr(installed, "entry_points", lambda group: entries if group == installed.GROUP else [])
         monkeypatch.syspath_prepend(tmp_path)
 
-    caches = (kinds, reasons._of_kinds, evidence_faults.evidence_faults)
+    caches = (kinds, reasons._with_packages, evidence_faults.evidence_faults)
     for cache in caches:
         cache.cache_clear()
     yield installed_with
@@ -83,3 +86,14 @@ def test_an_evidence_fault_that_is_none_is_refused(install: Install) -> None:
     install(ROW.format("name='odd', evidence_faults=('harness.drill.evidence_faults:without_steps',)"))
     with pytest.raises(KindError, match=r"claim kind 'odd': an evidence fault is an `EvidenceFault`"):
         evidence_faults.evidence_faults()
+
+
+def test_a_row_of_the_harness_adds_its_reason_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dataclasses.replace(BUILT_IN["capture"], reasons={"grew": ("FAIL", "It grew.")})
+    monkeypatch.setitem(BUILT_IN, "capture", row)
+    spec = importlib.util.spec_from_file_location(reasons.__name__, reasons.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    assert again.REASONS["grew"] == again.Reason("grew", Status.FAIL, "It grew.")
