@@ -45,7 +45,7 @@ recorded evidence wrong in each respect and sees each kind notice."""
 ASKED = """\
 `yes`: the kind asks the check of every arm that it reads. A number is that of the reason below. A
 repetition is the second run of a baseline, which shows its noise. A half is a part of a training that
-was saved and loaded."""
+was saved and loaded. An older execution was recorded by a harness that did not watch it yet."""
 EXIT_CODES = """\
 The same for every command; the first that applies, from the top. What CI does with each: [in CI](../ci.md)."""
 OFFERED = """\

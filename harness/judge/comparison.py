@@ -77,20 +77,21 @@ class Comparison:
     def captured(
         self,
         *executions: ArmEvidence,
+        role: str = "",
         watched: bool = True,
         throughout: bool = True,
         of_replays: bool = False,
     ) -> None:
         """Settle unless each of them that must replay a capture does (`require_captured`)."""
-        watched = watched and "watched" not in self._leaves_out
         for execution in executions:
+            excuses = names_of("watched", role) | names_of("watched", _age(execution))
             require_captured(
                 self._context,
                 self._part,
                 execution.start.arm,
                 execution,
                 self.sheet,
-                watched=watched,
+                watched=watched and not excuses & self._leaves_out.keys(),
                 throughout=throughout,
                 of_replays=of_replays,
             )
@@ -173,6 +174,12 @@ class Comparison:
             for name, execution in group.executions.items()
             if not names_of(check, group.roles.get(name, "")) & self._leaves_out.keys()
         }
+
+
+def _age(execution: ArmEvidence) -> str:
+    """Return the role of an execution that was recorded before its probe watched steps, or ""."""
+    capture = execution.capture
+    return "older" if capture is not None and capture.every_step is None and capture.device_work is None else ""
 
 
 def _first(executions: Executions) -> tuple[str, ArmEvidence]:

@@ -53,7 +53,7 @@ def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmE
 def require_halves(arm: str, comparison: Comparison, halves: list[Halves]) -> None:
     """Settle unless with each seed another process loaded what the first had trained, captured where it is to be."""
     for each in halves:
-        comparison.captured(each.first, each.second, watched=False)
+        comparison.captured(each.first, each.second, role="half")
         require_checkpoint(each)
         comparison.finite_ends(in_processes(arm, each))
 

@@ -37,6 +37,7 @@ _REFERENCE = "The reference computes in another precision, so that equal values 
 _FOLLOWS = "A reference makes each step from the candidate's state, and trains nothing by itself."
 _PARAMETERS_ALONE = "Published runs hold the parameters alone of a peer and a reference."
 _NOT_WATCHED = "Its probe does not watch single steps."
+_OLDER = {"watched.older": "Its probe did not watch single steps before November 28, 2026."}
 _NOT_TRAINED = "Its probe trains no arm: kernels are compiled, listed or executed alone."
 _OWN_CONTROL = "A control may wait for the device and do nothing else."
 _COUNTED = "Waits are counted in each arm, and the arms are not compared."
@@ -248,7 +249,7 @@ _ROWS = (
             "equal_ends": "Each step is compared within rounding, from the candidate's state before it.",
             "trained.reference": _FOLLOWS,
             "trained.yardstick": _FOLLOWS,
-            "watched": _NOT_WATCHED,
+            **_OLDER,
             "guards": _NO_GUARDS,
         },
         reasons={},
@@ -356,6 +357,7 @@ _ROWS = (
         leaves_out={
             **_CONTROL,
             **_HALF,
+            "watched.half": "A profile would cost each of its many processes seconds.",
             "trained.half": "The two halves are judged together, as one training.",
             "equal_ends": "The arms may train differently: a metric is compared over seeds.",
         },
@@ -392,7 +394,10 @@ _ROWS = (
             Deciding("candidate_outside_peak", "at most", "outside_at_most_gib"),
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
-        leaves_out={"watched": _NOT_WATCHED, "guards": _NO_GUARDS},
+        leaves_out={
+            "watched": "A profile of steps takes memory on the device, which is what is measured.",
+            "guards": _NO_GUARDS,
+        },
         reasons={},
     ),
     Kind(
@@ -411,7 +416,7 @@ _ROWS = (
             _STEPS_RUN,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
-        leaves_out={"watched": _NOT_WATCHED},
+        leaves_out={"watched": "Its steps are timed, and so would be the watch of each."},
         reasons={},
     ),
     Kind(
@@ -428,7 +433,7 @@ _ROWS = (
             Deciding("steps_after_the_load", "at least", "steps"),
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
-        leaves_out={**_HALF, "watched": _NOT_WATCHED, "guards": _NO_GUARDS},
+        leaves_out={**_HALF, **_OLDER, "guards": _NO_GUARDS},
         reasons={},
     ),
     Kind(
@@ -448,7 +453,7 @@ _ROWS = (
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "equal_ends.plain": "What the plain arm's evaluations return is compared, and not how it ends.",
-            "watched": _NOT_WATCHED,
+            **_OLDER,
             "guards": _NO_GUARDS,
         },
         reasons={},

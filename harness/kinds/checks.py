@@ -22,8 +22,9 @@ SHARED_CHECKS: Mapping[str, str] = {
 }
 
 # What an execution is, where a check may differ. `repetition`: the baseline's second run, which shows
-# its noise; `half`: a part of a training that was saved and loaded.
-ROLES = frozenset({"control", "half", "peer", "plain", "reference", "repetition", "yardstick"})
+# its noise; `half`: a part of a training that was saved and loaded; `older`: recorded by a probe
+# that did not watch single steps yet.
+ROLES = frozenset({"control", "half", "older", "peer", "plain", "reference", "repetition", "yardstick"})
 
 
 def names_of(check: str, role: str) -> frozenset[str]:

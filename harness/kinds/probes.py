@@ -39,7 +39,7 @@ class Probe(Row):
     every_step_recorded: bool
     """True if the series of an arm has each step for which it was called."""
     watches_steps: bool
-    """True if it watches the steps of a captured arm under torch's dispatch modes."""
+    """True if the life of a captured arm is watched: each step under torch's dispatch modes, some by the profiler."""
     gpu_memory: str
     """`module:attribute` of a function of the run: GiB of the GPU that it may take. The function returns None where
     the run needs the GPU to itself, and 0.0 where it uses none."""
@@ -94,7 +94,7 @@ _ROWS = (
           watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=True),
     Probe(name="step_match", execute="harness.runners.step_match:execute", arm_by_arm=False, timed=False,
           of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
-          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+          watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     Probe(name="step_accuracy", execute="harness.runners.step_accuracy:execute", arm_by_arm=False, timed=False,
           of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
@@ -103,7 +103,7 @@ _ROWS = (
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     Probe(name="resumed_seeds", execute="harness.runners.resumed_seeds:execute", arm_by_arm=False, timed=False,
           of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="halves", every_step_recorded=True,
-          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+          watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     # the driver counts the memory of all processes together
     Probe(name="peak_memory", execute="harness.runners.peak_memory:execute", arm_by_arm=False, timed=False,
           of_ranks=True, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
@@ -116,10 +116,10 @@ _ROWS = (
           watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     Probe(name="resume", execute="harness.runners.resume:execute", arm_by_arm=False, timed=False, of_ranks=False,
           apart=None, steps=_STEPS + "of_workload", trainings="first halves", every_step_recorded=True,
-          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+          watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     Probe(name="evaluation", execute="harness.runners.evaluation:execute", arm_by_arm=False, timed=False,
           of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
-          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+          watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
 )
 # fmt: on
 BUILT_IN = {row.name: row for row in _ROWS}

@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from torch import Tensor
 
 from harness.evidence.arm_records import ArmEnd, ArmStart, StepWatch
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Part
+from harness.kinds import probe_named
 from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.capture_attempts import attempts_of
+from harness.runners.capture_watch import CaptureWatch, Watcher
 from harness.runners.draws import DrawWatch
 from harness.runners.moves import median_moved, sampled
 from harness.runners.opening import opened
@@ -37,24 +39,11 @@ Seen = tuple[Watched, StepWatch | None]  # of a capture's steps: of some of them
 _NO_WATCHER = nullcontext()
 
 
-class Watcher(NamedTuple):
-    """What is called before, around and after each step with its index, and behind the last one.
-
-    parts: what an error of the watcher is a failure of; it is not called again then. Without parts
-    an error is the arm's.
-    """
-
-    parts: tuple[Part, ...] = ()
-    before: Callable[[int], object] | None = None
-    around: Callable[[int], AbstractContextManager[object]] | None = None
-    after: Callable[[int], object] | None = None
-    at_end: Callable[[], object] | None = None
-
-
 class ArmLife:
     """One execution of an arm: a context manager that opens the arm, and returns its memory on exit.
 
-    Call `start`; `steps`, or `begin` and each `step`; `end`; `census`. `train` calls them all.
+    Call `start`; `steps`, or `begin` and each `step`; `end`; `census`. `train` calls them all, and
+    watches what a captured arm does.
     """
 
     training: TrainingRun
@@ -115,9 +104,26 @@ class ArmLife:
     def train(self, indices: range, after: Callable[[int], None] = lambda _steps: None) -> None:
         """Live from the start to the census, with the steps `indices`."""
         self.start()
-        self.steps(indices, after)
+        self.train_on(indices, after)
+
+    def train_on(
+        self, indices: range, after: Callable[[int], None] = lambda _steps: None, *, watched: bool = True
+    ) -> CaptureWatch:
+        """Live from there to the census; return what watched the capture."""
+        with self.watched(indices, asked=watched) as watch:
+            self.steps(indices, after)
         self.end()
-        self.census()
+        self.census(watch.seen)
+        return watch
+
+    @contextmanager
+    def watched(self, indices: range, *, asked: bool = True) -> Iterator[CaptureWatch]:
+        """Watch the steps `indices` in the block, if the arm asks for a capture and its probe watches steps."""
+        of_arm = (self.run, self.planned, self.training, self.recorder, self.parts)
+        watches = asked and probe_named(self.run.probe).watches_steps
+        with CaptureWatch(*of_arm, indices, self.capture, watches=watches) as watch:
+            self.watchers = watch.around(self.watchers)
+            yield watch
 
     def start(self) -> None:
         """Record what the execution starts from."""

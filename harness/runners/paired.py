@@ -7,7 +7,6 @@ reduced on the device; a baseline's are kept there for its candidates.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -20,28 +19,24 @@ from harness.evidence.arm_records import (
     GroupNorm,
     MemoryEvidence,
     MemorySample,
-    StepWatch,
 )
-from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.run_records import ArmFailed, Part
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import ArmFailed
 from harness.runners.announced import shapes_of
-from harness.runners.arm_life import ArmLife, Watcher
-from harness.runners.capture_attempts import attempts_of
+from harness.runners.arm_life import ArmLife
+from harness.runners.capture_watch import Watcher
 from harness.runners.exchange import Exchange
-from harness.runners.host_sync import OBSERVED_STEPS, device_of, observe_syncs
+from harness.runners.host_sync import OBSERVED_STEPS, observe_syncs
 from harness.runners.micro_batches import MicroBatchWatch
 from harness.runners.moves import MOVES, Moves
 from harness.runners.opening import opened, release_memory
-from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.rank_seat import is_here
 from harness.runners.rank_watch import RankWatch
 from harness.runners.recorder import Recorder
 from harness.runners.reductions import reduce_gradients, reduce_groups
 from harness.runners.state_watch import Ends
-from harness.runners.step_watch import SeriesWatch
 from harness.system.protocol import (
-    CaptureRecord,
     HasGradientNorms,
     HasGradients,
     HasParameters,
@@ -51,7 +46,6 @@ from harness.system.protocol import (
 from harness.system.replay.found_state import plain_name
 from harness.system.shards import whole
 
-WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; of traced replays the last
 END = "end"  # the name of parameters at the end among what an arm leaves for another commit's
 
 KeptGradients = dict[tuple[str, int], dict[str, Tensor]]
@@ -144,49 +138,18 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
     keep: whether its gradients are kept for those that are compared with them.
     """
     life.start()
-    planned, parts = life.planned, _watched_parts(life.planned)
-    every_step = life.parts.ask(partial(_watch_of_every_step, life), *parts)
-    watched, memory = Watched(), list[MemorySample]()
-    with ExitStack() as window, ExitStack() as solitude:
-        windows = _profiled_steps(life)
-        life.watchers = [
-            _profile(life, windows, watched, window, solitude),
-            Watcher(("memory",), after=partial(_sample_memory, memory)),
-            Watcher(("gradients",), after=_GradientReader(life, kept, keep=keep).read),
-            *_watchers_of_claims(life),
-            *([Watcher(parts, around=every_step.step)] if every_step is not None else []),
-            Watcher(around=lambda _index: in_step(windows)),
-        ]
-        life.steps(range(life.run.workload.steps))
-    life.end()
-    life.census(partial(_seen_of_capture, watched, every_step))
+    memory = list[MemorySample]()
+    life.watchers = [
+        Watcher(("memory",), after=partial(_sample_memory, memory)),
+        Watcher(("gradients",), after=_GradientReader(life, kept, keep=keep).read),
+        *_watchers_of_claims(life),
+    ]
+    every_step = life.train_on(range(life.run.workload.steps)).every_step
     if memory and "memory" not in life.parts.failed:
         life.recorder.write(MemoryEvidence(arm=life.arm, replica=life.replica, per="replay", samples=memory))
-    if planned.observe_syncs and life.replica == 0 and every_step is not None:
+    if life.planned.observe_syncs and life.replica == 0 and every_step is not None:
         return life.parts.ask(every_step.readings, "syncs") or []
     return []
-
-
-def _watch_of_every_step(life: ArmLife) -> SeriesWatch | None:
-    """For a captured arm; and for one whose host syncs are judged, where its steps can be watched as they are."""
-    device, captured = device_of(life.training), life.planned.arm.capture != "none"
-    if not captured and not (life.planned.watch_every_step and device == "cuda"):
-        return None
-    attempts = attempts_of(life.training)
-    return SeriesWatch(
-        device,
-        captured=captured,
-        unwatched=shapes_of(life.run),
-        captures=lambda: life.capture().captures,
-        attempts=lambda: attempts.count,
-        replaying=lambda: attempts.replaying,
-    )
-
-
-def _watched_parts(planned: PlannedArm) -> tuple[Part, ...]:
-    """The parts that the watch of every step is evidence for."""
-    captured: tuple[Part, ...] = ("capture",) if planned.arm.capture != "none" else ()
-    return (*captured, "syncs") if planned.observe_syncs else captured
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
@@ -196,50 +159,6 @@ def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
     number = life.planned.micro_batches
     if number is not None and (batches := life.parts.ask(partial(MicroBatchWatch, life, number), "micro_batches")):
         yield Watcher(("micro_batches",), after=batches.add, at_end=batches.write)
-
-
-def _profiled_steps(life: ArmLife) -> dict[int, tuple[int, bool]]:
-    """First step of each profiled window -> its length, and whether its steps are to be replays.
-
-    On CUDA the first steps, in which a capture that is recorded and not launched loses an update; and the last.
-    """
-    if not torch.cuda.is_available() or life.planned.arm.capture == "none":
-        return {}
-    steps = life.run.workload.steps
-    first = min(WATCHED_STEPS, steps)
-    last = min(WATCHED_STEPS, steps - first)
-    return {0: (first, False)} | ({steps - last: (last, True)} if last else {})
-
-
-def _profile(
-    life: ArmLife, windows: Mapping[int, tuple[int, bool]], watched: Watched, window: ExitStack, solitude: ExitStack
-) -> Watcher:
-    """Profile each window. `window` and `solitude` are closed with each, and by the caller when a step raises."""
-    lasts = {first + steps - 1 for first, (steps, _) in windows.items()}
-
-    def begin(index: int) -> None:
-        if index in windows:
-            steps, replays = windows[index]
-            if replays:  # a neighbour on the GPU would lengthen what is judged as a share of time
-                solitude.enter_context(life.recorder.alone())
-            window.enter_context(graph_launches(watched, steps, replays=replays, over=solitude.close))
-
-    def end(index: int) -> None:
-        if index in lasts:
-            window.close()
-
-    return Watcher(("capture",), before=begin, after=end)
-
-
-def _seen_of_capture(
-    profiled: Watched, every_step: SeriesWatch | None, record: CaptureRecord
-) -> tuple[Watched, StepWatch | None]:
-    if every_step is None:
-        return profiled, None
-    if record.mechanism == "traced":
-        # captures of several shapes have unequal numbers of operations: whole rounds of them are compared
-        profiled = every_step.last(WATCHED_STEPS * max(record.captures, 1))
-    return profiled, every_step.operations()
 
 
 class _GradientReader:

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 
 from harness.evidence.arm_records import MemoryPeak
 from harness.evidence.plan_records import Run
-from harness.runners.arm_life import ArmLife, Watcher
+from harness.runners.arm_life import ArmLife
+from harness.runners.capture_watch import Watcher
 from harness.runners.cuda_memory import CudaMemory
 from harness.runners.peak_watch import PeakWatch
 from harness.runners.recorder import Recorder

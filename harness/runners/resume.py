@@ -47,9 +47,7 @@ def _resume(run: Run, arm: str, at: int, recorder: Recorder, ends: Ends) -> None
         for index in range(before):
             life.training.step(index)
         load_checkpoint(life, steps_before=before)
-        life.steps(range(at, run.workload.steps))
-        life.end()
-        life.census()
+        life.train_on(range(at, run.workload.steps))
 
 
 def _train_on(run: Run, arm: str, replica: int, recorder: Recorder, ends: Ends) -> None:

@@ -48,7 +48,7 @@ def execute(run: Run, recorder: Recorder) -> None:
     """Execute the candidate's steps, each beside the reference's and the yardstick's."""
     names = [str(run.settings[role]) for role in ("reference", "yardstick", "candidate")]
     with ExitStack() as stack:
-        lives = [stack.enter_context(_recorded(run, name, recorder)) for name in names]
+        lives = [stack.enter_context(_recorded(run, name, recorder, names[2])) for name in names]
         reference, yardstick = (cast("_Twin", _offering(life, "single_steps", MakesSingleSteps)) for life in lives[:2])
         candidate = cast("_Candidate", _offering(lives[2], "moments", HasMoments))
         lives[2].phase("steps")
@@ -75,15 +75,17 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 @contextmanager
-def _recorded(run: Run, name: str, recorder: Recorder) -> Iterator[ArmLife]:
+def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterator[ArmLife]:
     """Open an arm, with its records of start and end around what is done with it."""
     with ArmLife(run, name, recorder) as life:
         life.start()
-        life.begin(run.workload.steps)
-        yield life
+        # of the candidate alone: no two profiles can be open at once
+        with life.watched(range(run.workload.steps), asked=name == candidate) as watch:
+            life.begin(run.workload.steps)
+            yield life
         life.phase("end")
         life.end()
-        life.census()
+        life.census(watch.seen)
 
 
 def _offering(life: ArmLife, own: str, protocol: type) -> TrainingRun:

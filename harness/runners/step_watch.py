@@ -49,6 +49,7 @@ class SeriesWatch:
     captures: Callable[[], int]
     attempts: Callable[[], int] = lambda: 0
     replaying: Callable[[], bool] = lambda: False
+    _begun: int = 0
     _known_captures: int = 0
     _known_attempts: int = field(init=False)
     _fewest: int | None = None  # operations of a step so far
@@ -65,7 +66,8 @@ class SeriesWatch:
     @contextmanager
     def step(self, index: int) -> Iterator[None]:
         """Watch what runs in the block as step `index`."""
-        if index < self.unwatched:
+        self._begun += 1
+        if self._begun <= self.unwatched:
             yield
             self._known_captures, self._known_attempts = self.captures(), self.attempts()
             return
@@ -97,10 +99,12 @@ class SeriesWatch:
         self._steps[index] = seen
 
     def operations(self) -> StepWatch | None:
-        """Operations that reached the dispatcher in each watched step; None where none was counted."""
+        """Operations that reached the dispatcher in each watched step; None where they are not counted."""
+        if self._mode is None:
+            return None
         counts = {index: seen.operations for index, seen in self._steps.items() if seen.operations is not None}
         if not counts:
-            return None
+            return StepWatch(steps=0, fewest_operations=0, most_operations=0, busiest_step=0)
         busiest = max(counts, key=lambda index: (counts[index], -index))
         return StepWatch(
             steps=len(counts),

@@ -96,9 +96,8 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
             if saves and part.first < earlier == steps:
                 save_earlier(life)
 
-        life.steps(range(part.first, part.until), after)
-        life.end()
-        life.census()
+        # a profile costs a process seconds, and with seeds there are many
+        life.train_on(range(part.first, part.until), after, watched=part.seed is None)
         if saves:
             save_checkpoint(life, steps=part.until)
         leave(line, Answer())  # before the arm is closed, which might yet write

@@ -49,13 +49,17 @@ Change = Callable[[ArmEvidence], ArmEvidence | None]  # None: nothing of the kin
 
 @dataclass(frozen=True)
 class Way:
-    """A way to be wrong, for each execution that `of` names alone, or for all of them together."""
+    """A way to be wrong, for each execution that `of` names alone, or for all of them together.
+
+    role: what the change makes of an execution; None: nothing else than it is.
+    """
 
     name: str
     change: Change
     of: Callable[[Recorded, Place, ArmEvidence], bool]
     alone: bool = True
     together: bool = False
+    role: str | None = None
 
 
 def places(base: Recorded) -> dict[Place, ArmEvidence]:
@@ -87,7 +91,8 @@ def _changed(base: Recorded, check: str) -> Iterator[Changed]:
         }
         if way.alone:
             for place, other in found.items():
-                yield Changed(f"{way.name}: {place}", role_of(base, place), _with(base.runs, {place: other}))
+                role = role_of(base, place) if way.role is None else way.role
+                yield Changed(f"{way.name}: {place}", role, _with(base.runs, {place: other}))
         if (way.together and len(found) > 1) or (found and not way.alone):
             yield Changed(f"{way.name}: all", "", _with(base.runs, found))
 
@@ -231,6 +236,16 @@ def half_watched(execution: ArmEvidence) -> ArmEvidence | None:
     if capture is None or capture.every_step is None:
         return None
     return replace(execution, capture=_of(capture, every_step=_of(capture.every_step, steps=1)))
+
+
+def blind_watch(execution: ArmEvidence) -> ArmEvidence | None:
+    """As the watch records it where each step captures again."""
+    capture = execution.capture
+    if capture is None or capture.every_step is None:
+        return None
+    none = _of(capture.every_step, steps=0, fewest_operations=0, most_operations=0, busiest_step=0)
+    seen = {"observed_steps": 0, "observed_replayed_operations": None} if capture.mechanism == "traced" else {}
+    return replace(execution, capture=_of(capture, every_step=none, **seen))
 
 
 def unwatched(execution: ArmEvidence) -> ArmEvidence | None:
@@ -449,7 +464,8 @@ WAYS: Mapping[str, tuple[Way, ...]] = {
     "uncaptured": (Way("a plain arm captures", captures_itself, declared_plain),),
     "watched": (
         Way("one step was watched", half_watched, captured),
-        Way("no step was watched", unwatched, captured),
+        Way("no step was seen by the watch", blind_watch, captured),
+        Way("no step was watched", unwatched, captured, role="older"),
         Way("the device worked outside the graphs", other_work_of_the_device, captured),
     ),
     "finite": (Way("a loss is NaN", not_a_number, every, together=True),),

@@ -14,7 +14,8 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import ArmEvidence
 from harness.runners import pace
-from harness.runners.arm_life import ArmLife, Watcher
+from harness.runners.arm_life import ArmLife
+from harness.runners.capture_watch import Watcher
 from harness.runners.recorder import Recorder
 from harness.runners.remaining import write_run
 

@@ -20,7 +20,7 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Grad
 from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.records import parsed
-from harness.runners import paired, series_block
+from harness.runners import capture_watch, paired, series_block
 from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
 from harness.system.faulty_run import FAULTY_STEP
@@ -146,7 +146,7 @@ def test_a_gradient_that_differs_shows_by_how_much(tmp_path: Path) -> None:
 def test_the_capture_is_watched_by_the_harness(executed: Executed) -> None:
     (capture,) = executed.of(CaptureEvidence, "captured")
     assert (capture.mechanism, capture.captured, capture.replays, capture.uncaptured_steps) == ("traced", True, 20, 0)
-    assert capture.observed_steps == paired.WATCHED_STEPS
+    assert capture.observed_steps == capture_watch.WATCHED_STEPS
     assert capture.observed_replayed_operations is not None
     per_step = capture.recorded_operations + 1  # and the clone of the loss
     assert capture.observed_replayed_operations == per_step * 3
@@ -263,9 +263,9 @@ def test_only_the_last_profiled_window_is_alone(tmp_path: Path, monkeypatch: pyt
         order.append("profile closed")
 
     monkeypatch.setattr(Recorder, "alone", alone)
-    monkeypatch.setattr(paired, "graph_launches", window)
+    monkeypatch.setattr(capture_watch, "graph_launches", window)
     windows = {0: (3, False), STEPS - 2: (2, True)}
-    monkeypatch.setattr(paired, "_profiled_steps", lambda _life: windows)
+    monkeypatch.setattr(capture_watch, "profiled_steps", lambda *_: windows)
     run = make_run(arms={"plain": PlannedArm(arm=Arm(), system=SYSTEM)}, baseline_of={}, gradient_steps=[])
     assert Executed(run, tmp_path / "run").losses("plain") == plain_losses(STEPS)
     assert order == [
