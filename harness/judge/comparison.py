@@ -69,7 +69,7 @@ class Comparison:
     """The shared checks of one claim. A group that was begun is ended before the claim is held."""
 
     def __init__(self, part: AnyPart, context: Context, sheet: Sheet) -> None:
-        self._part, self._context, self.sheet = part, context, sheet
+        self._part, self._context, self._sheet = part, context, sheet
         self._leaves_out = kind_of(part.kind).leaves_out
         self._begun = 0
         self._ended: list[Executions] = []
@@ -90,7 +90,7 @@ class Comparison:
                 self._part,
                 execution.start.arm,
                 execution,
-                self.sheet,
+                self._sheet,
                 watched=watched and not excuses & self._leaves_out.keys(),
                 throughout=throughout,
                 of_replays=of_replays,
@@ -102,28 +102,16 @@ class Comparison:
 
     def finite_ends(self, executions: Executions) -> None:
         """Settle where one ended NaN or infinite, before a figure that reads ends."""
-        require_finite_end(executions, self.sheet)
-
-    def control(self, name: str, execution: ArmEvidence, theirs: str, baseline: ArmEvidence) -> None:
-        """Settle unless a control that a figure reads did the baseline's work, to a recorded, finite end."""
-        control = {name: execution}
-        require_finite(control, self.sheet)
-        require_same_work({theirs: baseline, name: execution}, self.sheet)
-        require_finite_end(control, self.sheet)
-        require_recorded(control)
-
-    def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
-        """Settle where two end apart in a tensor that noise may not change (`require_equal_ends`)."""
-        require_equal_ends(executions, self.sheet, same_system=same_system, noisy=noisy)
+        require_finite_end(executions, self._sheet)
 
     def begin(self, group: Group) -> None:
         """Settle unless losses are finite, and all start equal and did the same work."""
         self._begun += 1
-        require_finite(self._asked("finite", group), self.sheet, group.metric)
+        require_finite(self._asked("finite", group), self._sheet, group.metric)
         self._require_equal_start(group)
         work = self._asked("comparable", group)
         if work:
-            require_same_work(work, self.sheet)
+            require_same_work(work, self._sheet)
         require_same_code(group.executions)
 
     def _require_equal_start(self, group: Group) -> None:
@@ -143,7 +131,7 @@ class Comparison:
         trained, part, control = self._asked("trained", group), self._part, dict[str, ArmEvidence]()
         if isinstance(part, Guarding) and group.run is not None:
             trained = _candidate_first(part, trained)
-            require_guards(part, trained, group.run, self.sheet)
+            require_guards(part, trained, group.run, self._sheet)
             require_moving(trained, group.metric)
             control = control_of(part.guards, group.run)
         else:
@@ -151,10 +139,10 @@ class Comparison:
                 require_trained(name, execution, skipped_at_most)
         for name, execution in group.apart.items():
             require_frozen(name, execution)
-        require_finite_end({**group.apart, **self._asked("finite_end", group), **control}, self.sheet)
+        require_finite_end({**group.apart, **self._asked("finite_end", group), **control}, self._sheet)
         equal = self._asked("equal_ends", group)
         if group.bits and equal:
-            require_equal_ends(equal, self.sheet, same_system=group.same_system)
+            require_equal_ends(equal, self._sheet, same_system=group.same_system)
         self._ended.append({**group.apart, **self._asked("recorded", group), **control})
 
     def held(self, message: str) -> Judgement:
@@ -163,7 +151,7 @@ class Comparison:
             raise ValueError(f"{self._begun} groups began, and {len(self._ended)} ended")
         for executions in self._ended:
             require_recorded(executions)
-        return self.sheet.held(message)
+        return self._sheet.held(message)
 
     def _asked(self, check: str, group: Group) -> Executions:
         """Return the executions of which the check is asked; none if it is the judge's own."""
@@ -174,6 +162,20 @@ class Comparison:
             for name, execution in group.executions.items()
             if not names_of(check, group.roles.get(name, "")) & self._leaves_out.keys()
         }
+
+
+def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
+    """Settle unless a control that a figure reads did the baseline's work, to a recorded, finite end."""
+    control = {name: execution}
+    require_finite(control, sheet)
+    require_same_work({theirs: baseline, **control}, sheet)
+    require_finite_end(control, sheet)
+    require_recorded(control)
+
+
+def require_equal_but_for(noisy: Collection[str], executions: Executions, sheet: Sheet, *, same_system: bool) -> None:
+    """Settle where two end apart in a tensor that noise may not change (`require_equal_ends`)."""
+    require_equal_ends(executions, sheet, same_system=same_system, noisy=noisy)
 
 
 def _age(execution: ArmEvidence) -> str:

@@ -17,10 +17,10 @@ from harness.contract.kinds.ends import Ends
 from harness.evidence.arm_records import MovedApart
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.comparison import Comparison
+from harness.judge.comparison import require_control
 from harness.judge.context import end_of
 from harness.judge.end_state import start_differences
-from harness.judge.sheet import number, settle, some
+from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.uncompared_ends import require_all_compared, require_equal_updates
 from harness.numbers import counted
 
@@ -59,7 +59,7 @@ def require_near_ends(
     theirs: str,
     baseline: ArmEvidence,
     control: ArmEvidence,
-    comparison: Comparison,
+    sheet: Sheet,
     *,
     same_system: bool = True,
 ) -> str:
@@ -68,8 +68,8 @@ def require_near_ends(
     Settles FAIL where a tensor is moved otherwise, INCONCLUSIVE where rounding moves every parameter as far, or where
     the baseline has state that the candidate has not.
     """
-    arm, sheet = baseline.start.arm, comparison.sheet
-    _require_nudged_alone(control, theirs, baseline, comparison)
+    arm = baseline.start.arm
+    _require_nudged_alone(control, theirs, baseline, sheet)
     made, nudged = _of(candidate, arm), _of(control, arm)
     _require_all(ours, candidate, made)
     alone = sorted(made.tensors.keys() - nudged.tensors.keys())
@@ -131,10 +131,10 @@ def _rounding_ratio(tensors: Sequence[Tensor], at_most: float) -> float:
     return max(1.0, min(seen_ratio, MORE_ROUNDING, at_most / (AS_ROUNDING * typical)))
 
 
-def _require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, comparison: Comparison) -> None:
+def _require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
     """Settle unless the control did the baseline's work from its start, but for the parameters, and came to an end."""
     name = f"control {control.start.arm}"
-    comparison.control(name, control, theirs, baseline)
+    require_control(name, control, theirs, baseline, sheet)
     apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]
     if control.start.frozen_digest != baseline.start.frozen_digest:
         apart.append("frozen parameters")

@@ -65,8 +65,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
         after_each_step = f", and are those of {part.in_turn} in bits after each step"
     if part.ends is not None:
         control = executed(run, part.ends.control)
-        near = (part.ends, "rank 0", executions[0], theirs, baseline, control)
-        after_each_step += require_near_ends(*near, comparison)
+        after_each_step += require_near_ends(part.ends, "rank 0", executions[0], theirs, baseline, control, sheet)
     _require_equal_ends(executions, sheet)
     return comparison.held(
         f"the mean loss of {len(executions)} ranks and the loss of {theirs} differ by at most "

@@ -80,7 +80,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     if part.ends is not None:
         control = executed(run, part.ends.control)
         excused = require_near_ends(
-            part.ends, ours, candidate, theirs, baseline, control, comparison, same_system=same_system
+            part.ends, ours, candidate, theirs, baseline, control, sheet, same_system=same_system
         )
     if part.equality == "within":
         require_distance(ours, candidate, part.baseline)
@@ -118,7 +118,7 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
     comparison.finite_ends(executions)
     if not found.steps:
         comparison.end(group)
-    seen = require_within_noise(part, candidates, baselines, comparison, same_system=same_system)
+    seen = require_within_noise(part, candidates, baselines, sheet, same_system=same_system)
     comparison.end(group)
     hidden = require_decided(part, seen, candidates, baselines, run)
     return comparison.held(

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Self, TextIO
 
 from harness.evidence.plan_records import Run
@@ -49,9 +48,7 @@ class Progress:
             threading.Thread(target=self._tick, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self._over.set()
         with self._lock:
             self._status.clear()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-from types import TracebackType
 from typing import Self
 
 from harness.caches import moved_caches
@@ -99,7 +98,5 @@ class Interpreters:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()

@@ -16,7 +16,6 @@ from harness.evidence.arm_records import MemoryPeak, PeakMemoryEvidence
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
 INTERVAL_S = 0.002  # between samples of the device; a read of NVML takes 0.05 ms
 
@@ -86,9 +85,7 @@ class PeakWatch:
         self._exit.enter_context(self._device.watch_resets(self._reset_by_another))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self._exit.close()
 
     def apart(self) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from os import times, utime
 from pathlib import Path
 from time import monotonic
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Self
 
 from harness.evidence.base import Record
@@ -190,7 +190,5 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()

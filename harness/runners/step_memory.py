@@ -6,7 +6,6 @@ Then, and not before, it trains and measures, and answers again.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import NoReturn, Self
 
 from harness.evidence.base import Record
@@ -74,9 +73,7 @@ class MemoryProbe:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self._child.close()
 
 

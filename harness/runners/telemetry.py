@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from harness.evidence.run_records import Telemetry, TelemetrySample
@@ -61,9 +60,7 @@ class Sampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self._stop.set()
         self._thread.join()
         if self._gpu is not None:
