@@ -224,7 +224,6 @@ LONG_CASES = [
     Case("a row that differs", "differs", lambda: replayed(mine=candidate(ROWS + 1e-9))),
     Case("a late batch", "unequal_batches", lambda: replayed(ours=late(batches="others"))),
     Case("a late NaN", "non_finite", lambda: replayed(ours=late(first_non_finite=315, losses="others"))),
-    Case("a late NaN in both", "non_finite", lambda: in_both(late(first_non_finite=315))),
     Case("a NaN in a row", "non_finite", lambda: replayed(mine=candidate([*ROWS[:-1], np.nan]))),
     Case("too few steps", "vacuous_steps", lambda: replayed({"steps": STEPS}, mine=candidate(steps_called=STEPS - 1))),
     Case("no step", "vacuous_steps", lambda: replayed(mine=candidate([], batches=[], steps_called=0))),

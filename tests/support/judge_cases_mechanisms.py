@@ -30,7 +30,6 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge.verdict import Verdict
 
 HARMLESS = ("kernel", "memcpy", "memset", "graph", "empty", "wait_event", "event_record", "conditional")
-BLIND_BESIDE_TWO = {"dispatch_mode": 0, "profiler": 24, "sync_debug_mode": 24}
 
 
 def one_of_several_targets(target: str) -> Verdict:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -113,18 +112,8 @@ RESUMED_SEED_CASES = [
         lambda: resumed(halves(second={4: {"batches": BATCHES[: STEPS - SAVE_AT]}})),
     ),
     Case(
-        "resumed, NaN after the load",
-        "non_finite",
-        lambda: resumed(halves(second={0: {"losses": np.full(STEPS - SAVE_AT, math.nan)}})),
-    ),
-    Case(
         "resumed, a non-finite state was saved",
         "non_finite_end",
         lambda: resumed(halves(first={1: {"end_state": {"buffers": {"mean": "b2!"}}}})),
-    ),
-    Case(
-        "resumed, never captured after the load",
-        "candidate_not_captured",
-        lambda: captured(capture=cuda_graph(replays=0)),
     ),
 ]

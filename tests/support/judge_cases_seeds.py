@@ -166,7 +166,6 @@ SEED_CASES = [
     Case("a metric that is not reported", "capability_missing", lambda: seeds(metric="accuracy")),
     Case("a metric that never moves", "vacuous_constant_metric", lambda: of_norms(np.ones(STEPS))),
     Case("NaN in the metric", "non_finite", lambda: of_norms(np.where(NORMS > 3.9, math.nan, NORMS))),
-    Case("NaN in the control", "non_finite", lambda: seeds(control=controls(losses=np.full(STEPS, math.nan)))),
     Case("another seed", "evidence_inconsistent", lambda: seeds(executions("ungraphed", {2: {"facts": {"seed": 7}}}))),
     Case("a seed that is missing", "evidence_missing", lambda: seeds(executions("ungraphed")[:4])),
     Case(
@@ -191,11 +190,6 @@ SEED_CASES = [
     ),
     Case("too few steps", "vacuous_steps", lambda: seeds(guards=NOT_WORSE["guards"] | {"steps": STEPS + 1})),
     Case("fewer steps than are averaged", "vacuous_steps", lambda: seeds(last=STEPS + 1)),
-    Case(
-        "no training effect with one seed",
-        "vacuous_training_effect",
-        lambda: seeds(control=[*controls()[:4], *controls(losses=of_seed(4))[4:]]),
-    ),
     Case("two precisions", "held", in_two_precisions),
     Case("one precision where two are demanded", "vacuous_precision", lambda: in_two_precisions("float32")),
     Case("another precision of the baseline", "vacuous_precision", lambda: in_two_precisions(theirs="float64")),

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from evidence_builders import LOSSES, STEPS, arm, graphed, unrecorded, verdict_of
 from judge_cases import Case
 
@@ -121,12 +120,6 @@ def both(ours: TensorErrors | None = None, theirs: TensorErrors | None = None) -
     return {"tensors": [ours or tensor("a"), theirs or tensor("b")]}
 
 
-def _nan_at(index: int) -> np.ndarray[Any, Any]:
-    losses = LOSSES.copy()
-    losses[index] = math.nan
-    return losses
-
-
 def _shorter() -> dict[str, Any]:
     """All arms stop one step early with seed 2."""
     return {name: of_seed(2, losses=LOSSES[:-1] + error) for name, (_, error) in ARMS.items()}
@@ -135,14 +128,6 @@ def _shorter() -> dict[str, Any]:
 def _one_batch() -> dict[str, Any]:
     """All arms read one batch again and again with seed 0."""
     return {name: of_seed(0, batches=["batch0"] * STEPS) for name in ARMS}
-
-
-def _stateless() -> Verdict:
-    """The candidate's states were not recorded either."""
-    evidence = {name: executions(name) for name in ARMS}
-    evidence["ungraphed"] = [without_state(each) for each in evidence["ungraphed"]]
-    records = every()
-    return verdict_of(ACCURACY, RunEvidence("run", "step_accuracy", evidence, step_errors=records))
 
 
 REFERENCE, PEER = "same_system", "other_system"
