@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from harness.contract.claims import AnyPart
 from harness.contract.kinds.training import Guarding
+from harness.evidence.arm_records import CaptureEvidence
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judge.context import Context, require_captured
+from harness.judge import reasons
+from harness.judge.context import Context, capture_of
 from harness.judge.end_state import (
     require_equal_ends,
     require_equal_start_state,
@@ -21,6 +23,7 @@ from harness.judge.end_state import (
     require_recorded,
 )
 from harness.judge.guards import control_of, require_frozen, require_guards, require_moving, require_trained
+from harness.judge.launched import uncounted, untraced
 from harness.judge.series import (
     LOSS,
     require_equal_start,
@@ -29,8 +32,9 @@ from harness.judge.series import (
     require_same_parameters,
     require_same_work,
 )
-from harness.judge.sheet import Sheet
-from harness.judge.verdict import Judgement
+from harness.judge.sheet import Sheet, settle
+from harness.judge.verdict import Judgement, Status
+from harness.judge.watched_steps import JudgedSteps
 from harness.kinds import kind_of
 from harness.kinds.checks import names_of
 
@@ -82,19 +86,46 @@ class Comparison:
         throughout: bool = True,
         of_replays: bool = False,
     ) -> None:
-        """Settle unless each of them that must replay a capture does (`require_captured`)."""
+        """Settle INCONCLUSIVE where an arm that must replay a capture never did, or not in every step.
+
+        An arm must if it declares a capture, or is the candidate of a claim that names a mechanism.
+        watched: if what the device did in replays was seen, and is held against the census.
+        throughout: False if the judge itself asks for steps outside the capture.
+        of_replays: if the judge's figure is one of replays. Other figures are violated or not whatever
+        was done outside the graphs, so that such work leaves the claim open.
+        """
+        demanded = self._context.mechanism(self._part)
         for execution in executions:
-            excuses = names_of("watched", role) | names_of("watched", _age(execution))
-            require_captured(
-                self._context,
-                self._part,
-                execution.start.arm,
-                execution,
-                self._sheet,
-                watched=watched and not excuses & self._leaves_out.keys(),
-                throughout=throughout,
-                of_replays=of_replays,
-            )
+            arm = execution.start.arm
+            must = demanded and getattr(self._part, "candidate", None) == arm
+            if self._context.contract.arms[arm].capture == "none" and not must:
+                continue
+            capture = capture_of(arm, execution, demanded, self._sheet)
+            if not capture.captured or capture.replays == 0:
+                why = f": {capture.failure}" if capture.failure else ""
+                settle(
+                    reasons.CANDIDATE_NOT_CAPTURED,
+                    f"arm {arm} never replayed a capture, so nothing about a captured step was measured{why}",
+                )
+            steps = self._context.judged_steps(execution)
+            if throughout:
+                _require_throughout(arm, capture, steps)
+            excuses = names_of("watched", role) | names_of("watched", _age(capture))
+            if watched and not excuses & self._leaves_out.keys():
+                self._require_watched(arm, capture, steps, of_replays)
+
+    def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:
+        if capture.mechanism == "traced":
+            # one that did too much or too little shows in what it trained; its number is the capture claim's
+            found = untraced(arm, capture, steps)
+        else:
+            found = uncounted(arm, capture, self._context.outside_bounds(arm), steps)
+        if found is not None:
+            known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
+            # found once all launches were of the counted graphs: these did their part of each step
+            counted_ones_ran = found.reason in (reasons.WORK_OUTSIDE_GRAPHS, reasons.STEPS_UNWATCHED)
+            say = self._sheet.leave_open if counted_ones_ran and not of_replays else settle
+            say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
 
     def named_alike(self, group: Group) -> None:
         """Settle where parameters have different names, before a figure that reads them by name."""
@@ -178,10 +209,19 @@ def require_equal_but_for(noisy: Collection[str], executions: Executions, sheet:
     require_equal_ends(executions, sheet, same_system=same_system, noisy=noisy)
 
 
-def _age(execution: ArmEvidence) -> str:
+def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
+    """As the capture's own claim demands it; but what a recorded step trained, or a lost one did not, shows there."""
+    if capture.uncaptured_steps or capture.replays < steps.called - steps.unseen:
+        settle(
+            reasons.CANDIDATE_NOT_CAPTURED,
+            f"arm {arm} replayed a capture {capture.replays} times in {steps.called} steps and ran "
+            f"{capture.uncaptured_steps} outside it, so not every step measured was a captured one",
+        )
+
+
+def _age(capture: CaptureEvidence) -> str:
     """Return the role of an execution that was recorded before its probe watched steps, or ""."""
-    capture = execution.capture
-    return "older" if capture is not None and capture.every_step is None and capture.device_work is None else ""
+    return "older" if capture.every_step is None and capture.device_work is None else ""
 
 
 def _first(executions: Executions) -> tuple[str, ArmEvidence]:

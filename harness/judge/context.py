@@ -21,7 +21,7 @@ from harness.evidence.records import tag
 from harness.evidence.run_evidence import ArmEvidence, OfPackage, RunEvidence
 from harness.evidence.run_records import ArmFailed, PartFailed
 from harness.judge import reasons
-from harness.judge.launched import DEFAULT, Bounds, uncounted, untraced
+from harness.judge.launched import DEFAULT, Bounds
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Status
 from harness.judge.watched_steps import JudgedSteps
@@ -259,62 +259,6 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
             f"{counted(seen, 'replay')}",
         )
     return capture
-
-
-def require_captured(
-    context: Context,
-    part: AnyPart,
-    arm: str,
-    execution: ArmEvidence,
-    sheet: Sheet,
-    *,
-    watched: bool = True,
-    throughout: bool = True,
-    of_replays: bool = False,
-) -> None:
-    """Settle INCONCLUSIVE when an arm that must replay a capture never did, or not in every step.
-
-    An arm must when it declares a capture, or when it is the candidate of a claim that names a mechanism. `watched`:
-    whether the probe watches what the device does in replays, so that it can be held against the census. `throughout`
-    false: the caller tells of steps outside the capture itself. `of_replays`: the caller's figure is one of replays.
-    Other figures are violated or not whatever was done outside the graphs, so that such work leaves the claim open.
-    """
-    demanded = context.mechanism(part)
-    is_candidate = getattr(part, "candidate", None) == arm
-    if context.contract.arms[arm].capture == "none" and not (is_candidate and demanded):
-        return
-    capture = capture_of(arm, execution, demanded, sheet)
-    if not capture.captured or capture.replays == 0:
-        why = f": {capture.failure}" if capture.failure else ""
-        settle(
-            reasons.CANDIDATE_NOT_CAPTURED,
-            f"arm {arm} never replayed a capture, so nothing about a captured step was measured{why}",
-        )
-    steps = context.judged_steps(execution)
-    if throughout:
-        _require_throughout(arm, capture, steps)
-    found = None
-    if watched and capture.mechanism == "traced":
-        # one that did too much or too little shows in what it trained; its number is the capture claim's
-        found = untraced(arm, capture, steps)
-    elif watched:
-        found = uncounted(arm, capture, context.outside_bounds(arm), steps)
-    if found is not None:
-        known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
-        # found once all launches were of the counted graphs: these did their part of each step
-        counted_ones_ran = found.reason in (reasons.WORK_OUTSIDE_GRAPHS, reasons.STEPS_UNWATCHED)
-        say = sheet.leave_open if counted_ones_ran and not of_replays else settle
-        say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
-
-
-def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """As the capture's own claim demands it; but what a recorded step trained, or a lost one did not, shows there."""
-    if capture.uncaptured_steps or capture.replays < steps.called - steps.unseen:
-        settle(
-            reasons.CANDIDATE_NOT_CAPTURED,
-            f"arm {arm} replayed a capture {capture.replays} times in {steps.called} steps and ran "
-            f"{capture.uncaptured_steps} outside it, so not every step measured was a captured one",
-        )
 
 
 def require_uncaptured(part: AnyPart, context: Context) -> None:

@@ -12,7 +12,6 @@ from harness.kinds import BUILT_IN
 FOLDER = Path(__file__).parents[2] / "harness" / "judge"
 CHECKS = {
     "control_of",
-    "require_captured",
     "require_equal_ends",
     "require_equal_start",
     "require_equal_start_state",
