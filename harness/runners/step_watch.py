@@ -81,8 +81,8 @@ class SeriesWatch:
             syncs |= {"sync_debug_mode": warned, "waiting_calls": waited}
         if mode is not None:
             syncs["dispatch_mode"] = mode.seen
-        counted = (None, 0) if mode is None else (mode.operations, mode.replayed)
-        self._keep(index, _Seen(*counted, syncs))
+        operations, replayed = (None, 0) if mode is None else (mode.operations, mode.replayed)
+        self._keep(index, _Seen(operations, replayed, syncs))
 
     def _keep(self, index: int, seen: _Seen) -> None:
         operations = seen.operations or 0

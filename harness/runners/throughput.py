@@ -29,6 +29,7 @@ from harness.runners.recorder import TIMED_PHASE, Recorder
 from harness.runners.state_watch import Ends
 from harness.runners.timed_arm import ON_CUDA, TimedArm, undisturbed
 from harness.runners.timed_rounds import PROFILED_PROCESS, arms_of, timed_rounds
+from harness.system.protocol import CaptureRecord
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -126,7 +127,7 @@ class TimedProcess:
         records = {name: arm.life.capture() for name, arm in self.arms.items()}
         watched = {name: arm.watch_launches() if watch else Watched() for name, arm in self.arms.items()}
         for name, arm in self.arms.items():  # after every watch, whose phase is another
-            arm.life.census(lambda _record, seen=watched[name]: (seen, None), records[name])
+            _census(arm, records[name], watched[name])
         observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
         candidate, baseline = arms_of(self.run)
         return TimingEvidence(
@@ -146,3 +147,7 @@ class TimedProcess:
             counter_sees_planted=counter.sees_planted if counter is not None else None,
             counter_failure=counter.failure if counter is not None else None,
         )
+
+
+def _census(arm: TimedArm, record: CaptureRecord, watched: Watched) -> None:
+    arm.life.census(lambda _record: (watched, None), record)

@@ -262,7 +262,7 @@ class CapturesItself(Averages):
             operations = sum(each.operations for each in recorded)
             ours = (len(recorded), 0, len(replays))
             places = {name: tensor.data_ptr() for name, tensor in static.items()}
-            seen = {"fake_pass_clean": True, "static_buffers": places, "captured_addresses": places}
+            seen: Any = {"fake_pass_clean": True, "static_buffers": places, "captured_addresses": places}
             counts: Any = (*ours, 0, operations)
             return CaptureRecord(mechanism, requested, bool(recorded), None, *counts, **seen)
 

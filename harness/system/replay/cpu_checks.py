@@ -65,7 +65,8 @@ def as_on_a_device() -> Iterator[None]:
     operation and at every attribute of a tensor that is read. torch.compile would trace through it,
     and compile anew.
     """
-    on_a_device = any(isinstance(mode, OnADevice) for mode in _get_current_function_mode_stack())
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    on_a_device = any(isinstance(mode, OnADevice) for mode in modes)
     if on_a_device or not torch._C._len_torch_dispatch_stack():
         yield
         return
@@ -118,4 +119,5 @@ def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None
 
 
 def _hosts() -> list[Any]:
-    return [mode.host for mode in _get_current_dispatch_mode_stack() if getattr(mode, "host", None) is not None]
+    hosts = [getattr(mode, "host", None) for mode in _get_current_dispatch_mode_stack()]
+    return [host for host in hosts if host is not None]

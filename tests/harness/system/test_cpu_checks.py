@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ def test_counters_of_an_optimizer_lie_on_the_host_and_cannot_be_recorded(optimiz
 
     with Trains().open(WORKLOAD, Arm()) as run:
         for index in range(2):
-            assert by_dispatch_mode(lambda at=index: run.step(at), "cpu").total() == 0
+            assert by_dispatch_mode(partial(run.step, index), "cpu").total() == 0
     with Trains().open(WORKLOAD, Arm(capture="step")) as run:
         run.step(0)
         assert not run.capture_record().captured
