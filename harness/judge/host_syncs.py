@@ -50,8 +50,8 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
     """Order: capture, the candidate's count, the control, the detectors' eyesight, their agreement."""
     run = context.only_run("paired")
     executions = {name: executed(run, name) for name in (part.candidate.arm, part.control.arm)}
-    group = Group(executions, roles={part.control.arm: "control"})
-    comparison = Comparison(part, context, sheet)
+    groups = [Group({name: each}, {part.control.arm: "control"}) for name, each in executions.items()]
+    comparison = Comparison(part, context, sheet)  # of neither arm with the other
     comparison.captured(executions[part.control.arm])
     reported = _reported(part, run, sheet)
     mechanism = _require_replayed(context, part, executions[part.candidate.arm], comparison, sheet)
@@ -69,8 +69,10 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
     _require_seeing_profiler(control)
     _require_control(control)
     _require_eyesight(candidate, control)
-    comparison.begin(group)
-    comparison.end(group, context.skipped_steps_at_most(part.candidate.arm))
+    for group in groups:
+        comparison.begin(group)
+    for group in groups:
+        comparison.end(group, context.skipped_steps_at_most(part.candidate.arm))
     _require_agreement(candidate, executions[part.candidate.arm])
     _require_agreement(control, executions[part.control.arm])
     return comparison.held(f"{candidate.sentence()}; control {control.sentence()}{reported}")

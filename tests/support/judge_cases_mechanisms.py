@@ -111,6 +111,15 @@ MECHANISMS: dict[str, list[Case]] = {
             ),
         ),
         Case(
+            "a traced candidate whose compiled code is recorded as it is written",
+            "held",
+            lambda: watched(
+                syncs("graphed", {"dispatch_mode": 0, "fake_pass": 0}, replayed=True),
+                syncs("synchronizing", {"dispatch_mode": 24, "fake_pass": 24}),
+                execution={"capture": traced(as_written=["train.py:7"])},
+            ),
+        ),
+        Case(
             "a control that replays",
             "held",
             lambda: watched(
