@@ -158,7 +158,9 @@ class ArmLife:
         """
         for watcher in self.watchers:
             self._ask(watcher, watcher.before, index)
-        with self._watching(index) if self.watchers else _NO_WATCHER, self._watching_draws(index):
+        drawing = self._watch_of_draws(index)
+        watching = self._watching(index) if self.watchers else _NO_WATCHER
+        with drawing or _NO_WATCHER, watching, drawing.watch if drawing else _NO_WATCHER:
             loss = (step or self.training.step)(index)
         self.steps_called += 1
         if self._block is not None:
@@ -169,10 +171,10 @@ class ArmLife:
             self.state.after_first_step()
         return loss
 
-    def _watching_draws(self, index: int) -> AbstractContextManager[object]:
+    def _watch_of_draws(self, index: int) -> DrawWatch | None:
         """Watch what draws random numbers in the second step, built to the end, or in the only one."""
         if self.steps_called != min(1, max(self._announced, 1) - 1):
-            return _NO_WATCHER
+            return None
         self._drawing = DrawWatch(index)
         return self._drawing
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from types import TracebackType
 from typing import NamedTuple, Self
 
 import torch
@@ -103,9 +104,13 @@ class CaptureWatch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_raised: object) -> None:
-        with self._window, self._solitude:
-            pass
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._solitude.__exit__(kind, error, trace)
+        finally:
+            self._window.__exit__(kind, error, trace)  # it reads no profile of a step that raised
 
 
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:

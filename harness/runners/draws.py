@@ -12,34 +12,35 @@ from harness.system.replay.operators import OperatorWatch
 
 
 class DrawWatch:
-    """Within its block, collects operators and keeps the states of the process's generators around it."""
+    """Keeps the states of the process's generators around its block; `watch` collects the operators of a step in it.
+
+    Reading a state is work: between the two are the watchers that count what a step does.
+    """
 
     def __init__(self, step: int) -> None:
         self._step = step
-        self._watch = OperatorWatch()
+        self.watch = OperatorWatch()
         self._before: dict[str, str] = {}
         self._after: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         self._before = _states()
-        self._watch.__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        self._watch.__exit__(*raised)  # type: ignore[no-untyped-call]
+    def __exit__(self, *_raised: object) -> None:
         self._after = _states()
 
     @property
     def operators(self) -> set[str]:
         """The operators that compute, each once."""
-        return self._watch.names
+        return self.watch.names
 
     def record(self, captured: Sequence[Sequence[str]]) -> Draws:
         """Return what drew. captured: the operators that draw, of each capture of the arm."""
         moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
         return Draws(
             step=self._step,
-            operators=self._watch.draws,
+            operators=self.watch.draws,
             captured=[list(each) for each in captured],
             generators=moved,
         )

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from claims_in_process import executed
+from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import ArmEvidence
-from harness.runners import pace
+from harness.runners import capture_watch, pace
 from harness.runners.arm_life import ArmLife
 from harness.runners.capture_watch import Watcher
 from harness.runners.recorder import Recorder
@@ -143,3 +144,37 @@ def test_what_a_step_raises_comes_out_of_a_watch_around_it(tmp_path: Path) -> No
     with pytest.raises(RuntimeError, match="a defect of a watcher"):
         lived(tmp_path, watch)
     assert '"part_failed"' not in (tmp_path / "records.jsonl").read_text()
+
+
+def test_a_step_whose_draws_are_watched_counts_as_many_operations_as_others(tmp_path: Path) -> None:
+    [execution] = executed(run_of("paired", {}, "captured"), tmp_path / "run").arms["captured"]
+    assert execution.end is not None
+    assert execution.end.draws is not None
+    assert execution.end.draws.step == 1
+    assert execution.capture is not None
+    watch = execution.capture.every_step
+    assert watch is not None
+    assert watch.steps == STEPS - 1
+    assert watch.most_operations == watch.fewest_operations
+
+
+def test_a_profile_of_a_step_that_raises_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    @contextmanager
+    def profile(*_arguments: object, **_keywords: object) -> Iterator[None]:
+        yield
+        read.append("profile")
+        raise RuntimeError("the device is still capturing")
+
+    def steps(life: ArmLife) -> None:
+        def capture(_index: int) -> Tensor:
+            raise ValueError("the step's own error")
+
+        monkeypatch.setattr(life.training, "step", capture)
+
+    monkeypatch.setattr(capture_watch, "profiled_steps", lambda *_: {0: (3, False)})
+    monkeypatch.setattr(capture_watch, "graph_launches", profile)
+    with pytest.raises(ValueError, match="the step's own error"):
+        lived(tmp_path, steps)
+    assert read == []
