@@ -38,11 +38,11 @@ def launches_in(events: Iterable[Any]) -> int:
 def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) -> DeviceWork:
     """Sort the device activities of a profile (its raw events) over `steps` steps, each in a range named `STEP`.
 
-    An activity carries the correlation number of the host's call that began it: a graph launch, or another call within
-    a step. What began between the steps is the harness's own. The profiler demangles kernel names; those of the census
-    (`nodes`) are taken where they are the same kernel's.
+    An activity carries the correlation number of the host's call that began it: a graph launch, or another call, within
+    a step. What began between the steps is the harness's own, or an evaluation's, say, which may replay graphs, too.
+    The profiler demangles kernel names; those of the census (`nodes`) are taken where they are the same kernel's.
     """
-    launches = {event.correlation_id() for event in events if event.name() in GRAPH_LAUNCHES}
+    launches = {event.correlation_id() for event in _begun_in(STEP, events) if event.name() in GRAPH_LAUNCHES}
     in_steps = _begun_in_steps(events)
     under: dict[int, list[Any]] = defaultdict(list)
     outside: list[Any] = []

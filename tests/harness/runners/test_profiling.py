@@ -96,6 +96,18 @@ def test_what_the_host_begins_after_a_step_is_outside_of_it_though_the_device_is
     assert device_work(events, 1, []).outside == []
 
 
+def test_a_graph_that_an_evaluation_replays_between_two_steps_is_no_launch_of_a_step() -> None:
+    events = [
+        *(Event("harness.step", start, 20, is_range=True) for start in (10, 100)),
+        *(Event("cudaGraphLaunch", start + 2, 5, number=start) for start in (10, 50, 100)),
+        *(Event("gemm", start + 10, 5, number=start, device="CUDA") for start in (10, 50, 100)),
+    ]
+    work = device_work(events, 2, [])
+    assert [each.launches for each in work.launched] == [2]
+    assert work.launched_seconds == pytest.approx(10e-9)
+    assert work.outside == []
+
+
 def test_an_operator_in_a_step_does_not_make_the_harness_own_copy_the_steps() -> None:
     """Operators are numbered by themselves: one may have the number of a call that the harness makes afterwards."""
     events = [
