@@ -22,7 +22,7 @@ EQUALITIES = {"bitwise": "in bits", "within": "within rounding", "noise": "withi
 OF_CAPTURES = ("is not captured there", "only a GPU decides whether a capture takes the step")
 # Why the answers of a correct trainer differ, where nothing that a CPU foresaw says so.
 CAUSES = {
-    "hf_bert": "its attention runs in another kernel on a GPU, and draws its dropout otherwise there; not isolated",
+    "hf_bert": "a captured attention keeps its mask, and drops out by another operator; now undecided, other_random_numbers",
     "spectral_gan": "the GPU repeats its bits under deterministic algorithms alone",
 }
 Row = Mapping[str, str]
@@ -47,7 +47,7 @@ def answer(row: Row | None) -> str:
     found = statuses(row)
     if not found:
         return f"none: {row['exit']} after {row['seconds']} s"
-    equality = EQUALITIES.get(row["same"].split()[0], "over seeds")
+    equality = EQUALITIES[row["same"].split()[0]]
     under = " under deterministic algorithms" if "deterministic" in row["same"] else ""
     failed = [f"{name} {verdict}" for name, verdict in found.items() if not verdict.startswith("PASS")]
     return failed[0] if failed else f"{HELD} {equality}{under}"

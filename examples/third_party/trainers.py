@@ -27,7 +27,7 @@ class Trainer(NamedTuple):
     domain: str
     bug: str
     uncaptured: str = ""  # why no capture is expected on a GPU; empty: a capture is expected
-    over_seeds: str = ""  # why SAME is expected to be `not_worse` on a GPU: the arms draw other random numbers
+    undecided: str = ""  # why SAME stays undecided on a GPU: the arms draw other random numbers
 
 
 TRAINERS = (
@@ -44,7 +44,7 @@ TRAINERS = (
         "5.17",
         "masked language",
         "masked share from a counter",
-        over_seeds="a captured step keeps the attention mask, so that attention drops out in another kernel",
+        undecided="a captured step keeps the attention mask, so that attention drops out in another kernel",
     ),
     Trainer("hf_mixtral", "transformers", "5.17", "mixture of experts", "loss weight from a counter"),
     Trainer("hf_gpt2", "transformers", "5.17", "language, checkpointing", "batch rebound in an attribute"),

@@ -1,8 +1,8 @@
 """Choose the strongest comparison of a step's arms that is fair, by what trials measured.
 
 In this order: bits; bits under torch's deterministic algorithms; rounding, where the captured arm runs other kernels
-than the plain one; the plain arm's own noise. Where the arms draw other random numbers none of these is fair: then
-neither is worse over seeds, of a step that is made by its seed.
+than the plain one; the plain arm's own noise. Where the arms draw other random numbers none of these is fair, and
+what would be is weaker: a wrong step is no worse over a few seeds, too. So the claim stands, and stays undecided.
 """
 
 from __future__ import annotations
@@ -13,17 +13,13 @@ from dataclasses import replace
 from harness.first_contract.answers import why_untried
 from harness.first_contract.draft import Choice, Draft
 from harness.first_contract.trying import Tried
+from harness.judge.random_numbers import DECIDED_BY
 from harness.judge.reasons import BASELINE_NOT_REPEATABLE, CAPABILITY_MISSING, NOT_CAPTURED, OTHER_RANDOM_NUMBERS
 from harness.judge.repeats import OF_BITS, other_operators, ran_otherwise
 from harness.judge.verdict import Status, Verdict
 from harness.report.text import line
 
-WORDS = {
-    "bitwise": "in bits",
-    "within": "within rounding",
-    "noise": "within the plain step's own noise",
-    "not_worse": "over seeds",
-}
+WORDS = {"bitwise": "in bits", "within": "within rounding", "noise": "within the plain step's own noise"}
 ALONE = "the plain step repeats itself under these alone"
 
 
@@ -33,7 +29,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     tried: a trial of bits whose plain arm came to its end. probe: tries another draft; it is called where the plain
     step does not repeat its bits.
     """
-    draft = replace(tried.draft, unfit=dict(_unfit(tried)))
+    draft = replace(tried.draft, unfit=dict(_unfit(tried)), undecided=_undecided(tried))
     if _repeats(tried):
         return replace(draft, choice=_rounded(tried, Choice()))
     deterministic = Choice(deterministic=True, why=ALONE)
@@ -45,11 +41,14 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
 
 
 def compares(draft: Draft) -> str:
-    """Return the line that says what is compared, and why nothing stronger is."""
+    """Return the line that says what is compared, why nothing stronger is, and what this cannot decide."""
     choice = draft.choice
     under = " under deterministic algorithms" if choice.deterministic else ""
     why = choice.why or ("the step has an optimization of its own" if draft.optimizes else "")
-    return f"compares: {WORDS[draft.equality]}{under}{', since ' if why else ''}{line(why, 600)}"
+    return (
+        f"compares: {WORDS[draft.equality]}{under}{', since ' if why else ''}{line(why, 600)}"
+        f"{'; undecided: ' if draft.undecided else ''}{line(draft.undecided, 600)}"
+    )
 
 
 def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
@@ -59,6 +58,14 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
         yield "GRADIENTS", "no step left a gradient to read"
     if captures is not None and captures.reason == NOT_CAPTURED and not tried.draft.captures_itself:
         yield "CAPTURES", f"{captures.message}; `harness init --force` writes it once the step can be captured"
+
+
+def _undecided(tried: Tried) -> str:
+    """Return which claim other random numbers leave undecided, and what decides it; "" where they leave none."""
+    found = (verdict for verdict in tried.judgement.verdicts if verdict.reason == OTHER_RANDOM_NUMBERS)
+    first = next(found, None)
+    drew = first and first.figures[OTHER_RANDOM_NUMBERS].value
+    return f"{first.claim}, since {drew}: {DECIDED_BY}" if first else ""
 
 
 def _verdict(tried: Tried, claim: str) -> Verdict | None:
@@ -87,9 +94,7 @@ def _lost(tried: Tried, again: Tried) -> str:
 def _rounded(tried: Tried, choice: Choice) -> Choice:
     """Return the choice; of rounding, where the arms differ in bits and the captured one ran other operators."""
     same = _verdict(tried, "SAME")
-    if same is not None and same.reason == OTHER_RANDOM_NUMBERS:
-        return _over_seeds(tried, choice, str(same.figures["other_random_numbers"].value))
-    if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE}:
+    if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE, OTHER_RANDOM_NUMBERS}:
         return choice
     runs = tried.judgement.view.evidence.values()
     arms = ([each for run in runs for each in run.arms.get(arm, [])] for arm in ("captured", "plain"))
@@ -98,11 +103,3 @@ def _rounded(tried: Tried, choice: Choice) -> Choice:
         return choice
     whys = [choice.why, ran_otherwise("captured", ours, "plain", theirs)]
     return replace(choice, equality="within", why=", and ".join(filter(None, whys)))
-
-
-def _over_seeds(tried: Tried, choice: Choice, drew: str) -> Choice:
-    """Return the choice; of seeds, where the step is made by one: without that every seed is the same training."""
-    if "seed" in tried.draft.source.arguments:
-        return replace(choice, equality="not_worse", why=", and ".join(filter(None, [choice.why, drew])))
-    why = f"{drew}, which leaves SAME undecided: an argument `seed` of the function lets it be compared over seeds"
-    return replace(choice, why=", and ".join(filter(None, [choice.why, why])))

@@ -58,14 +58,7 @@ TRAINS_OTHERWISE = "stale_batch, doubled_step, dropped_last_update, one_batch, b
 ROUNDS_OTHERWISE = "unsteady_loss, half_moved, statistics_updated_twice, one_batch, barely_trained, nan_tail, no_steps"
 FAULT_OF_TIMED = {"bitwise": "other_losses", "within": "stopped_training", "noise": "larger_losses"}
 
-Equality = Literal["bitwise", "within", "noise", "not_worse"]
-SEEDS = list(range(8))
-MARGIN = "0.05"
-WHY_SEEDS = (
-    "The arms draw other random numbers, so that single steps differ in right ones. Over eight seeds, two more than a "
-    "confidence of 0.95 needs, neither arm is worse than the other by a twentieth of the loss: change the number, and "
-    "say here why."
-)
+Equality = Literal["bitwise", "within", "noise"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +89,7 @@ class Draft:
     arms: Arms
     unfit: Mapping[str, str] = field(default_factory=dict)  # claims that are left out by what was measured, and why
     choice: Choice = Choice()
+    undecided: str = ""  # which claim no choice decides, and why
 
     @property
     def adapter_name(self) -> str:
@@ -132,11 +126,6 @@ class Draft:
             unfit = [self.claim_id("REPEATS"), *([self.claim_id("COMPILED")] if self._compiles else [])]
             lines.append(
                 f"{', '.join([*unfit, self.long_contract_name])}, since the plain step does not repeat its bits"
-            )
-        if self.equality == "not_worse":
-            unfit = [self.claim_id(name) for name in ("GRADIENTS", *(["FASTER"] if self.arms.timed else []))]
-            lines.append(
-                f"{', '.join(unfit)}, since the arms draw other random numbers: no single step can be compared"
             )
         return [*lines, *(f"{self.claim_id(claim)}, since {why}" for claim, why in self.unfit.items())]
 
@@ -175,7 +164,7 @@ class Draft:
         """The text of the contract about single steps."""
         claims = [self._repeats()] if self.choice.repeats else []
         claims += [] if self.optimizes or "CAPTURES" in self.unfit else [self._captures()]
-        claims += [*self._same_over_seeds()] if self.equality == "not_worse" else [self._same(), *self._gradients()]
+        claims += [self._same(), *self._gradients()]
         claims += [self._syncs()] if self._harness_captures else []
         claims += [self._compiled()] if self._compares_compiled else []
         if self.arms.memory and self.equality == "bitwise":
@@ -184,8 +173,7 @@ class Draft:
             in_bits = self.equality == "bitwise" and self.choice.deterministic  # what is timed repeats none
             claims += [self._timed()] if in_bits else []
             named, equality = ("TIMED", "noise") if in_bits else (self._same_name, self.equality)
-            if equality != "not_worse":
-                claims.append(self._faster("FASTER", self._candidate, named, FAULT_OF_TIMED[equality]))
+            claims.append(self._faster("FASTER", self._candidate, named, FAULT_OF_TIMED[equality]))
         if self.arms.timed and self._compares_compiled:
             claims.append(self._faster("COMPILED-FASTER", "compiled", "COMPILED", FAULT_OF_TIMED["within"]))
         title = "{} step of {} trains like the plain one"
@@ -204,8 +192,7 @@ class Draft:
         title = "A long run of {1} goes on as it began, and through evaluations and checkpoints"
         workloads = {"small": self.steps} | ({"long": LONG} if in_bits else {})
         identity = self.long_contract_name.removesuffix(".yaml")
-        arms = self._two_arms()[: 1 if self.equality == "not_worse" else 2]
-        return self._file(identity, title, workloads, arms, claims)
+        return self._file(identity, title, workloads, self._two_arms(), claims)
 
     @property
     def _same_name(self) -> str:
@@ -271,9 +258,7 @@ class Draft:
         if self._compares_compiled:
             arms.append(("compiled", self._arm(compiled)))
         if self.arms.timed and self.choice.deterministic:
-            one_by_one = self.equality != "not_worse"
-            arms += [(f"{self._candidate}_timed", f"{{{self._settings}}}")] if one_by_one else []
-            arms += [("plain_timed", "{capture: none}")] if one_by_one or self._compares_compiled else []
+            arms += [(f"{self._candidate}_timed", f"{{{self._settings}}}"), ("plain_timed", "{capture: none}")]
             arms += [("compiled_timed", f"{{{compiled}}}")] if self._compares_compiled else []
         return arms
 
@@ -359,24 +344,6 @@ class Draft:
             ROUNDS_OTHERWISE,
         )
 
-    def _same_over_seeds(self) -> list[str]:
-        """Return the claims that neither arm is worse."""
-        arms = (self._candidate, "plain")
-        return [self._over_seeds("SAME", *arms), self._over_seeds("NO-BETTER", *arms[::-1])]
-
-    def _over_seeds(self, claim: str, candidate: str, baseline: str) -> str:
-        return self._claim(
-            claim,
-            f"Over eight seeds the {candidate} step trains no worse than the {baseline} one",
-            "not_worse",
-            f"    candidate: {candidate}\n    baseline: {baseline}\n    direction: lower_is_better\n"
-            f"    last: {self.steps // 2}\n    relative_margin: {MARGIN}\n    seeds: {SEEDS}\n"
-            f"    guards: {{steps: {self.steps}, distinct_batches: {self.steps}}}\n",
-            WHY_SEEDS,
-            LEFT_TO_THE_CAPTURE,
-            "unsteady_loss, one_batch, nan_tail, no_steps",
-        )
-
     def _timed(self) -> str:
         compared = f"    candidate: captured_timed\n    baseline: plain_timed\n{self._equality('noise')}"
         return self._in_noise("TIMED", compared, "Speed is timed without deterministic algorithms, which are slower.")
@@ -452,25 +419,23 @@ class Draft:
 
     def _evaluated(self) -> str:
         every = _prime_at_most(self.steps // 4)
-        plain = "" if self.equality == "not_worse" else f"    plain: plain\n    max_relative_difference: {EVALUATED}\n"
         return self._claim(
             "EVALUATED",
             "Evaluations between steps change nothing of the training, and return what the plain step's do",
             "evaluation",
             f"    candidate: {self._candidate}\n    every: {every}\n    evaluations: {self.steps // every}\n"
-            f"    steps: {self.steps}\n{plain}",
+            f"    steps: {self.steps}\n    plain: plain\n    max_relative_difference: {EVALUATED}\n",
             "An evaluation reads: training goes on, in every bit, as if there had been none. It returns what the plain "
             "step's returns, but for a hundredth: ten times what the losses may differ by.",
             "The evaluation replays the captured training step, leaves the model in another mode, draws random numbers "
             "that training would have drawn, or writes over a batch in a static buffer. Where `evaluations_differ`, it "
             "reads a graph, weights or a mode that are not those of the step at hand.",
-            "idle_evaluation, training_evaluation, drawing_evaluation, "
-            + ("other_evaluation, no_steps" if plain else "no_steps"),
+            "idle_evaluation, training_evaluation, drawing_evaluation, other_evaluation, no_steps",
         )
 
     def _resumes(self, claim: str, before: int) -> str:
         saved_at = _prime_at_most(2 * self.steps // 3 if before else self.steps // 2)
-        baseline = "" if self.optimizes or self.equality == "not_worse" else "    baseline: plain\n"
+        baseline = "" if self.optimizes else "    baseline: plain\n"
         when = f"Loaded after {before} steps" if before else "Saved and loaded by another process"
         return self._claim(
             claim,

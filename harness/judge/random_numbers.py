@@ -32,18 +32,16 @@ OF_NUMBERS = frozenset(
     }
 )
 DECIDED_BY = (
-    "no bound on rounding decides it; dropout of 0 in both arms does, or `torch._inductor.config.fallback_random` "
-    "where the step calls torch.compile, or `not_worse` over seeds"
+    "no bound on rounding decides it; dropout of 0 in both arms does, and so does "
+    "`torch._inductor.config.fallback_random` where the step calls torch.compile; `not_worse` over seeds is a claim of "
+    "one's own, and a weaker one"
 )
 _NOTHING = "no further one"
 
 
 def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
     """Return the judgement; INCONCLUSIVE where it accuses by numbers, and the arms draw other random ones."""
-    baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
-    if judgement.reason not in OF_NUMBERS or candidate is None or baseline is None or candidate == baseline:
-        return judgement
-    drew = other_draws(candidate, _executions(context, candidate), baseline, _executions(context, baseline))
+    drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
     return judgement.model_copy(
@@ -56,7 +54,18 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
     )
 
 
-def other_draws(
+def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
+    """Return how the random numbers of the part's arms differ; None where the reason is about no numbers of two arms.
+
+    None also where they draw equal ones, as far as it was recorded.
+    """
+    baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
+    if reason not in OF_NUMBERS or candidate is None or baseline is None or candidate == baseline:
+        return None
+    return _other_draws(candidate, _executions(context, candidate), baseline, _executions(context, baseline))
+
+
+def _other_draws(
     ours: str, candidates: Sequence[ArmEvidence], theirs: str, baselines: Sequence[ArmEvidence]
 ) -> str | None:
     """Return how the random numbers of one step differ; None where they are equal, as far as it was recorded."""

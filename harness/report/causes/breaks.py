@@ -131,8 +131,8 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
             "drop or mask is other elements, and both are right."
         ),
         (
-            "compare with dropout of 0 in both arms; compile with `torch._inductor.config.fallback_random`; or claim "
-            "`not_worse` over seeds"
+            "compare with dropout of 0 in both arms; set `torch._inductor.config.fallback_random` before your own "
+            "torch.compile; or write a claim of `not_worse` over seeds, which is weaker: a small fault is no worse, too"
         ),
     ),
     "baseline_not_repeatable": (
