@@ -7,6 +7,7 @@ do the ratios decide (`statistics`).
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import NoReturn
 
 from harness.contract.kinds.throughput import ThroughputRatio
@@ -21,7 +22,8 @@ from harness.judge.idle import require_busy_baseline, require_unhindered_host
 from harness.judge.machine import require_quiet_machine
 from harness.judge.own_noise import require_timed_within_noise
 from harness.judge.pace import Counted, counted
-from harness.judge.sheet import Sheet, number, settle
+from harness.judge.random_numbers import drew_otherwise
+from harness.judge.sheet import Settled, Sheet, number, settle
 from harness.judge.sound_clock import require_sound_clock
 from harness.judge.speed_figures import (
     measured,
@@ -44,17 +46,19 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     sheet.count("processes", len(processes))
     trajectory = named_trajectory(part.trajectory, context)
     comparison = Comparison(part, context, sheet)
-    for process in processes:
-        _require_equal_training(part, trajectory, context, process, comparison, sheet)
-    if trajectory.equality == "noise":
-        candidates = [executed(each.run, part.candidate) for each in processes]
-        baselines = [executed(each.run, part.baseline) for each in processes]
-        require_timed_within_noise(candidates, baselines, part.candidate, part.baseline)
-    require_profiled(part, processes, sheet)
-    timed = counted(part, processes, sheet)
-    sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))
-    cautious, generous = readings(timed.times)
-    note_ratios(part, timed, cautious, generous, sheet)
+    try:
+        for process in processes:
+            _require_equal_training(part, trajectory, context, process, comparison, sheet)
+        if trajectory.equality == "noise":
+            candidates = [executed(each.run, part.candidate) for each in processes]
+            baselines = [executed(each.run, part.baseline) for each in processes]
+            require_timed_within_noise(candidates, baselines, part.candidate, part.baseline)
+    except Settled as settled:
+        if drew_otherwise(settled.reason, part, context) is not None:  # both arms may be right: their speed is of use
+            with suppress(Settled):
+                _noted_ratios(part, processes, sheet)
+        raise
+    timed, cautious, generous = _noted_ratios(part, processes, sheet)
     spread = require_quiet_machine(part.limits, processes, sheet)
     timings = [process.timing for process in processes]
     require_apart(part, timings)
@@ -70,6 +74,16 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     if answer < 0:
         settle(reasons.TOO_SLOW, f"{measured(part, timed, generous)}, and {number(part.at_least)} is demanded")
     return comparison.held(f"{measured(part, timed, cautious)}; at least {number(part.at_least)} is demanded")
+
+
+def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet) -> tuple[Counted, Reading, Reading]:
+    """Return what was timed, and both readings of it; note their ratios."""
+    require_profiled(part, processes, sheet)
+    timed = counted(part, processes, sheet)
+    sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))
+    cautious, generous = readings(timed.times)
+    note_ratios(part, timed, cautious, generous, sheet)
+    return timed, cautious, generous
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:

@@ -158,7 +158,8 @@ class ArmLife:
         """
         for watcher in self.watchers:
             self._ask(watcher, watcher.before, index)
-        drawing = self._watch_of_draws(index)
+        is_second = self.steps_called == min(1, max(self._announced, 1) - 1)  # built to the end, or the only one
+        drawing = self.watch_of_draws(index) if is_second else None
         watching = self._watching(index) if self.watchers else _NO_WATCHER
         with drawing or _NO_WATCHER, watching, drawing.watch if drawing else _NO_WATCHER:
             loss = (step or self.training.step)(index)
@@ -171,10 +172,8 @@ class ArmLife:
             self.state.after_first_step()
         return loss
 
-    def _watch_of_draws(self, index: int) -> DrawWatch | None:
-        """Watch what draws random numbers in the second step, built to the end, or in the only one."""
-        if self.steps_called != min(1, max(self._announced, 1) - 1):
-            return None
+    def watch_of_draws(self, index: int) -> DrawWatch:
+        """Return the watch of what draws random numbers in a step; the end records it."""
         self._drawing = DrawWatch(index)
         return self._drawing
 

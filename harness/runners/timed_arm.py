@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 # bound here, before a system is imported: it could replace them in their modules
@@ -64,10 +64,14 @@ class TimedArm:
             yield
         self._generators, self._settings = generators.states(known), torch_settings()
 
-    def block(self, steps: int, *, profiled: bool = False) -> BlockTimes:
-        """The times of `steps` steps. Losses and a copy of the batches stay on the device."""
+    def block(self, steps: int, *, profiled: bool = False, drawing: bool = False) -> BlockTimes:
+        """The times of `steps` steps. Losses and a copy of the batches stay on the device.
+
+        drawing: watch what draws random numbers, which takes time.
+        """
         self._losses, self._inputs = [], []
-        with self.own_globals():
+        draws = self.life.watch_of_draws(self.life.steps_called) if drawing else None
+        with self.own_globals(), draws or nullcontext(), draws.watch if draws else nullcontext():
             timed = self._timed_steps(steps, profiled=profiled)
         self.life.steps_called += steps
         return timed

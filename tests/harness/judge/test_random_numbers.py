@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from evidence_builders import LOSSES, arm, graphed
+from evidence_builders import LOSSES, arm, graphed, timed_run
+from judge_cases_throughput import STEADY, timed
 from judge_cases_training import changed, nudged, trajectory
 
 from harness.evidence.arm_records import Draws
@@ -98,3 +99,28 @@ def test_other_random_numbers_excuse_no_value_that_is_not_finite() -> None:
     candidate = graphed(changed(4, float("nan")))
     verdict = trajectory(drew(candidate, captured=[[MASKED]]), drew(arm("ungraphed"), MASK, PLAIN))
     assert (verdict.status, verdict.reason) == (Status.FAIL, "non_finite")
+
+
+@pytest.mark.parametrize(
+    ("drawn", "answer"),
+    [(MASKED, (Status.INCONCLUSIVE, "other_random_numbers")), (PLAIN, (Status.FAIL, "differs"))],
+    ids=["other", "equal"],
+)
+def test_a_speed_is_reported_of_timed_arms_that_draw_other_random_numbers(
+    drawn: str, answer: tuple[Status, str]
+) -> None:
+    plain = drew(arm("ungraphed"), PLAIN)
+    runs = [
+        timed_run(
+            process,
+            [0.01 * block for block in STEADY],
+            [0.012 * block for block in STEADY],
+            ours=drew(wrong(), captured=[[drawn]]),
+            theirs=plain,
+        )
+        for process in range(8)
+    ]
+    verdict = timed(runs)
+    assert (verdict.status, verdict.reason) == answer
+    ratio = verdict.figures.get("mean_ratio")
+    assert (ratio and ratio.value) == (pytest.approx(1.2, rel=0.01) if drawn == MASKED else None)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
+import torch
 from step_function_systems import Regression
 
 from harness.contract.schema import Arm, Workload
@@ -114,6 +115,17 @@ def test_timed_losses_and_batches_are_recorded_for_both_arms(tmp_path: Path) -> 
     assert [row["loss"] for row in plain] == losses[10:]
     assert len({row["batch_digest"] for row in plain}) == 12
     assert {row["tokens"] for row in plain} == {"8"}
+
+
+def test_timed_arms_record_what_drew_random_numbers_in_their_second_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Regression, "before_update", lambda *_: torch.rand(3))
+    ends = [each for each in execute(make_run(), tmp_path / "run") if each["record"] == "arm_end"]
+    drawn = {each["arm"]: each["draws"] for each in ends}
+    assert [each["step"] for each in drawn.values()] == [1, 1]
+    assert drawn["plain"]["operators"] == drawn["captured"]["captured"][0] == ["aten.rand of float32 3"]
+    assert drawn["plain"]["generators"] == drawn["captured"]["generators"] != {}
 
 
 class Clock:
