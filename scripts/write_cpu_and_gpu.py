@@ -22,7 +22,7 @@ EQUALITIES = {"bitwise": "in bits", "within": "within rounding", "noise": "withi
 OF_CAPTURES = ("is not captured there", "only a GPU decides whether a capture takes the step")
 # Why the answers of a correct trainer differ, where nothing that a CPU foresaw says so.
 CAUSES = {
-    "hf_bert": "a captured attention keeps its mask, and drops out by another operator; now undecided, other_random_numbers",
+    "hf_bert": "a captured attention drops out by another operator, which the harness of today leaves undecided",
     "spectral_gan": "the GPU repeats its bits under deterministic algorithms alone",
 }
 Row = Mapping[str, str]

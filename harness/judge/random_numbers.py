@@ -31,11 +31,8 @@ OF_NUMBERS = frozenset(
         reasons.RANKS_END_APART,
     }
 )
-DECIDED_BY = (
-    "no bound on rounding decides it; dropout of 0 in both arms does, and so does "
-    "`torch._inductor.config.fallback_random` where the step calls torch.compile; `not_worse` over seeds is a claim of "
-    "one's own, and a weaker one"
-)
+# short, since a line keeps the last hundred characters of a message that is too long for it
+DECIDED_BY = "dropout 0 decides it, or `fallback_random` for a torch.compile; `not_worse` over seeds claims less"
 _NOTHING = "no further one"
 
 
@@ -48,7 +45,7 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
         update={
             "status": reasons.REASONS[reasons.OTHER_RANDOM_NUMBERS].status,
             "reason": reasons.OTHER_RANDOM_NUMBERS,
-            "message": f"{drew}, so that they draw other random numbers, and {judgement.message}; {DECIDED_BY}",
+            "message": f"{drew}, which no bound on rounding covers; {judgement.message}; {DECIDED_BY}",
             "figures": {**judgement.figures, "other_random_numbers": Figure(value=drew)},
         }
     )

@@ -9,6 +9,7 @@ from first_steps import called, written
 
 from harness.contract.load import load_contract
 from harness.contract.schema import Contract
+from harness.first_contract.project import compiler_missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
 
@@ -153,11 +154,64 @@ def test_a_capture_that_draws_other_random_numbers_stays_undecided_and_opens_no_
     compares, _, undecided = line.partition("; undecided: ")
     assert compares.startswith("compares: within rounding, since arm captured ran aten.lt, aten.rand, and arm plain ")
     assert undecided.startswith("TRAIN-SAME, since operator 1 that draws in a step is aten.rand of ")
-    assert "dropout of 0 in both arms does" in undecided
+    assert "dropout 0 decides it" in undecided
     equality = {claim.id: claim.value_at("equality") for claim in contract.claims if claim.kind != "capture"}
     assert equality["TRAIN-SAME"] == equality["TRAIN-GRADIENTS"] == "within"
     code, printed = verified(project)
     assert (code, "FAIL" in printed) == (10, False), printed
+
+
+COMPILED = """
+import torch
+from torch.nn import functional
+
+def make_step(seed, optimized):
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+
+    def loss_of(x, y):
+        return functional.mse_loss(model(functional.dropout(x, 0.1)), y)
+
+    loss_here = torch.compile(loss_of, options={options}) if optimized else loss_of
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = loss_here(batch["x"], {wanted})
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def batch(index):
+        x = torch.randn(32, 8, generator=torch.Generator().manual_seed(1000 * seed + index))
+        return {{"x": x, "y": x.sum(dim=1, keepdim=True)}}
+
+    return step, batch, model
+"""
+WRONG = "(0.99 if optimized else 1) * batch['y']"
+
+
+@pytest.mark.skipif(bool(compiler_missing()), reason=compiler_missing())
+@pytest.mark.parametrize(
+    ("options", "wanted", "answer"),
+    [
+        ({}, "batch['y']", "undecided"),
+        ({}, WRONG, "undecided"),
+        ({"fallback_random": True}, "batch['y']", "yes"),
+        ({"fallback_random": True}, WRONG, "NO"),
+    ],
+    ids=["correct", "wrong", "correct_drawn_alike", "wrong_drawn_alike"],
+)
+def test_a_step_that_compiles_its_dropout_itself_is_undecided_until_it_draws_as_the_plain_one(
+    options: dict[str, bool], wanted: str, answer: str, project: Path
+) -> None:
+    (project / "train.py").write_text(COMPILED.format(options=options, wanted=wanted))
+    _, printed, errors = called(project, "try", "train.py:make_step", "--no-compile", "--steps", "12")
+    assert "Traceback" not in errors
+    assert f"{answer:>9}  optimized, trains the same " in printed
+    [compares] = [line for line in printed.splitlines() if line.startswith("compares: ")]
+    why = "; undecided: TRAIN-WITHIN, since step 1 of arm optimized leaves generator torch.cpu in another state "
+    assert (why in compares, "`fallback_random` for a torch.compile" in compares) == (answer == "undecided",) * 2
 
 
 def test_a_step_that_does_not_run_here_gets_the_contract_of_bits(project: Path) -> None:
