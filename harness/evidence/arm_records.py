@@ -100,6 +100,8 @@ class ArmEnd(ArmRecord):
     operators: list[str] | None = None
     draws: Draws | None = None  # None: no step was watched, or recorded before they were
     sketches: dict[str, Sketch] | None = None  # of all floating-point state, by `category name`; None: not asked
+    # the largest sum, without their signs, of the terms of a watched step's loss; None: not watched
+    loss_terms: Amount | None = None
     replays: Count | None = None  # of graphs and recorded steps, that the harness saw; None: not watched
     # how far the median trainable tensor moved, over its norm at the start; None: not recorded, or all began as zeros
     moved: Amount | None = None

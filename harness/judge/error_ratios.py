@@ -9,26 +9,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.evidence.run_records import StepErrors, TensorErrors
-from harness.judge.series import Losses
+from harness.judge.series import ROUNDING, Losses
 
 
 @dataclass(frozen=True)
 class Errors:
-    """What the candidate and the peer err by, in one unit; `name` says in what."""
+    """What the candidate and the peer err by, in one unit; `name` says in what.
+
+    floor: what the format's own rounding makes. A peer that errs less is no measure for a step in that format.
+    """
 
     name: str
     candidate: float
     peer: float
+    floor: float = 0.0
 
     @property
     def ratio(self) -> float:
-        """Over a peer without any error, an error is infinitely large, and none is 0."""
-        if self.peer == 0:
+        """Over a peer without any error, and without a floor, an error is infinitely large, and none is 0."""
+        measure = max(self.peer, self.floor)
+        if measure == 0:
             return 0.0 if self.candidate == 0 else math.inf
-        return self.candidate / self.peer
+        return self.candidate / measure
 
 
-def gradient_errors(records: Iterable[StepErrors]) -> list[Errors]:
+def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[Errors]:
     """Of each trained tensor the root mean square, over seeds and steps, of the difference from the reference's
     gradient relative to that gradient, both by their L2 norms. A gradient that is zero in all arms says nothing.
     """
@@ -39,7 +44,12 @@ def gradient_errors(records: Iterable[StepErrors]) -> list[Errors]:
                 pair = _relative(tensor.candidate_error, tensor), _relative(tensor.peer_error, tensor)
                 relative.setdefault(tensor.name, []).append(pair)
     return [
-        Errors(name, *(_root_mean_square(column) for column in zip(*pairs, strict=True)))
+        Errors(
+            name,
+            _root_mean_square([ours for ours, _ in pairs]),
+            _root_mean_square([theirs for _, theirs in pairs]),
+            floor,
+        )
         for name, pairs in relative.items()
     ]
 
@@ -64,11 +74,11 @@ def loss_errors(name: str, series: Iterable[Sequence[Losses]]) -> Errors:
 
     series: of each run the losses [steps] of candidate, peer and reference. Raises ValueError for no step at all.
     """
-    differences = [(np.abs(ours - exact), np.abs(theirs - exact)) for ours, theirs, exact in series]
-    candidate, peer = (np.concatenate(arm) for arm in zip(*differences, strict=True))
+    differences = [(np.abs(ours - exact), np.abs(theirs - exact), np.abs(exact)) for ours, theirs, exact in series]
+    candidate, peer, size = (np.concatenate(arm) for arm in zip(*differences, strict=True))
     if not len(candidate):
         raise ValueError("the errors of no loss have no mean")
-    return Errors(name, float(candidate.mean()), float(peer.mean()))
+    return Errors(name, float(candidate.mean()), float(peer.mean()), ROUNDING * float(size.mean()))
 
 
 def median_ratio(errors: Sequence[Errors]) -> float:

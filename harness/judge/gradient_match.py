@@ -22,6 +22,7 @@ from harness.judge.context import Context, end_of, executed
 from harness.judge.end_state import note_watched
 from harness.judge.guards import require_active_clip
 from harness.judge.rounded_gradients import require_most_compared
+from harness.judge.series import ROUNDING
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 from harness.numbers import counted
@@ -31,7 +32,6 @@ _WHY_NONE = (
     "one; or it frees each in the backward pass, or differentiates a function, and has none to leave: take this claim "
     "out of the contract then, since the claim of the losses compares the ends, too"
 )
-ROUNDING = 1e-6  # of a sum of float32 terms, relative to the largest gradient of the step: some times 2^-23
 
 
 @dataclass(frozen=True)

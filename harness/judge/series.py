@@ -22,19 +22,23 @@ LOSS = "loss"
 class Bounds:
     """By how much a value may differ from the baseline's at its step. None: unbounded; where both are given both hold.
 
-    relative: of the baseline's absolute value at that step. Where that is 0, the candidate's has to be 0 too.
+    relative: of the baseline's absolute value at that step. Where that is 0, the candidate's has to be 0 too, but for
+    `floor`: what rounding alone makes, and no relative bound is about.
     """
 
     absolute: float | None
     relative: float | None = None
+    floor: float = 0.0
 
     def __str__(self) -> str:
         words = [] if self.absolute is None else [number(self.absolute)]
         words += [] if self.relative is None else [f"{number(self.relative)} times the baseline's value"]
-        return " or ".join(words)
+        rounding = f", and than the {number(self.floor)} that rounding makes of its terms" if self.floor else ""
+        return " or ".join(words) + rounding
 
 
 EXACT = Bounds(0.0)  # in bits
+ROUNDING = 1e-6  # of a sum of float32 terms, relative to their sizes: some times 2^-23
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,15 @@ class Difference:
 def losses(execution: ArmEvidence) -> Losses:
     """The losses [steps] as float64, whatever the evidence holds them in."""
     return np.asarray(execution.series.loss, dtype=np.float64)
+
+
+def rounding_of(baseline: ArmEvidence) -> float:
+    """Return what rounding makes of the baseline's largest loss, or of terms that a loss near 0 is the sum of.
+
+    It is 0 where the terms were not watched.
+    """
+    terms, own = end_of(baseline).loss_terms, losses(baseline)
+    return 0.0 if terms is None else ROUNDING * max([terms, *np.abs(own[np.isfinite(own)])])
 
 
 def values(execution: ArmEvidence, metric: str) -> Losses:
@@ -99,6 +112,7 @@ def difference(
             ("max_relative_difference", ratios, bounds.relative),
         )
     }
+    beyond["max_relative_difference"] &= ~(distances <= bounds.floor)
     exceeding = first_true(np.logical_or.reduce(list(beyond.values())))
     first, worst = first_true(bits), int(np.argmax(distances))
     return Difference(

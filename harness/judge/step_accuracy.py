@@ -25,6 +25,7 @@ from harness.judge.unequal_seeds import require_unequal_seeds
 from harness.judge.verdict import Judgement
 
 HIGHER_PRECISION = ("float32", "float64")
+UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # of a value: half its last place
 Executions = Mapping[str, ArmEvidence]  # of one seed, by arm: candidate, peer, reference
 
 
@@ -46,7 +47,8 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
     _require_finite(part, records, sheet)
     _require_alike(part, records, sheet)
     require_unequal_seeds(part.candidate, {seed: each[part.candidate] for seed, each in by_seed.items()})
-    gradients, of_losses = gradient_errors(records), _loss_errors(part, by_seed)
+    computes_in = str(next(iter(by_seed.values()))[part.candidate].start.facts.get("dtype"))
+    gradients, of_losses = gradient_errors(records, UNITS.get(computes_in, 0.0)), _loss_errors(part, by_seed)
     _note(gradients, of_losses, records, sheet)
     note_watched({part.candidate: next(iter(by_seed.values()))[part.candidate]}, sheet)
     _require_gradients(part, gradients, sheet)

@@ -18,7 +18,7 @@ from harness.judge.context import Context, end_of, executed, replicas
 from harness.judge.end_state import distance, note_distance, note_watched, require_distance, require_equal_counts
 from harness.judge.near_ends import require_near_ends
 from harness.judge.own_noise import require_decided, require_within_noise
-from harness.judge.series import Bounds, called, difference, note_difference, require_equal, values
+from harness.judge.series import LOSS, Bounds, called, difference, note_difference, require_equal, rounding_of, values
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
@@ -35,7 +35,8 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     comparison = Comparison(part, context, sheet)
     comparison.captured(candidate, baseline, *repetitions)
 
-    bounds = Bounds(part.max_abs_difference, part.max_relative_difference)
+    floor = rounding_of(baseline) if part.metric == LOSS else 0.0
+    bounds = Bounds(part.max_abs_difference, part.max_relative_difference, floor)
     found = difference(values(candidate, part.metric), values(baseline, part.metric), part.compare, bounds)
     note_difference(sheet, found, part.equality, bounds, part.metric)
     repeats = [

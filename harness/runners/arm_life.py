@@ -73,6 +73,8 @@ class ArmLife:
         self.input_names: list[str] | None = None  # of the last step
         self.input_shapes: int | None = None
         self._drawing: DrawWatch | None = None
+        self.last_loss: Tensor | None = None
+        self.loss_terms: float | None = None  # the largest that a watcher saw
         self.watchers: list[Watcher] = []  # nested: the first is called first before a step, last after it
         self._block: SeriesBlock | None = None
         self._announced = 0
@@ -164,6 +166,7 @@ class ArmLife:
         with drawing or _NO_WATCHER, watching, drawing.watch if drawing else _NO_WATCHER:
             loss = (step or self.training.step)(index)
         self.steps_called += 1
+        self.last_loss = loss
         if self._block is not None:
             self._block.add(index, loss)
         for watcher in reversed(self.watchers):
@@ -192,6 +195,7 @@ class ArmLife:
         changes = {
             "input_names": self.input_names,
             "input_shapes": self.input_shapes,
+            "loss_terms": self.loss_terms,
             "operators": sorted(attempts.operators | own) or None,
             "draws": drawing and drawing.record(attempts.draws),
             "moved": median_moved(self._sampled, sampled(named_parameters(self.training))),

@@ -6,7 +6,9 @@ reduced on the device; a baseline's are kept there for its candidates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -44,6 +46,7 @@ from harness.system.protocol import (
     TrainingRun,
 )
 from harness.system.replay.found_state import plain_name
+from harness.system.replay.loss_terms import LossTerms
 from harness.system.shards import whole
 
 END = "end"  # the name of parameters at the end among what an arm leaves for another commit's
@@ -143,6 +146,7 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
         Watcher(("memory",), after=partial(_sample_memory, memory)),
         Watcher(("gradients",), after=_GradientReader(life, kept, keep=keep).read),
         *_watchers_of_claims(life),
+        *_watchers_of_terms(life),
     ]
     every_step = life.train_on(range(life.run.workload.steps)).every_step
     if memory and "memory" not in life.parts.failed:
@@ -150,6 +154,23 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
     if life.planned.observe_syncs and life.replica == 0 and every_step is not None:
         return life.parts.ask(every_step.readings, "syncs") or []
     return []
+
+
+def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
+    """Watch two steps of an uncaptured arm that others may be compared with for what its losses are sums of."""
+    last = life.run.workload.steps - 1
+    if len(life.run.arms) > 1 and life.replica == 0 and life.planned.arm.capture == "none":
+        watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
+
+        def note(index: int) -> None:
+            if index in watches and life.last_loss is not None:
+                seen.append(watches.pop(index).size_of(life.last_loss))
+
+        def write() -> None:
+            terms = max((float(each) for each in seen), default=0.0)
+            life.loss_terms = terms if math.isfinite(terms) else None
+
+        yield Watcher(around=lambda index: watches.get(index, nullcontext()), after=note, at_end=write)
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:

@@ -134,6 +134,11 @@ REFERENCE, PEER = "same_system", "other_system"
 ACCURACY_CASES = [
     Case("errs half as much", "held", accurate),
     Case("errs as much", "held", lambda: accurate(records=every(tensors=[tensor("a", 1.0), tensor("b", 1.0)]))),
+    Case(
+        "no more than bfloat16 rounds",
+        "held",
+        lambda: accurate(records=every(**both(theirs=tensor("b", 0.03125, 1e-9)))),
+    ),
     Case("a gradient of zeros", "held", lambda: accurate(records=last(**both(theirs=tensor("b", 0, 0, 0))))),
     Case("at the bound of the losses", "held", lambda: accurate(ungraphed=off(0.625))),
     Case(
@@ -161,7 +166,7 @@ ACCURACY_CASES = [
     Case(
         "an error where the peer has none",
         "exceeds_tolerance",
-        lambda: accurate(records=every(**both(theirs=tensor("b", 1e-9, 0.0)))),
+        lambda: accurate(records=every(**both(theirs=tensor("b", 0.125, 0.0)))),
     ),
     Case(
         "an error where the gradient is zero",

@@ -13,6 +13,7 @@ from evidence_builders import (
     LOSSES,
     STEPS,
     TRAJECTORY,
+    again,
     arm,
     counted,
     cuda_graph,
@@ -159,6 +160,19 @@ def floored(moved: float | None, losses: Any = LOSSES, **changes: Any) -> Verdic
 
 BARELY_LESS = LOSSES - 1e-6  # below the control's on every batch
 CLEARLY_LESS = LOSSES - np.linspace(0.0, 20.0, STEPS)
+
+
+def near_zero(apart: float, terms: float | None) -> Verdict:
+    """Losses that are 0 from step 4 on in the baseline, and so much in the candidate; terms: of which they are sums."""
+    zero = np.where(np.arange(STEPS) < 4, LOSSES, 0.0)
+    baseline = arm("ungraphed", zero)
+    assert baseline.end is not None
+    baseline = dataclasses.replace(baseline, end=baseline.end.model_copy(update={"loss_terms": terms}))
+    claim = {"equality": "within", "max_abs_difference": None, "max_relative_difference": 0.01}
+    ours = graphed(np.where(np.arange(STEPS) < 4, LOSSES, apart * np.linspace(1.0, 0.5, STEPS)))
+    return trajectory(ours, baseline, repetition=again(baseline), claim=claim)
+
+
 EFFECT_HERE = {
     "control": "untrained",
     "last": 2,
@@ -332,6 +346,9 @@ TRAJECTORY_CASES = [
         "exceeds_tolerance",
         lambda: of_norms(other(9, 5e-324), **WITHIN, max_abs_difference=None, max_relative_difference=0.5),
     ),
+    Case("0 but for rounding", "held", lambda: near_zero(9e-6, LOSSES[0] + 4)),
+    Case("0 and more than rounding", "exceeds_tolerance", lambda: near_zero(2e-5, LOSSES[0] + 4)),
+    Case("0, and nobody looked at its terms", "exceeds_tolerance", lambda: near_zero(1e-9, None)),
     Case("0 in both", "held", lambda: of_norms(**WITHIN, max_abs_difference=None, max_relative_difference=0.5)),
     Case("two precisions", "held", in_two_precisions),
     Case("parameters of two data types", "held", of_two_dtypes),

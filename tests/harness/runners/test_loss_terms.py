@@ -1,0 +1,44 @@
+"""Terms that cancel: a loss near 0 rounds as what it is a sum of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from claims_in_process import CLAIM, contract_of, executed, planned_of
+from torch import Tensor
+
+from harness.system.replay.loss_terms import LossTerms
+
+VALUES = torch.tensor([3.0, -1.0, -2.0])
+LOSSES: dict[str, tuple[Callable[[], Tensor], float]] = {
+    "a sum": (VALUES.sum, 6.0),
+    "a mean": (lambda: -(VALUES.mean() / 2), 1.0),
+    "a sum of sums": (lambda: (VALUES[:1].sum() + VALUES[1:].sum() * 0.5).detach().clone(), 4.5),
+    "added in place": (lambda: torch.zeros(()).add_(VALUES.sum()).sub_(1.0), 7.0),
+    "of no terms": (VALUES.prod, 6.0),
+    "of booleans": (lambda: (VALUES > 0).float().mean() - 1.0, 4 / 3),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_terms_count_without_their_signs(name: str) -> None:
+    loss, expected = LOSSES[name]
+    with LossTerms() as terms:
+        found = loss()
+    assert float(terms.size_of(found)) == pytest.approx(expected)
+
+
+def test_a_baseline_records_the_terms_of_its_losses(tmp_path: Path) -> None:
+    [run] = planned_of(contract_of("step_function_systems:Regression", CLAIM)).runs
+    evidence = executed(run, tmp_path / "run")
+    ends = {arm: [each.end for each in executions] for arm, executions in evidence.arms.items()}
+    terms = {arm: [each.loss_terms is not None for each in of_arm if each] for arm, of_arm in ends.items()}
+    assert terms == {"plain": [True, False], "captured": [False], "untrained": [True]}
+    largest = max(evidence.arms["plain"][0].series.loss)
+    watched = ends["plain"][0]
+    assert watched is not None
+    assert watched.loss_terms is not None
+    assert watched.loss_terms <= largest
