@@ -98,8 +98,8 @@ def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
     """Return the steps whose update both arms leave out: their gradients overflowed under a loss scale that is found
     by trying.
 
-    There is none unless counters of updates, where an arm has some, say so of each arm, most of the arm's steps
-    update, and the last compared step does. What an update makes of such gradients is no finite end.
+    There is none unless each arm's counters of updates say so, most of its steps update, and the last compared step
+    does. Settles INCONCLUSIVE where an arm has no counter.
     """
     overflowed = {
         record.step
@@ -107,10 +107,19 @@ def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
         if any(not math.isfinite(tensor.max_abs) for tensor in record.tensors)
         and any(not math.isfinite(tensor.baseline_max_abs or 0.0) for tensor in record.tensors)
     }
+    if not overflowed or records[-1].step in overflowed:
+        return set()
     for arm in arms:
         steps, updates = end_of(arm).steps_called, end_of(arm).updates
-        skipped = steps - max(updates) if updates else len(overflowed)
-        if skipped < len(overflowed) or 2 * skipped >= steps or records[-1].step in overflowed:
+        if updates == []:
+            settle(
+                reasons.UPDATES_UNCOUNTED,
+                f"gradients of both arms are not finite at step {min(overflowed)}, and no optimizer of "
+                f"{arm.start.arm} counts its updates, so that nothing tells whether it left this one out; let its "
+                "state have a tensor `updates` that counts them",
+            )
+        skipped = steps - max(updates or [steps])
+        if skipped < len(overflowed) or 2 * skipped >= steps:
             return set()
     return overflowed
 

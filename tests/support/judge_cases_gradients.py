@@ -63,7 +63,7 @@ def skipping(
     ]
     records = [gradients(step, **({"tensors": left_out} if step in steps else {})) for step in (0, 5)]
     baseline, candidate = arm("ungraphed"), graphed(gradients=records)
-    for each, counted in ((baseline, theirs or updates), (candidate, updates)):
+    for each, counted in ((baseline, updates if theirs is None else theirs), (candidate, updates)):
         assert each.end is not None
         object.__setattr__(each, "end", each.end.model_copy(update={"updates": counted}))
     return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
@@ -178,7 +178,8 @@ GRADIENT_CASES = [
     Case("NaN", "non_finite", lambda: matched(A, unlike(math.nan, max_abs=math.nan))),
     Case("NaN norm", "non_finite", lambda: matched(groups=norm(math.nan, math.nan))),
     Case("both leave out the first update", "held", lambda: skipping([0], [STEPS - 1])),
-    Case("and count none", "held", lambda: skipping([0], None)),
+    Case("and count none", "updates_uncounted", lambda: skipping([0], [])),
+    Case("and nobody looked for counters", "non_finite", lambda: skipping([0], None)),
     Case("both update by what is not finite", "non_finite", lambda: skipping([0], [STEPS])),
     Case("one updates by it", "non_finite", lambda: skipping([0], [STEPS - 1], theirs=[STEPS])),
     Case("one leaves out an update", "non_finite", lambda: skipping([0], [STEPS - 1], alone=True)),
