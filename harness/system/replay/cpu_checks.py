@@ -61,13 +61,14 @@ class OnADevice(TorchFunctionMode):
 def as_on_a_device() -> Iterator[None]:
     """Execute a step so that a dispatch mode on a CPU sees what it would see of a device.
 
-    Nothing changes without a mode, and within such a block. A function mode is called at every
-    operation and at every attribute of a tensor that is read. torch.compile would trace through it,
-    and compile anew.
+    Nothing changes without a mode, under one that leaves the step as it is, and within such a block.
+    A function mode is called at every operation and at every attribute of a tensor that is read.
+    torch.compile would trace through it, and compile anew.
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     on_a_device = any(isinstance(mode, OnADevice) for mode in modes)
-    if on_a_device or not torch._C._len_torch_dispatch_stack():
+    watching = _get_current_dispatch_mode_stack()
+    if on_a_device or all(getattr(mode, "leaves_the_step", False) for mode in watching):
         yield
         return
     with as_written(), OnADevice():

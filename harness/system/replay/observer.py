@@ -8,7 +8,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode under which compiled code stays compiled: `as_written` is for who needs its operators."""
+    """A dispatch mode under which compiled code stays compiled: `as_written` is for who needs its operators.
+
+    leaves_the_step: the step executes as it does without the mode, and not as it would on a device.
+    """
+
+    leaves_the_step = False
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
