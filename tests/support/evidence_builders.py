@@ -22,6 +22,7 @@ from harness.evidence.arm_records import (
     CaptureEvidence,
     DetectorReading,
     DeviceWork,
+    Draws,
     EndDifference,
     Gradients,
     GraphNodes,
@@ -72,6 +73,9 @@ TRAJECTORY = {
         "training_effect": {"control": "untrained", "last": 2, "at_least": 0.2},
     },
 }
+
+
+DREW = {"torch.cuda:0": "aa"}  # a generator that a step moved, and where it left it
 
 
 def contract_of(*claims: Mapping[str, Any], steps: int = STEPS) -> Contract:
@@ -232,6 +236,24 @@ def graphed(losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES, **changes: 
     """An execution of `graphed` that replayed its CUDA graph once a step."""
     replayed = cuda_graph(replays=max(len(losses), 1), every_step=watch_of(max(len(losses) - 1, 1)))
     return arm("graphed", losses, **{"capture": replayed, **changes})
+
+
+def drew(
+    execution: ArmEvidence,
+    *operators: str,
+    captured: Sequence[Sequence[str]] = (),
+    generators: Mapping[str, str] = DREW,
+    step: int = 1,
+) -> ArmEvidence:
+    """Return the execution with what its step drew."""
+    assert execution.end is not None
+    draws = Draws(
+        step=step,
+        operators=list(operators),
+        captured=[list(each) for each in captured],
+        generators=dict(generators),
+    )
+    return replace(execution, end=execution.end.model_copy(update={"draws": draws}))
 
 
 def untrained(**changes: Any) -> ArmEvidence:

@@ -26,7 +26,7 @@ from torch.utils import _pytree
 from harness.system.error_text import named
 from harness.system.replay.as_written import as_written
 from harness.system.replay.fake_leftovers import note_mode
-from harness.system.replay.host_made import HostMade
+from harness.system.replay.host_made import HostMade, tensors_in
 from harness.system.replay.inside_operator import is_of_torch
 from harness.system.replay.stand_ins import standing_in
 from harness.system.users_code import own_frame_of_stack
@@ -63,7 +63,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             raise DataDependentOutputException(func)
         outer, self._within = self._within, True  # what torch's own form of an operator calls is of the device
         try:
-            return super().dispatch(func, types, args, kwargs)
+            return _without_values(super().dispatch(func, types, args, kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException):
             raise
         except RuntimeError as error:
@@ -95,6 +95,14 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             frame = own_frame_of_stack()
             self.refusal = self.refusal or (f"{frame}: " if frame else "") + named(error)
         return found
+
+
+def _without_values(returned: Any) -> Any:
+    """Return what an operator returned, without values: torch computes one element of a real tensor, a device has it."""
+    for tensor in tensors_in(returned):
+        if isinstance(tensor, FakeTensor):
+            tensor.constant = None
+    return returned
 
 
 @contextmanager

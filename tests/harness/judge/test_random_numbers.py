@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-
 import pytest
-from evidence_builders import LOSSES, arm, graphed, timed_run
+from evidence_builders import DREW, LOSSES, arm, drew, graphed, timed_run
 from judge_cases_throughput import STEADY, timed
 from judge_cases_training import changed, nudged, trajectory
 
-from harness.evidence.arm_records import Draws
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge.verdict import Status
 
 MASK, PLAIN, MASKED = "aten.rand of float32 8x4", "flash of float32 2x4x8", "efficient of float32 2x4x8"
-CUDA = {"torch.cuda:0": "aa"}
-
-
-def drew(
-    execution: ArmEvidence,
-    *operators: str,
-    captured: Sequence[Sequence[str]] = (),
-    generators: Mapping[str, str] = CUDA,
-    step: int = 1,
-) -> ArmEvidence:
-    assert execution.end is not None
-    draws = Draws(
-        step=step,
-        operators=list(operators),
-        captured=[list(each) for each in captured],
-        generators=dict(generators),
-    )
-    return replace(execution, end=execution.end.model_copy(update={"draws": draws}))
 
 
 def wrong() -> ArmEvidence:
@@ -86,8 +64,8 @@ def test_a_generator_that_both_arms_move_elsewhere_leaves_equality_undecided() -
 
 
 def test_a_generator_that_a_replay_leaves_alone_excuses_nothing() -> None:
-    plain = drew(arm("ungraphed"), generators={"numpy": "aa"} | CUDA)
-    assert trajectory(drew(wrong(), generators=CUDA), plain).reason == "differs"
+    plain = drew(arm("ungraphed"), generators={"numpy": "aa"} | DREW)
+    assert trajectory(drew(wrong(), generators=DREW), plain).reason == "differs"
 
 
 def test_other_random_numbers_are_no_reason_where_the_arms_agree() -> None:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from harness.contract.schema import Arm, Workload
 from harness.runners.sync_detectors import DispatchWatch, by_dispatch_mode, by_fake_pass
 from harness.system.replay.cpu_checks import OnADevice
-from harness.system.replay.traced import HostSyncError, NotTraceableError, TracedStep
+from harness.system.replay.traced import HostSyncError, NotTraceableError, TracedStep, fake_pass
 from harness.system.step_function import StepFunctionSystem
 
 WORKLOAD = Workload(model="any", batch_size=1, seq_len=1, steps=4)
@@ -158,3 +158,10 @@ def test_counters_of_an_optimizer_lie_on_the_host_and_cannot_be_recorded(optimiz
     with Trains().open(WORKLOAD, Arm(capture="step")) as run:
         run.step(0)
         assert not run.capture_record().captured
+
+
+def test_one_element_of_a_real_tensor_is_the_devices() -> None:
+    """torch computes it within a fake pass, which would have shown no wait."""
+    weight = torch.ones(1)
+    with pytest.raises(HostSyncError):
+        fake_pass(lambda: torch.full((), (weight * 2).item()), dict)

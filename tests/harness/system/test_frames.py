@@ -34,8 +34,9 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Tensor], 
 
 
 def test_a_library_that_waits_is_named_with_the_users_line_that_calls_it(step: Callable[[Tensor], Tensor]) -> None:
+    batch = torch.ones(3)
     with pytest.raises(HostSyncError, match=r"^averages\.py:2: .*, called at script\.py:5 in step"):
-        fake_pass(lambda: step(torch.ones(3)), dict)
+        fake_pass(lambda: step(batch), dict)
 
 
 def test_code_that_torch_compiled_is_nobodys() -> None:

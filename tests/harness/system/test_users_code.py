@@ -113,8 +113,10 @@ def installed(folder: Path, name: str, source: str, into: str = "site-packages")
 def test_a_wait_in_a_library_names_its_line_and_the_users(tmp_path: Path) -> None:
     library = installed(tmp_path, "waiting_library", "def log(loss):\n    return loss.item()\n")
 
+    weight = torch.ones(())
+
     def step() -> torch.Tensor:
-        loss = torch.ones(())
+        loss = weight * 2
         library.log(loss)  # the user's line
         return loss
 
