@@ -98,7 +98,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _without_values(returned: Any) -> Any:
-    """Return what an operator returned, without values: torch computes one element of a real tensor, a device has it."""
+    """Return what an operator returned, without the values that torch computes of one element of a real tensor."""
     for tensor in tensors_in(returned):
         if isinstance(tensor, FakeTensor):
             tensor.constant = None
