@@ -270,11 +270,11 @@ class Draft:
             f"    why: >-\n{_wrapped(why)}\n    if_fails: >-\n{_wrapped(if_fails)}\n    falsified_by: [{faults}]\n"
         )
 
-    def _equality(self, equality: Equality) -> str:
+    def _equality(self, equality: Equality, floor: str = FLOOR) -> str:
         bound = "" if equality == "noise" else f"    max_relative_difference: {TOLERANCE}\n"
         return (
             f"    equality: {equality}\n{bound}    guards:\n"
-            f"      steps: {self.steps}\n      distinct_batches: {min(self.steps, BATCHES)}\n{FLOOR}"
+            f"      steps: {self.steps}\n      distinct_batches: {min(self.steps, BATCHES)}\n{floor}"
         )
 
     def _repeats(self) -> str:
@@ -282,11 +282,12 @@ class Draft:
             "REPEATS",
             "Two plain runs are equal in bits",
             "repeatability",
-            f"    candidate: plain\n{self._equality('bitwise')}",
+            # the first answer needs the plain arm alone; that it learns, the comparisons ask
+            f"    candidate: plain\n{self._equality('bitwise', floor='')}",
             "Without this no other difference means anything. The bound is shown beside the bits.",
             "Weights or data come from a generator that the seed does not reach, or an operation adds in the order of "
             "arrival.",
-            "other_losses, one_batch, barely_trained, nan_tail, no_steps",
+            "other_losses, one_batch, nan_tail, no_steps",
         )
 
     def _captures(self) -> str:

@@ -93,7 +93,8 @@ def _tell(connection: socket.socket, answer: bytes) -> None:
 
 def _import_ahead(modules: Sequence[str]) -> None:
     for module in modules:
-        importlib.import_module(module)
+        with suppress(ModuleNotFoundError):  # a part that another version of a package does not have
+            importlib.import_module(module)
     if "harness.report.html" in modules:
         _draw_ahead()
     _complete_models()
