@@ -23,6 +23,8 @@ OF_CAPTURES = ("is not captured there", "only a GPU decides whether a capture ta
 # Why the answers of a correct trainer differ, where nothing that a CPU foresaw says so.
 CAUSES = {
     "hf_bert": "a captured attention drops out by another operator, which the harness of today leaves undecided",
+    "timm_compiled": "a CPU's recording runs compiled code as written, so that its bits decide nothing",
+    "vision_segments": "the GPU repeats its bits under no settings, so that its arms are compared within noise",
     "spectral_gan": "the GPU repeats its bits under deterministic algorithms alone",
 }
 Row = Mapping[str, str]
