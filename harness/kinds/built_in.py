@@ -23,7 +23,6 @@ _GUARDS = (
     Deciding("distinct_batches", "at least", "guards.distinct_batches"),
     Deciding("clip_active_steps", "at least", "guards.clip_active_steps"),
     Deciding("training_effect", "at least", "guards.training_effect.at_least"),
-    Deciding("moved", "at least", "guards.floor.moved"),
 )
 _STEPS_RUN = Deciding("steps_run", "at least", "steps")
 _RATIO = Interval("lower_bound", "upper_bound", "confidence", "one-sided bounds", "processes")
