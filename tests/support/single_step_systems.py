@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.system.protocol import Arm, CaptureRecord, OptimizerState, SystemDescription, Workload
+from harness.system.replay.traced import TracedStep
 
 RATE, BETAS, EPS = 0.1, (0.9, 0.999), 1e-8
 FEATURES = 6
@@ -97,18 +98,40 @@ class TrainedRun(_Run):
 
 
 class CapturedRun(TrainedRun):
-    """Says of itself that every step is a replay of one capture."""
+    """Records its first step, and replays it with each batch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.steps = 0
+        self.read = [torch.zeros_like(each) for each in (*batch(0), torch.zeros(2))]
+        self.recorded: TracedStep | None = None
 
     def step(self, index: int) -> Tensor:
+        self.index = index
+        corrections = torch.tensor([1 - beta ** (index + 1) for beta in BETAS])
+        for kept, given in zip(self.read, (*batch(index), corrections), strict=True):
+            kept.copy_(given)
+        if self.recorded is None:
+            self.recorded = TracedStep(self.trained, self.changed)
+            self.recorded.record()
         self.steps += 1
-        return super().step(index)
+        return self.recorded.replay()
+
+    def changed(self) -> dict[str, Tensor]:
+        return {"w": self.weights, "grad": self.grad, "first": self.first, "second": self.second}
+
+    def trained(self) -> Tensor:
+        inputs, targets, corrections = self.read
+        errors = inputs @ self.weights - targets
+        self.grad.copy_(2 * inputs.t() @ errors / len(errors))
+        self.first.mul_(BETAS[0]).add_(self.grad, alpha=1 - BETAS[0])
+        self.second.mul_(BETAS[1]).addcmul_(self.grad, self.grad, value=1 - BETAS[1])
+        self.weights.sub_(RATE * (self.first / corrections[0]) / ((self.second / corrections[1]).sqrt() + EPS))
+        return errors.square().mean()
 
     def capture_record(self) -> CaptureRecord:
-        return CaptureRecord("traced", True, True, None, 1, 0, self.steps, 0, recorded_operations=9)
+        operations = self.recorded.operations if self.recorded is not None else 0
+        return CaptureRecord("traced", True, True, None, 1, 0, self.steps, 0, recorded_operations=operations)
 
 
 class ReferenceRun(_Run):
