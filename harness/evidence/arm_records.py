@@ -56,7 +56,7 @@ class MovedApart(Record):
 
 
 class Draws(Record):
-    """What drew random numbers in one step: operators with what they drew for, in their order."""
+    """Names the operators that drew random numbers in one step, with the shapes they drew for, in their order."""
 
     step: Count  # the one that was watched
     operators: list[str]  # that the host ran in it; those of a graph are in its capture
@@ -288,7 +288,7 @@ class DetectorReading(Record):
 
 
 class OnAGpu(Record):
-    """What a CPU foresees of a step on a GPU, which decides nothing. Each entry names its line."""
+    """Lists what a CPU foresees of a step on a GPU, each with its line; no verdict rests on it."""
 
     copies: list[str]  # of a tensor, or of Python's numbers, from the host to the device: no capture takes one
     changes: list[str]  # of tensors on the host, which no replay does again

@@ -1,4 +1,4 @@
-"""What a trial on a CPU foresees of the same step on a GPU: a line each, with the lines of code below it."""
+"""Print what a trial on a CPU foresees of the same step on a GPU: a line each, with the lines of code below it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Windows = dict[int, tuple[int, bool]]  # first step -> steps, and whether they a
 
 
 class Watcher(NamedTuple):
-    """What is called before, around and after each step with its index, and behind the last one.
+    """Holds what is called before, around and after each step with its index, and behind the last one.
 
     parts: what an error of the watcher is a failure of; it is not called again then. Without parts
     an error is the arm's.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from harness.private_folder import private_folder, unusable
 
-ALONE = None  # the share of who shares with nobody
+ALONE = None  # the share of a command that has the GPU to itself
 POLL_S = 0.1
 _numbers = itertools.count()
 

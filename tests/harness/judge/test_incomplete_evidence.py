@@ -37,7 +37,7 @@ ABSENT = {
         "start.trainable_names": "digests show that parameters differ; names say it better",
         "end.input_names": "likewise, inputs",
         "start.trainable_dtypes": "data types of parameters: asked for by claims that compare two",
-        "end.capture_attempts": "of an arm that captures nothing: an older harness counted none",
+        "end.capture_attempts": "older evidence has none; the capture record and the replays that were seen are judged",
         "end.capture_errors": "likewise",
         "end.differences": "how far the ends lie apart: asked for by claims within a bound",
         "differences.largest": "likewise",
