@@ -1,12 +1,13 @@
 """Arms that draw other random numbers: both may be right, and no bound on rounding makes them equal.
 
 A library takes another way where it is captured or compiled, and the kernel there drops other elements. Which numbers
-a step drew is known by its operators, with the shapes that they drew for, and by where it left the process's
-generators. A step that draws nothing where the other one draws has no random numbers at all: that may be a fault.
+a step drew is known by its operators, with the shapes that they drew for. Each arm has an operator then that the other
+one lacks. A step that draws more than the other one, or less, by the same operators may well be wrong.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
@@ -33,7 +34,6 @@ OF_NUMBERS = frozenset(
 )
 # short, since a line keeps the last hundred characters of a message that is too long for it
 DECIDED_BY = "dropout 0 decides it, or `fallback_random` for a torch.compile; `not_worse` over seeds claims less"
-_NOTHING = "no further one"
 
 
 def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
@@ -69,7 +69,7 @@ def _other_draws(
     for made in _recorded(candidates):
         for plain in _recorded(baselines):
             if made.step == plain.step:
-                return _by_operators(ours, made, theirs, plain) or _by_generators(ours, made, theirs, plain)
+                return _differ(ours, made, theirs, plain)
     return None
 
 
@@ -87,10 +87,11 @@ class _Step(NamedTuple):
     operators: list[str]
     in_order: bool
 
-    def is_like(self, other: _Step) -> bool:
-        if self.in_order and other.in_order:
-            return self.operators == other.operators
-        return sorted(self.operators) == sorted(other.operators)
+    def draws_all_of(self, other: _Step) -> bool:
+        if not (self.in_order and other.in_order):
+            return Counter(other.operators) <= Counter(self.operators)
+        ours = iter(self.operators)
+        return all(each in ours for each in other.operators)
 
     def common(self, other: _Step) -> int:
         """Return how many operators both begin with."""
@@ -101,28 +102,37 @@ class _Step(NamedTuple):
 def _steps(draws: Draws) -> list[_Step]:
     """Return what a step may have drawn by: captures in a row are its pieces, others are of other shapes."""
     captured = [each for each in draws.captured if each]
-    if not captured:
-        return [_Step(draws.operators, in_order=True)]
     places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
     pieces = [[name for each in captured[first:until] for name in each] for first, until in places]
-    beside = [_Step([*draws.operators, *each], in_order=False) for each in pieces] if draws.operators else []
-    return [*(_Step(each, in_order=True) for each in pieces), *beside]
+    beside = [_Step([*draws.operators, *each], in_order=False) for each in pieces if draws.operators]
+    alone = [_Step(each, in_order=True) for each in pieces]
+    return [*alone, *beside] or [_Step(draws.operators, in_order=True)]
 
 
-def _by_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    pairs = [(one, other) for one in _steps(made) for other in _steps(plain) if one.operators and other.operators]
-    if not pairs or any(one.is_like(other) for one, other in pairs):
-        return None
+def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
+    """Return where the draws part; None where one arm draws all that the other one does, in its order.
+
+    A further draw of an arm shifts all numbers that follow, and a missing one does: that is no other way to train.
+    """
+    pairs = [(one, other) for one in _steps(made) for other in _steps(plain)]
     one, other = max(pairs, key=lambda pair: pair[0].common(pair[1]))
+    if any(not each.operators for each in (one, other)):
+        return _by_unseen_operators(ours, made, theirs, plain)
+    if any(one.draws_all_of(other) or other.draws_all_of(one) for one, other in pairs):
+        return None
     place = one.common(other)
-    drew, instead = (each.operators[place] if place < len(each.operators) else _NOTHING for each in (one, other))
+    drew, instead = (each.operators[place] for each in (one, other))
     return f"operator {place + 1} that draws in a step is {drew} in arm {ours} and {instead} in arm {theirs}"
 
 
-def _by_generators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return the first generator that a step of both arms moves, and leaves in two states."""
-    both = sorted(made.generators.keys() & plain.generators.keys())
-    apart = next((name for name in both if made.generators[name] != plain.generators[name]), None)
-    if apart is None:
+def _by_unseen_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
+    """Return how one arm draws where no operator of it is seen to: a kernel of a package moves torch's generator."""
+    (unseen, hides), (seen, shows) = sorted([(ours, made), (theirs, plain)], key=lambda each: _is_seen(each[1]))
+    moved = [name for name in hides.generators if name.startswith("torch.")]
+    if not moved or _is_seen(hides) or not _is_seen(shows):
         return None
-    return f"step {made.step} of arm {ours} leaves generator {apart} in another state than that of arm {theirs}"
+    return f"step {made.step} of arm {unseen} draws from {moved[0]} by no operator that is seen, unlike arm {seen}"
+
+
+def _is_seen(draws: Draws) -> bool:
+    return any([draws.operators, *draws.captured])

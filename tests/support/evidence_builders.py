@@ -75,7 +75,7 @@ TRAJECTORY = {
 }
 
 
-DREW = {"torch.cuda:0": "aa"}  # a generator that a step moved, and where it left it
+DREW = ["torch.cpu"]  # a generator that a step moved
 
 
 def contract_of(*claims: Mapping[str, Any], steps: int = STEPS) -> Contract:
@@ -242,7 +242,7 @@ def drew(
     execution: ArmEvidence,
     *operators: str,
     captured: Sequence[Sequence[str]] = (),
-    generators: Mapping[str, str] = DREW,
+    generators: Sequence[str] = DREW,
     step: int = 1,
 ) -> ArmEvidence:
     """Return the execution with what its step drew."""
@@ -251,7 +251,7 @@ def drew(
         step=step,
         operators=list(operators),
         captured=[list(each) for each in captured],
-        generators=dict(generators),
+        generators=list(generators),
     )
     return replace(execution, end=execution.end.model_copy(update={"draws": draws}))
 

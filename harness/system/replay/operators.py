@@ -66,7 +66,7 @@ def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
     if not tensors or any(given.get(each) in (0, False) for each in _DRAWS_BY if _is_number(given.get(each))):
         return None
     if name == "aten.native_dropout" and tensors[0].device.type == "cpu":
-        name = "aten.bernoulli"  # which its kernel there calls
+        name, tensors = "aten.bernoulli", tensors[:1]  # which its kernel there calls
     own = " from its own generator" if given.get("generator") is not None else ""
     return f"{name} of {', '.join(dict.fromkeys(map(_layout, tensors)))}{own}"
 
@@ -96,6 +96,8 @@ class OperatorWatch(Observer):
     """Collect the operators that run in its block: in `names` each once but for those within compiled code, in `draws`
     those that draw random numbers, in their order.
     """
+
+    leaves_the_step = True
 
     def __init__(self) -> None:
         super().__init__()
