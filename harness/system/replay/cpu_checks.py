@@ -6,8 +6,9 @@ called where a tensor is read without an operator and returns what the host read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -18,6 +19,8 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from harness.system.replay.as_written import as_written
+from harness.system.replay.host_made import HostMade, tensors_in
+from harness.system.replay.named_devices import MOVES, caller, names_a_device
 
 READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__format__, Tensor.__repr__}
 
@@ -42,10 +45,12 @@ class OnADevice(TorchFunctionMode):
             return _one_hot(*args, **kwargs)
         if func in READS:
             return _read(func, *args, **kwargs)
-        places = (*args[1:], *kwargs.values())
-        if func is Tensor.to and any(isinstance(each, str | torch.device | Tensor) for each in places):
-            return _moved(func, *args, **kwargs)
-        return func(*args, **kwargs)
+        hosts = _hosts()
+        named = names_a_device(func, args, kwargs, caller(), partial(_is_on_device, hosts)) if hosts else None
+        if named is False and func in MOVES:
+            return _read(func, *args, **kwargs)
+        returned = func(*args, **kwargs)
+        return _on_device(hosts, returned, tensors_in([*args, *kwargs.values()])) if named else returned
 
     def __enter__(self) -> Self:
         self._hook = register_optimizer_step_pre_hook(_know_counters)
@@ -94,13 +99,15 @@ def _read(func: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -
     return func(tensor, *args, **kwargs)
 
 
-def _moved(func: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """On a device it is a copy: what the host has of it stays the host's."""
-    hosts = _hosts()
-    returned: Tensor = func(tensor, *args, **kwargs)
-    if not any(host.has(tensor) for host in hosts):
+def _is_on_device(hosts: Sequence[HostMade], tensor: Tensor) -> bool:
+    return not any(host.has(tensor) for host in hosts)
+
+
+def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]) -> Any:
+    """Return it as memory of the device; there it is a copy of what the host has, which stays the host's."""
+    if not isinstance(returned, Tensor) or _is_on_device(hosts, returned):
         return returned
-    returned = returned.clone() if returned is tensor else returned
+    returned = returned.clone() if any(returned is each for each in given) else returned
     for host in hosts:
         host.remove(returned)
     return returned
@@ -119,6 +126,6 @@ def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None
                             host.add(value)
 
 
-def _hosts() -> list[Any]:
+def _hosts() -> list[HostMade]:
     hosts = [getattr(mode, "host", None) for mode in _get_current_dispatch_mode_stack()]
     return [host for host in hosts if host is not None]

@@ -6,6 +6,7 @@ A replay executes no Python, so it does none of that again: training that needs 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from functools import partial
 from types import CellType
@@ -107,7 +108,13 @@ def _on_host(found: Reachable) -> Iterator[tuple[str, Tensor]]:
 def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
     """The bytes [n] that each loose tensor on the host lies in."""
     strided = [each for each in found.tensors.values() if _is_of_host(each) and each.layout is torch.strided]
-    return [torch.empty(0, dtype=torch.uint8).set_(each.untyped_storage()).numpy() for each in strided]
+    storages = [each.untyped_storage() for each in strided]
+    # by addresses: within a recorded step a call of torch would count as the step's
+    return [
+        np.ctypeslib.as_array((ctypes.c_uint8 * each.nbytes()).from_address(each.data_ptr()))
+        for each in storages
+        if each.nbytes()
+    ]
 
 
 def _is_of_a_tensor(container: Container, memories: Sequence[np.ndarray[Any, Any]]) -> bool:

@@ -8,7 +8,6 @@ and everything else that is made lies on the host. Where a tensor lies that was 
 
 from __future__ import annotations
 
-import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from harness.system.replay.frames import asked_at
 from harness.system.replay.host_made import tensors_in
+from harness.system.replay.named_devices import MOVES, caller, is_of_an_optimizer, names_a_device
 from harness.system.replay.observer import Observer
 from harness.system.replay.stand_ins import standing_in
 from harness.system.replay.unrepeated import unrepeated
@@ -30,7 +30,6 @@ from harness.system.replay.unrepeated import unrepeated
 Side = Literal["device", "host"]
 _FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
 _FROM_MEMORY = ("from_numpy", "frombuffer")
-_MOVES = {Tensor.to, Tensor.cuda, Tensor.type_as}
 _TO_HOST = {Tensor.cpu, Tensor.numpy, Tensor.tolist}
 _INDEXED = {Tensor.__getitem__, Tensor.__setitem__}
 _UNKNOWN_PLACE = "?"
@@ -115,13 +114,13 @@ class Placement(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        frame = _caller()
+        frame = caller()
         given = [*tensors_in([*args, *kwargs.values()])]
         sides = [self.side_of(tensor) for tensor in given]
-        named = self._names_a_device(func, args, kwargs, frame)
+        named = names_a_device(func, args, kwargs, frame, self._is_on_device)
         returned = func(*args, **kwargs)
         copies_nothing = isinstance(returned, Tensor) and returned.numel() == 0
-        if self._watching and not copies_nothing and not _is_of_an_optimizer(frame):
+        if self._watching and not copies_nothing and not is_of_an_optimizer(frame):
             self._look(func, args, given, sides, named=named)
         if named is not None or func in _TO_HOST:
             returned = self._moved(returned, given, "device" if named else "host")
@@ -144,18 +143,6 @@ class Placement(TorchFunctionMode):
             self._put(returned, side)
         return returned
 
-    def _names_a_device(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], frame: FrameType) -> bool | None:
-        """Return whether a call puts its result on a device: True, False (the host), None where it names neither."""
-        if func is Tensor.cuda:
-            return True
-        named = kwargs.get("device", kwargs.get("other"))
-        if func in _MOVES:
-            places = (each for each in args[1:] if isinstance(each, str | torch.device | Tensor) or type(each) is int)
-            named = next(places, named)
-        if isinstance(named, Tensor):
-            return {"device": True, "host": False}.get(self.side_of(named) or "")
-        return None if named is None else not _means_the_host(named, frame)
-
     def _put(self, tensor: Tensor, side: Side) -> None:
         if torch._C._has_storage(tensor):
             reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
@@ -171,7 +158,7 @@ class Placement(TorchFunctionMode):
         named: bool | None,
     ) -> None:
         """Note what a call would do on a GPU."""
-        if func in _FROM_DATA or func in _MOVES:
+        if func in _FROM_DATA or func in MOVES:
             self._look_at_source(func, sides[0] if given and given[0] is args[0] else "host", named=named)
         elif func in _INDEXED:
             indices = args[1] if isinstance(args[1], tuple) else (args[1],)
@@ -192,6 +179,10 @@ class Placement(TorchFunctionMode):
             named, source = source == "device", "host"
         if named and source != "device":
             self.note(self.copies if source == "host" else self.unknown)
+
+    def _is_on_device(self, tensor: Tensor) -> bool | None:
+        side = self.side_of(tensor)
+        return None if side is None else side == "device"
 
     def _is_on_host(self, index: object) -> bool:
         return (
@@ -244,36 +235,13 @@ class _Operators(Observer):
 def _has_capturable_form() -> bool:
     """Return True within an update of torch's own optimizers that reads nothing if it is made `capturable`."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_of_an_optimizer(frame):
+    while frame is not None and not is_of_an_optimizer(frame):
         frame = frame.f_back
-    while frame is not None and _is_of_an_optimizer(frame):
+    while frame is not None and is_of_an_optimizer(frame):
         if "capturable" in frame.f_code.co_varnames:
             return True
         frame = frame.f_back
     return False
-
-
-def _caller() -> FrameType:
-    """Return the frame that called a torch function, behind modes that passed the call on."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":
-        frame = frame.f_back
-    return frame
-
-
-def _means_the_host(device: object, frame: FrameType) -> bool:
-    """Return True for a literal "cpu": a variable that holds it for want of a GPU holds the GPU where there is one."""
-    if str(device) != "cpu":
-        return False
-    if _is_of_an_optimizer(frame):
-        return isinstance(device, str)
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return ('"cpu"' in line or "'cpu'" in line) and "cuda" not in line
-
-
-def _is_of_an_optimizer(frame: FrameType) -> bool:
-    """Return True within torch's own optimizers: a captured step's keep their state on the device."""
-    return str(frame.f_globals.get("__name__", "")).startswith("torch.optim")
 
 
 def _is_in_place(func: Any) -> bool:

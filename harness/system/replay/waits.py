@@ -26,6 +26,12 @@ class Waits(Observer):
         self._device, self.host = device, HostMade()
         self.seen: Counter[Place] = Counter()
 
+    def read(self, tensor: Tensor, _called: str) -> Tensor:
+        """Count a read of the device's memory that no operator shows."""
+        if not self.host.has(tensor):
+            self.seen[of_current_stack()] += 1
+        return tensor
+
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

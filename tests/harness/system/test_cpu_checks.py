@@ -96,9 +96,15 @@ WAITS: dict[str, Callable[[Tensor], object]] = {
     "constants that met a value": lambda x: (torch.arange(3) + x).tolist(),
     "constants that were written to": lambda x: written(x).tolist(),
     "constants that were moved to the device": lambda x: torch.arange(3).to(x.device).tolist(),
+    "constants that were made on the device": lambda x: torch.arange(3, device=x.device).tolist(),
+    "numbers that were put on the device": lambda x: torch.as_tensor([x.dim(), 2], device=x.device)[0].item(),
+    "constants like a value's": lambda x: torch.arange(3).type_as(x).tolist(),
+    "to the host by name": lambda x: x.to("cpu"),
+    "like a tensor of the host": lambda x: x.type_as(torch.arange(3)),
 }
 DOES_NOT_WAIT: dict[str, Callable[[Tensor], object]] = {
     "constants": lambda x: torch.arange(1, x.dim() + 1).tolist(),
+    "constants on the host by name": lambda x: torch.arange(x.dim(), device="cpu").to("cpu").tolist(),
     "computed constants": lambda x: (torch.tensor([1.0, 3.0]).cumsum(0) * x.dim())[1].item(),
     "a shape of constants": lambda x: torch.arange(len(x))[torch.arange(3) > 0].numpy(),
     "constants of which a copy was moved": lambda x: [y.tolist() for y in [torch.arange(3)] for _ in [y.to(x.device)]],

@@ -1,0 +1,59 @@
+"""Tell by a call of torch whether it puts its result on the device, where a CPU stands in for the device."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MOVES = {Tensor.to, Tensor.cuda, Tensor.type_as}
+
+
+def names_a_device(
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    frame: FrameType,
+    is_on_device: Callable[[Tensor], bool | None],
+) -> bool | None:
+    """Return whether a call puts its result on the device: True, False (the host), None where it names neither.
+
+    frame: that of the caller. is_on_device: asked where another tensor is named in place of a device.
+    """
+    if func is Tensor.cuda:
+        return True
+    named = kwargs.get("device", kwargs.get("other"))
+    if func in MOVES:
+        places = (each for each in args[1:] if isinstance(each, str | torch.device | Tensor) or type(each) is int)
+        named = next(places, named)
+    if isinstance(named, Tensor):
+        return is_on_device(named)
+    return None if named is None else not _means_the_host(named, frame)
+
+
+def caller() -> FrameType:
+    """Return the frame that called a torch function, for the mode that asks, behind modes that passed the call on."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":
+        frame = frame.f_back
+    return frame
+
+
+def is_of_an_optimizer(frame: FrameType) -> bool:
+    """Return True within torch's own optimizers: a captured step's keep their state on the device."""
+    return str(frame.f_globals.get("__name__", "")).startswith("torch.optim")
+
+
+def _means_the_host(device: object, frame: FrameType) -> bool:
+    """Return True for a literal "cpu": a variable that holds it for want of a GPU holds the GPU where there is one."""
+    if str(device) != "cpu":
+        return False
+    if is_of_an_optimizer(frame):
+        return isinstance(device, str)
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return ('"cpu"' in line or "'cpu'" in line) and "cuda" not in line
