@@ -46,7 +46,7 @@ def try_example(name: str) -> list[Said]:
 
 
 def write_templates(draft: Draft, name: str, folder: Path) -> list[LoadedContract]:
-    """The templates' contracts, with the system of an example, its small workload and its two arms in their lines."""
+    """The templates' contracts, with the system of an example, its small workload and its three arms in their lines."""
     shipped = load_contract(ROOT / "examples" / name / "contract.yaml").contract
     ours, plain, form = SHIPPED[name]
     small = shipped.workloads["small"]
@@ -56,6 +56,7 @@ def write_templates(draft: Draft, name: str, folder: Path) -> list[LoadedContrac
         f"{small.batch_size}, seq_len: {small.seq_len}",
         rf"  {form}: .*": f"  {form}: {_settings(shipped.arms[ours])}",
         r"  plain: .*": f"  plain: {_settings(shipped.arms[plain])}",
+        r"  untrained: .*": f"  untrained: {_settings(shipped.arms['untrained'])}",
     }
     for file, text in (
         (draft.contract_name, draft.contract()),

@@ -56,10 +56,14 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         "watched": "Which kinds of state were compared at the start and the end, such as parameters and optimizer.",
         "state": "All that a training keeps between steps: parameters, buffers, optimizer state, random generators.",
         "training effect": "How far the mean loss of the last steps lies below that of a control which learns nothing.",
+        "moved": "By how much of its size a parameter changed from start to end: the median over all that train.",
+        "standard error": "How far chance alone moves a mean; a training that learns lowers its loss by several.",
         "below any control loss": "How far the loss ends below the smallest loss that the control, which learns "
         "nothing, ever showed.",
         "follows control": "Which share of the control's change from batch to batch the loss shares: a loss that knows "
         "nothing of its batches shares none.",
+        "skipped together": "Steps in which neither arm updated its parameters, as when a loss scale overflows.",
+        "other random numbers": "What one arm draws random numbers by and the other one does not: both may be right.",
         "clip": "The limit on the gradient's norm; it is active in a step where it made a gradient smaller.",
         "clipped norm": "The norm of a group of gradients after the clip, which must keep the threshold.",
         "clipped tensor": "A tensor whose gradient was clipped inside the recorded graph.",
