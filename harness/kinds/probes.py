@@ -108,7 +108,7 @@ _ROWS = (
     Probe(name="peak_memory", execute="harness.runners.peak_memory:execute", arm_by_arm=False, timed=False,
           of_ranks=True, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=False, gpu_memory=_MEMORY + "all_of_it", most_on_gpu=None, grid=False),
-    Probe(name="long_replay", execute="harness.runners.long_replay:execute", arm_by_arm=False, timed=False,
+    Probe(name="long_replay", execute="harness.runners.long_replay:execute", arm_by_arm=False, timed=True,
           of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=False,
           watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     Probe(name="steady", execute="harness.runners.steady:execute", arm_by_arm=False, timed=False, of_ranks=False,
