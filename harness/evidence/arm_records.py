@@ -61,7 +61,7 @@ class Draws(Record):
     step: Count  # the one that was watched
     operators: list[str]  # that the host ran in it; those of a graph are in its capture
     captured: list[list[str]]  # of each capture until the arm's end
-    generators: list[str]  # of the process, that the step moved
+    generators: dict[str, str]  # of the process's generators that the step moved, digests after it
 
 
 class ArmStart(ArmRecord):

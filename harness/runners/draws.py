@@ -37,7 +37,7 @@ class DrawWatch:
 
     def record(self, captured: Sequence[Sequence[str]]) -> Draws:
         """Return what drew. captured: the operators that draw, of each capture of the arm."""
-        moved = [name for name, state in self._after.items() if state != self._before.get(name)]
+        moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
         return Draws(
             step=self._step,
             operators=self.watch.draws,

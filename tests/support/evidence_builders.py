@@ -75,7 +75,7 @@ TRAJECTORY = {
 }
 
 
-DREW = ["torch.cpu"]  # a generator that a step moved
+DREW = {"torch.cpu": "aa"}  # a generator that a step moved, and where it left it
 
 
 def contract_of(*claims: Mapping[str, Any], steps: int = STEPS) -> Contract:
@@ -242,7 +242,7 @@ def drew(
     execution: ArmEvidence,
     *operators: str,
     captured: Sequence[Sequence[str]] = (),
-    generators: Sequence[str] = DREW,
+    generators: Mapping[str, str] = DREW,
     step: int = 1,
 ) -> ArmEvidence:
     """Return the execution with what its step drew."""
@@ -251,7 +251,7 @@ def drew(
         step=step,
         operators=list(operators),
         captured=[list(each) for each in captured],
-        generators=list(generators),
+        generators=dict(generators),
     )
     return replace(execution, end=execution.end.model_copy(update={"draws": draws}))
 

@@ -45,8 +45,8 @@ def test_order_and_shape_of_draws_count(captured: list[list[str]]) -> None:
         drew(wrong(), captured=[["aten.rand of float32 3x4"], [MASK, PLAIN]]),  # a graph for each shape
         drew(wrong(), PLAIN, captured=[[MASK]]),  # a part of the step outside its graph
         drew(wrong(), MASK, PLAIN, captured=[[MASK, PLAIN]]),  # traced, or not yet replayed in that step
-        drew(wrong(), generators=[]),  # it draws nothing at all
-        drew(wrong(), generators=["python", "numpy"]),  # from which no operator of torch draws
+        drew(wrong(), generators={}),  # it draws nothing at all
+        drew(wrong(), generators={"python": "aa", "numpy": "aa"}),  # from which no operator of torch draws
         drew(wrong(), captured=[[MASK]]),  # a mask that is gone
         drew(wrong(), captured=[[MASK, PLAIN, PLAIN]]),  # a mask that is drawn again where it is needed again
         drew(wrong(), captured=[["aten.rand", MASK, PLAIN]]),  # a number that shifts all others
