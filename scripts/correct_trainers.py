@@ -46,7 +46,7 @@ def try_example(name: str) -> list[Said]:
 
 
 def write_templates(draft: Draft, name: str, folder: Path) -> list[LoadedContract]:
-    """The templates' contracts, with the system of an example, its small workload and its three arms in their lines."""
+    """The templates' contracts, with the system of an example, its small workload and its arms in their lines."""
     shipped = load_contract(ROOT / "examples" / name / "contract.yaml").contract
     ours, plain, form = SHIPPED[name]
     small = shipped.workloads["small"]
@@ -55,7 +55,7 @@ def write_templates(draft: Draft, name: str, folder: Path) -> list[LoadedContrac
         r"(  \w+: \{)model: \w+, batch_size: 1, seq_len: 1": rf"\1model: {small.model}, batch_size: "
         f"{small.batch_size}, seq_len: {small.seq_len}",
         rf"  {form}: .*": f"  {form}: {_settings(shipped.arms[ours])}",
-        r"  plain: .*": f"  plain: {_settings(shipped.arms[plain])}",
+        r"  (plain|nudged): .*": rf"  \1: {_settings(shipped.arms[plain])}",
         r"  untrained: .*": f"  untrained: {_settings(shipped.arms['untrained'])}",
     }
     for file, text in (

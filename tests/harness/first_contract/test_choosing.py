@@ -210,7 +210,7 @@ def test_a_step_that_compiles_its_dropout_itself_is_undecided_until_it_draws_as_
     assert "Traceback" not in errors
     assert f"{answer:>9}  optimized, trains the same " in printed
     [compares] = [line for line in printed.splitlines() if line.startswith("compares: ")]
-    why = "; undecided: TRAIN-WITHIN, since operator 1 that draws in a step is aten.randint of int64 1 in arm optimized "
+    why = "; undecided: TRAIN-WITHIN, since operator 1 that draws in a step is aten.randint of int64 1 in arm optimized"
     assert (why in compares, "`fallback_random` for a torch.compile" in compares) == (answer == "undecided",) * 2
 
 
