@@ -1,8 +1,8 @@
 """Arms that draw other random numbers: both may be right, and no bound on rounding makes them equal.
 
 A library takes another way where it is captured or compiled, and the kernel there drops other elements. Which numbers
-a step drew is known by its operators, with the shapes that they drew for. Each arm has an operator then that the other
-one lacks. A step that draws more than the other one, or less, by the same operators may well be wrong.
+a step drew is known by its operators, with the shapes that they drew for. In such arms each has an operator that the
+other one lacks. An arm that only draws more than the other one, or less, may be wrong: its numbers decide.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _recorded(executions: Sequence[ArmEvidence]) -> list[Draws]:
 
 
 class _Step(NamedTuple):
-    """What one step may have drawn by; not in order where a graph and the host both drew."""
+    """Lists the operators by which one step may have drawn; not in order where a graph and the host both drew."""
 
     operators: list[str]
     in_order: bool
@@ -110,9 +110,9 @@ def _steps(draws: Draws) -> list[_Step]:
 
 
 def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return where the draws part; None where one arm draws all that the other one does, in its order.
+    """Return the first operators that differ; None where one arm draws all that the other arm draws, in its order.
 
-    A further draw of an arm shifts all numbers that follow, and a missing one does: that is no other way to train.
+    A draw that is added, or missing, shifts all later numbers. It is a fault until its numbers agree.
     """
     pairs = [(one, other) for one in _steps(made) for other in _steps(plain)]
     one, other = max(pairs, key=lambda pair: pair[0].common(pair[1]))
@@ -126,7 +126,7 @@ def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
 
 
 def _by_unseen_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return how one arm draws where no operator of it is seen to: a kernel of a package moves torch's generator."""
+    """Return which arm alone moves torch's generator without an operator, as a kernel of a package does."""
     (unseen, hides), (seen, shows) = sorted([(ours, made), (theirs, plain)], key=lambda each: _is_seen(each[1]))
     moved = [name for name in hides.generators if name.startswith("torch.")]
     if not moved or _is_seen(hides) or not _is_seen(shows):

@@ -63,7 +63,7 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         "follows control": "Which share of the control's change from batch to batch the loss shares: a loss that knows "
         "nothing of its batches shares none.",
         "skipped together": "Steps in which neither arm updated its parameters, as when a loss scale overflows.",
-        "other random numbers": "What one arm draws random numbers by and the other one does not: both may be right.",
+        "other random numbers": "The first operator by which one arm draws random numbers and the other arm does not.",
         "clip": "The limit on the gradient's norm; it is active in a step where it made a gradient smaller.",
         "clipped norm": "The norm of a group of gradients after the clip, which must keep the threshold.",
         "clipped tensor": "A tensor whose gradient was clipped inside the recorded graph.",

@@ -159,8 +159,7 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
 def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
     """Watch two steps of an uncaptured arm that others may be compared with for what its losses are sums of."""
     last = life.run.workload.steps - 1
-    # a dispatch mode within a step of DTensors makes their operators fail
-    if life.run.ranks == 1 and life.replica == 0 and life.planned.arm.capture == "none":
+    if life.replica == 0 and life.planned.arm.capture == "none":
         watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
 
         def note(index: int) -> None:

@@ -107,11 +107,11 @@ class OwnedLoop:
         given = self._given.get()
         if given is None:
             raise _Stop
-        from harness.system.replay.cpu_checks import as_on_a_device
-
         batch, watches = given
         for watch in watches:
             self._watching.enter_context(watch)
+        from harness.system.replay.cpu_checks import as_on_a_device
+
         if all(tensor.device.type == "cpu" for tensor in batch.values()):
             self._watching.enter_context(as_on_a_device())
         return batch

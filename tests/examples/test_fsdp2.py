@@ -87,6 +87,8 @@ def test_sharded_ranks_train_as_others_do_and_what_is_not_captured_is_said(tmp_p
     apart = verdicts["FSDP-ONE-RANK"].figures["end_max_abs_difference"].value
     assert isinstance(apart, float)
     assert 0 < apart < 1e-5  # another order of sums: equal bits would be one computation, made twice
+    firsts = {arm: executions[0].end for arm, executions in read_run(tmp_path / "run")[1].arms.items()}
+    assert {arm for arm, end in firsts.items() if end and not end.loss_terms} == {"captured"}
 
 
 @pytest.mark.parametrize(

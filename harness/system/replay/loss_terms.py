@@ -41,7 +41,8 @@ class LossTerms(Observer):
     ) -> Any:
         kwargs = kwargs or {}
         returned = func(*args, **kwargs)
-        if isinstance(returned, Tensor) and returned.numel() == 1 and returned.is_floating_point():
+        # a tensor that ranks share is not followed: its sum may need all of them
+        if type(returned) is Tensor and returned.numel() == 1 and returned.is_floating_point():
             size = self._followed(func._schema.name.removeprefix("aten::").removesuffix("_"), args, kwargs)
             if size is not None:
                 self._sizes[returned] = size.detach().reshape(())

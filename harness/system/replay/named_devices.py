@@ -1,4 +1,4 @@
-"""Tell by a call of torch whether it puts its result on the device, where a CPU stands in for the device."""
+"""Decide where a call of torch puts its result, while a CPU stands in for the device."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ def names_a_device(
     frame: FrameType,
     is_on_device: Callable[[Tensor], bool | None],
 ) -> bool | None:
-    """Return whether a call puts its result on the device: True, False (the host), None where it names neither.
+    """Return True if a call puts its result on the device, False for the host, None where it names neither.
 
-    frame: that of the caller. is_on_device: asked where another tensor is named in place of a device.
+    frame: that of the caller. is_on_device: asked where the call names another tensor in place of a device.
     """
     if func is Tensor.cuda:
         return True
-    named = kwargs.get("device", kwargs.get("other"))
+    named = kwargs.get("device", args[0] if func is Tensor.new_tensor else None)
     if func in MOVES:
-        places = (each for each in args[1:] if isinstance(each, str | torch.device | Tensor) or type(each) is int)
+        given = (*args[1:], kwargs.get("other"))
+        places = (each for each in given if isinstance(each, str | torch.device | Tensor) or type(each) is int)
         named = next(places, named)
     if isinstance(named, Tensor):
         return is_on_device(named)

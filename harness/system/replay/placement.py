@@ -159,7 +159,10 @@ class Placement(TorchFunctionMode):
     ) -> None:
         """Note what a call would do on a GPU."""
         if func in _FROM_DATA or func in MOVES:
-            self._look_at_source(func, sides[0] if given and given[0] is args[0] else "host", named=named)
+            source = next(iter(args[1:] if func is Tensor.new_tensor else args), None)
+            side = self.side_of(source) if isinstance(source, Tensor) else "host"
+            if named and side != "device":
+                self.note(self.copies if side == "host" else self.unknown)
         elif func in _INDEXED:
             indices = args[1] if isinstance(args[1], tuple) else (args[1],)
             from_host = any(isinstance(each, list) or self._is_on_host(each) for each in indices)
@@ -172,13 +175,6 @@ class Placement(TorchFunctionMode):
             memories = map(self._memory, tensors_in(args[:1]))
             if any(each is not None and each.side == "host" and each.step < self._steps for each in memories):
                 self.note(self.changes)
-
-    def _look_at_source(self, func: Any, source: Side | None, *, named: bool | None) -> None:
-        """Note a call that puts its source on the device."""
-        if func is Tensor.new_tensor:  # where the tensor lies that makes it
-            named, source = source == "device", "host"
-        if named and source != "device":
-            self.note(self.copies if source == "host" else self.unknown)
 
     def _is_on_device(self, tensor: Tensor) -> bool | None:
         side = self.side_of(tensor)

@@ -99,6 +99,7 @@ WAITS: dict[str, Callable[[Tensor], object]] = {
     "constants that were made on the device": lambda x: torch.arange(3, device=x.device).tolist(),
     "numbers that were put on the device": lambda x: torch.as_tensor([x.dim(), 2], device=x.device)[0].item(),
     "constants like a value's": lambda x: torch.arange(3).type_as(x).tolist(),
+    "numbers that a value's own method made": lambda x: x.new_tensor([1.0, 2.0]).tolist(),
     "to the host by name": lambda x: x.to("cpu"),
     "like a tensor of the host": lambda x: x.type_as(torch.arange(3)),
 }

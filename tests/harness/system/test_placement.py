@@ -38,6 +38,7 @@ def opened():
         torch.as_tensor(rate, device=HERE)  # copies
         torch.from_numpy(rate).to(batch)  # copies
         batch.new_tensor([1.0])  # copies
+        torch.add(batch, other=scale).to(batch.device)
         table.to(batch.device)  # copies
         table.to("cpu")
         table[index]  # copies
