@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -56,5 +57,7 @@ def _means_the_host(device: object, frame: FrameType) -> bool:
         return False
     if is_of_an_optimizer(frame):
         return isinstance(device, str)
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return ('"cpu"' in line or "'cpu'" in line) and "cuda" not in line
+    first, last, *_ = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    numbers = range(first or frame.f_lineno, (last or frame.f_lineno) + 1)
+    call = "".join(linecache.getline(frame.f_code.co_filename, number) for number in numbers)
+    return ('"cpu"' in call or "'cpu'" in call) and "cuda" not in call

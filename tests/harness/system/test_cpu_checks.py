@@ -75,6 +75,14 @@ def test_whoever_records_a_step_records_it_as_on_a_gpu(classes: int) -> None:
     assert traced.replay().item() == 4.0
 
 
+def on_the_host(number: int) -> Tensor:
+    return torch.full(
+        (number,),
+        2.0,
+        device="cpu",
+    )
+
+
 def written(values: Tensor) -> Tensor:
     """A tensor of the host's, of which a view gets a value of the device."""
     total = torch.zeros(3)
@@ -106,6 +114,7 @@ WAITS: dict[str, Callable[[Tensor], object]] = {
 DOES_NOT_WAIT: dict[str, Callable[[Tensor], object]] = {
     "constants": lambda x: torch.arange(1, x.dim() + 1).tolist(),
     "constants on the host by name": lambda x: torch.arange(x.dim(), device="cpu").to("cpu").tolist(),
+    "constants on the host by a name in a later line": lambda x: on_the_host(x.dim()).tolist(),
     "computed constants": lambda x: (torch.tensor([1.0, 3.0]).cumsum(0) * x.dim())[1].item(),
     "a shape of constants": lambda x: torch.arange(len(x))[torch.arange(3) > 0].numpy(),
     "constants of which a copy was moved": lambda x: [y.tolist() for y in [torch.arange(3)] for _ in [y.to(x.device)]],
