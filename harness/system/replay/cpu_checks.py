@@ -88,7 +88,7 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 def _read(func: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     hosts = _hosts()
-    if not hosts or all(host.has(tensor) for host in hosts):
+    if not hosts or not _is_on_device(hosts, tensor):
         return func(tensor, *args, **kwargs)
     for mode in reversed(_get_current_dispatch_mode_stack()):
         if hasattr(mode, "read"):
@@ -100,7 +100,7 @@ def _read(func: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -
 
 
 def _is_on_device(hosts: Sequence[HostMade], tensor: Tensor) -> bool:
-    return not any(host.has(tensor) for host in hosts)
+    return not hosts or not hosts[-1].has(tensor)  # the innermost sees every call
 
 
 def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]) -> Any:

@@ -23,6 +23,7 @@ from harness.system.replay.inside_operator import executed
 from harness.system.replay.observer import Observer
 from harness.system.replay.operators import drawn_by, operator_name
 
+_repetitions = 0  # that are under way
 _COPY = torch.ops.aten.clone.default
 _VIEW = torch.ops.aten.as_strided.default
 
@@ -70,7 +71,8 @@ class Operations:
 
     def __call__(self) -> list[Tensor]:
         values: list[Any] = [None] * self._places
-        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():  # as they were recorded
+        # below autograd, as they were recorded
+        with _repeating(), torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
             for operation in self._operations:
                 torch._C._set_grad_enabled(operation.with_gradients)
                 with torch.inference_mode() if operation.of_inference else nullcontext():
@@ -83,6 +85,21 @@ class Operations:
                 for place in operation.last_used:
                     values[place] = None
         return [_filled(each, values) for each in self._returned]
+
+
+@contextmanager
+def _repeating() -> Iterator[None]:
+    global _repetitions  # noqa: PLW0603
+    _repetitions += 1
+    try:
+        yield
+    finally:
+        _repetitions -= 1
+
+
+def is_repeated() -> bool:
+    """Return True while a recording is repeated. It waits for nothing: what waits cannot be recorded."""
+    return _repetitions > 0
 
 
 def record(function: Callable[[], list[Tensor]]) -> Operations:

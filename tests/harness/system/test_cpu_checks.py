@@ -115,6 +115,7 @@ DOES_NOT_WAIT: dict[str, Callable[[Tensor], object]] = {
     "constants": lambda x: torch.arange(1, x.dim() + 1).tolist(),
     "constants on the host by name": lambda x: torch.arange(x.dim(), device="cpu").to("cpu").tolist(),
     "constants on the host by a name in a later line": lambda x: on_the_host(x.dim()).tolist(),
+    "a number of the code": lambda x: torch.tensor(x.shape).prod().item(),
     "computed constants": lambda x: (torch.tensor([1.0, 3.0]).cumsum(0) * x.dim())[1].item(),
     "a shape of constants": lambda x: torch.arange(len(x))[torch.arange(3) > 0].numpy(),
     "constants of which a copy was moved": lambda x: [y.tolist() for y in [torch.arange(3)] for _ in [y.to(x.device)]],
@@ -139,7 +140,16 @@ def test_what_depends_on_no_input_parameter_or_state_does_not_wait(name: str) ->
     assert by_dispatch_mode(lambda: read(values), "cpu").total() == 0
     assert by_fake_pass(lambda: read(values), "cpu").total() == 0
     traced = TracedStep(lambda: (read(values), values.mul_(2).sum())[1], lambda: {"values": values})
-    assert [traced.replay().item() for _ in range(2)] == [12.0, 24.0]
+    traced.record()
+    losses: list[Tensor] = []
+    assert not by_dispatch_mode(lambda: losses.extend(traced.replay() for _ in range(2)), "cpu")
+    assert [loss.item() for loss in losses] == [12.0, 24.0]
+
+
+def test_a_step_that_records_itself_while_it_is_watched_may_read_constants() -> None:
+    values = torch.ones(3)
+    traced = TracedStep(lambda: (torch.arange(2).tolist(), values.mul_(2).sum())[1], lambda: {"values": values})
+    assert not by_dispatch_mode(traced.record, "cpu")
 
 
 def test_a_number_that_is_drawn_does_not_wait_and_cannot_be_recorded() -> None:
