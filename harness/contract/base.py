@@ -28,6 +28,13 @@ def _not_blank(text: str) -> str:
     return text
 
 
+def _in_words(text: str) -> str:
+    if not says_something(text):
+        raise PydanticCustomError("no_reason", "Input should be the reason, in words of yours")
+    return text
+
+
+Reason = Annotated[str, Field(max_length=4000), AfterValidator(_in_words)]
 Text = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_not_blank)]
 Capability = Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")]  # of a GPU, such as "9.0"
 Positive = Annotated[float, Field(gt=0)]

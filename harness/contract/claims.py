@@ -14,7 +14,8 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, SchemaValidator, core_schema
 
-from harness.contract.base import Judged, Name, Strict, Text
+from harness.contract.base import Judged, Name, Reason, Strict, Text
+from harness.contract.kinds.ends import EndName
 from harness.kinds import kinds, resolve
 
 AnyPart = Judged
@@ -41,6 +42,9 @@ class ClaimText(Strict):
     """What `--tag` selects it by; left out, the contract's."""
     owner: Text | None = None
     """Who answers for it; left out, the contract's."""
+    may_end_apart: dict[EndName, Reason] = {}
+    """Counts that may end apart where equal bits are demanded, by the name that a verdict gives them
+    (`optimizer group0.step`), each with the reason. Each must be a whole number at the end."""
 
 
 class AnyClaim(Judged, ClaimText):

@@ -10,6 +10,7 @@ from harness.contract.base import Problem
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, parts_of
 from harness.contract.schema import Contract, Workload
 from harness.contract.strict_yaml import Key, nearest
+from harness.kinds import kind_of
 
 Path = tuple[Key, ...]
 
@@ -29,6 +30,7 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
     for index, claim in enumerate(contract.claims):
         here: Path = ("claims", index)
         yield from _workload_names(contract, claim, here)
+        yield from _excused_ends(claim, here)
         composite = isinstance(claim, CompositeClaim)
         for number, part in enumerate(parts_of(claim)):
             path: Path = (*here, "parts", number) if composite else here
@@ -67,6 +69,14 @@ def _workload_names(contract: Contract, claim: AnyClaim, here: Path) -> Iterator
             yield Problem(path, "`judged_on` names a workload", f"'{name}'", nearest(name, contract.workloads))
         elif name in claim.judged_on[:position]:
             yield Problem(path, "`judged_on` names a workload once", f"'{name}' again", "remove it")
+
+
+def _excused_ends(claim: AnyClaim, here: Path) -> Iterator[Problem]:
+    """Ends are excused in a claim that compares some."""
+    kinds = [part.kind for part in parts_of(claim)]
+    if claim.may_end_apart and all("equal_ends" in kind_of(kind).leaves_out for kind in kinds):
+        rule = "`may_end_apart` is for claims that compare how arms end"
+        yield Problem((*here, "may_end_apart"), rule, f"`{kinds[0]}` compares no ends", "leave `may_end_apart` out")
 
 
 def _arm_names(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:

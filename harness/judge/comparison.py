@@ -22,6 +22,7 @@ from harness.judge.end_state import (
     require_finite_end,
     require_recorded,
 )
+from harness.judge.excused_ends import ExcusedEnds
 from harness.judge.guards import control_of, require_frozen, require_guards, require_moving, require_trained
 from harness.judge.launched import uncounted, untraced
 from harness.judge.series import (
@@ -77,6 +78,9 @@ class Comparison:
         self._leaves_out = kind_of(part.kind).leaves_out
         self._begun = 0
         self._ended: list[Executions] = []
+        timed_by = getattr(part, "trajectory", None)  # another claim of the contract, by which timed steps are compared
+        others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
+        self._excused = ExcusedEnds(context.claim.may_end_apart, others)
 
     def captured(
         self,
@@ -173,7 +177,7 @@ class Comparison:
         require_finite_end({**group.apart, **self._asked("finite_end", group), **control}, self._sheet)
         equal = self._asked("equal_ends", group)
         if group.bits and equal:
-            require_equal_ends(equal, self._sheet, same_system=group.same_system)
+            require_equal_ends(equal, self._sheet, same_system=group.same_system, excused=self._excused)
         self._ended.append({**group.apart, **self._asked("recorded", group), **control})
 
     def held(self, message: str) -> Judgement:
@@ -182,7 +186,11 @@ class Comparison:
             raise ValueError(f"{self._begun} groups began, and {len(self._ended)} ended")
         for executions in self._ended:
             require_recorded(executions)
-        return self._sheet.held(message)
+        return self._sheet.held(f"{message}{self._excused.sentence(self._sheet)}")
+
+    def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
+        """Settle where two end apart in a tensor that noise may not change (`require_equal_ends`)."""
+        require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
 
     def _asked(self, check: str, group: Group) -> Executions:
         """Return the executions of which the check is asked; none if it is the judge's own."""
@@ -202,11 +210,6 @@ def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: Ar
     require_same_work({theirs: baseline, **control}, sheet)
     require_finite_end(control, sheet)
     require_recorded(control)
-
-
-def require_equal_but_for(noisy: Collection[str], executions: Executions, sheet: Sheet, *, same_system: bool) -> None:
-    """Settle where two end apart in a tensor that noise may not change (`require_equal_ends`)."""
-    require_equal_ends(executions, sheet, same_system=same_system, noisy=noisy)
 
 
 def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:

@@ -9,6 +9,7 @@ from harness.evidence.arm_records import CAPTURES_ITSELF, NOT_FINITE, EndDiffere
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of
+from harness.judge.excused_ends import ExcusedEnds
 from harness.judge.sheet import Sheet, number, settle, some
 
 _COUNT = "num_batches_tracked"  # ends the name of BatchNorm's counter
@@ -131,13 +132,16 @@ def require_equal_ends(
     *,
     same_system: bool = True,
     noisy: Collection[str] | None = None,
+    excused: ExcusedEnds,
 ) -> None:
     """Settle FAIL unless all end equal in bits with the first one named. Another system's state but its parameters has
     other names, and is not compared.
 
     noisy: by `category name` the tensors that noise may change, which both need to have; anything else it may not.
+    excused: the counts that may end apart.
     """
     reference_name, reference = next(iter(executions.items()))
+    excused.compared()
     for name, execution in list(executions.items())[1:]:
         ours, theirs = end_of(execution), end_of(reference)
         apart = []
@@ -149,6 +153,7 @@ def require_equal_ends(
                 for entry in found
                 if not (_is_of_a_capture(entry, execution, reference) or entry in renamed)
                 and (entry.only_one_has_it or f"{entry.category} {entry.name}" not in (noisy or ()))
+                and not excused.excuses(f"{entry.category} {entry.name}", ours.state, theirs.state)
             ]
         if ours.trainable_digest != theirs.trainable_digest and not apart and noisy is None:
             apart = ["parameters"]

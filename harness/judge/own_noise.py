@@ -23,7 +23,7 @@ from harness.contract.kinds.training import RUNS, TrajectoryMatch
 from harness.evidence.arm_records import Sketch
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
-from harness.judge.comparison import require_equal_but_for
+from harness.judge.comparison import Comparison
 from harness.judge.context import end_of, executed
 from harness.judge.end_state import differing
 from harness.judge.series import LOSS, losses, values
@@ -151,6 +151,7 @@ def require_within_noise(
     part: TrajectoryMatch,
     candidates: Mapping[str, ArmEvidence],
     baselines: Mapping[str, ArmEvidence],
+    comparison: Comparison,
     sheet: Sheet,
     *,
     same_system: bool,
@@ -171,7 +172,7 @@ def require_within_noise(
         )
     for name, each in candidates.items():
         noisy = _noisy(each, list(baselines.values()))
-        require_equal_but_for(noisy, {theirs: baselines[theirs], name: each}, sheet, same_system=same_system)
+        comparison.equal_but_for(noisy, {theirs: baselines[theirs], name: each}, same_system=same_system)
     return seen
 
 

@@ -119,7 +119,7 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
     comparison.finite_ends(executions)
     if not found.steps:
         comparison.end(group)
-    seen = require_within_noise(part, candidates, baselines, sheet, same_system=same_system)
+    seen = require_within_noise(part, candidates, baselines, comparison, sheet, same_system=same_system)
     comparison.end(group)
     hidden = require_decided(part, seen, candidates, baselines, run)
     return comparison.held(

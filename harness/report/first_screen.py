@@ -60,6 +60,7 @@ def machine(view: ReportView) -> list[tuple[str, str]]:
         "started": view.header.started_at,
         "CI": view.repeated_job(),
         "Resumed": view.resumed_sentence(),
+        "Excuses": view.excused_sentence(),
     }
     return [(name, line(value, 120)) for name, value in facts.items() if value]
 

@@ -73,6 +73,7 @@ def _head(view: ReportView) -> str:
         *commits,
         view.repeated_job(),
         escape(view.resumed_sentence()),
+        view.excused_sentence(),
         view.unchecked_sentence(),
     )
     top = "".join(f"{note}\n\n" for note in notes if note)

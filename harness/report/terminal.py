@@ -44,6 +44,7 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
         *commits,
         view.repeated_job(),
         view.resumed_sentence(),
+        view.excused_sentence(),
         view.unchecked_sentence(),
     ):
         if note:

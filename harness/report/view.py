@@ -15,6 +15,7 @@ from harness.costs.account import Costs
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.context import situation_of
+from harness.judge.excused_ends import EXCUSED_ENDS, IDLE_EXCUSES
 from harness.judge.verdict import Status, Verdict, count
 from harness.kinds import kind_of, probe_named
 from harness.numbers import counted
@@ -225,7 +226,23 @@ class ReportView:
                 f"Altered: {counted(len(self.altered), 'file')} {'differs' if len(self.altered) == 1 else 'differ'} "
                 f"from the digests recorded with the run, so its verdicts prove nothing: {files}."
             )
+        warnings += [
+            f"Idle excuse: nothing needed `{line(str(figure.value), 200)}` under `may_end_apart` of "
+            f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}; take it out."
+            for verdict in self.verdicts
+            for name, figure in verdict.figures.items()
+            if name.rpartition(".")[2] == IDLE_EXCUSES
+        ]
         return warnings
+
+    def excused_sentence(self) -> str:
+        """Return how many excuses contracts give for ends, and in how many units some were needed; empty for none."""
+        excuses = sum(len(claim.may_end_apart) for contract in self.contracts for claim in contract.claims)
+        if not excuses:
+            return ""
+        figures = [{name.rpartition(".")[2] for name in verdict.figures} for verdict in self.verdicts]
+        needed = sum(EXCUSED_ENDS in names for names in figures)
+        return f"{counted(excuses, 'excuse')} for ends that lie apart; {counted(needed, 'unit')} needed one."
 
     def unchecked_sentence(self) -> str:
         """How many listed claims no kind can judge; empty for none."""

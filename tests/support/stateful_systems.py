@@ -553,3 +553,13 @@ APART: tuple[type[Stateful], ...] = (
 )
 NOT_FINITE: tuple[type[Stateful], ...] = (EndsInNaN, EndsInInfinity, InfiniteMoment, NaNStatistics)
 ENDS_ELSEWHERE = dict.fromkeys(APART, "end_differs") | dict.fromkeys(NOT_FINITE, "non_finite_end")
+
+
+class CountsInItsGroup(Stateful):
+    """Its optimizer counts steps in a Python number that nothing reads; no replay counts on."""
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.optimizer.param_groups[0]["count"] = 0
+
+    def after_update(self, built: Built) -> None:
+        built.optimizer.param_groups[0]["count"] += 1

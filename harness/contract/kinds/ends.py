@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from harness.contract.base import Name, Strict
+
+# What torch's optimizers keep of gradients for each parameter: the next update is made of it.
+_MOMENTS = (
+    *("acc_delta", "ax", "eta", "exp_avg", "exp_avg_sq", "exp_inf", "grad_avg", "max_exp_avg_sq", "momentum_buffer"),
+    *("mu", "prev", "square_avg", "step_size", "sum"),
+)
+
+
+def _of_bookkeeping(name: str) -> str:
+    """Return the name of state at the end, unless it alone shows that training reads it."""
+    category, _, tensor = name.partition(" ")
+    if category not in ("optimizer", "tensors") or not tensor.strip() or tensor.rpartition(".")[2] in _MOMENTS:
+        raise PydanticCustomError(
+            "no_bookkeeping",
+            "Input should be a count as a verdict names it, such as `optimizer group0.step`: never a parameter, "
+            "a buffer, a generator or a moment",
+        )
+    return name
+
+
+EndName = Annotated[str, AfterValidator(_of_bookkeeping)]
 
 
 class Ends(Strict):

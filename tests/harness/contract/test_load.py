@@ -143,6 +143,11 @@ def _ratio(line: str) -> str:
     return _claim("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1", "trajectory: TOY-01", line)
 
 
+def _excusing(excuses: str) -> str:
+    lines = ("candidate: fast", "baseline: plain", "steps: [1]", "equality: bitwise", f"may_end_apart: {excuses}")
+    return _claim("gradient_match", *lines)
+
+
 def _parts(*parts: str) -> str:
     return _claim("composite", "parts:", *(f"- {{{part}}}" for part in parts))
 
@@ -206,6 +211,37 @@ def _parts(*parts: str) -> str:
         (
             _ratio("measurements: 0"),
             "toy.yaml:31:19: 'measurements' must be greater than or equal to 1; found 0",
+        ),
+        (
+            _excusing('{optimizer group0.step: ""}'),
+            "toy.yaml:31:44: 'optimizer group0.step' must be the reason, in words of yours; found ''",
+        ),
+        (
+            _excusing("{parameters 0.weight: why}"),
+            (
+                "toy.yaml:31:21: a name must be a count as a verdict names it, such as `optimizer group0.step`: never "
+                "a parameter, a buffer, a generator or a moment; found 'parameters 0.weight'"
+            ),
+        ),
+        (
+            _excusing("{optimizer 0.weight.exp_avg: why}"),
+            (
+                "toy.yaml:31:21: a name must be a count as a verdict names it, such as `optimizer group0.step`: never "
+                "a parameter, a buffer, a generator or a moment; found 'optimizer 0.weight.exp_avg'"
+            ),
+        ),
+        (
+            _claim(
+                "ptx_target",
+                "candidate: fast",
+                "policy: exact",
+                "target: sm_90",
+                "may_end_apart: {optimizer group0.step: why}",
+            ),
+            (
+                "toy.yaml:30:20: `may_end_apart` is for claims that compare how arms end; "
+                "found `ptx_target` compares no ends; leave `may_end_apart` out"
+            ),
         ),
     ],
 )

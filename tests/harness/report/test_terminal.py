@@ -4,7 +4,17 @@ import io
 from typing import Any
 
 import pytest
-from report_views import drill_view, full_view, listing_two, verdict, view_of, view_with, whole_drill_view
+from report_views import (
+    CONTRACT,
+    contract,
+    drill_view,
+    full_view,
+    listing_two,
+    verdict,
+    view_of,
+    view_with,
+    whole_drill_view,
+)
 
 from harness.judge.verdict import Figure, Status
 from harness.report.terminal import print_results
@@ -131,3 +141,14 @@ def test_colour_appears_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch)
 
 def test_claims_without_an_executable_check_are_counted() -> None:
     assert "2 listed claims have no executable check." in printed(view_of(Status.PASS, contracts=[listing_two()]))
+
+
+def test_excuses_for_ends_are_counted_and_an_idle_one_is_a_warning() -> None:
+    claims = [dict(claim) for claim in CONTRACT["claims"]]
+    claims[0]["may_end_apart"] = {"optimizer group0.step": "read nowhere", "tensors calls": "read nowhere"}
+    figures = {"excused_ends": Figure(value=1, unit="counts"), "idle_excuses": Figure(value="tensors calls")}
+    unit = verdict(claims[0]["id"], figures=figures)
+    lines = printed(view_with(unit, contracts=[contract(claims=claims)]))
+    assert "2 excuses for ends that lie apart; 1 unit needed one." in lines
+    idle = "nothing needed `tensors calls` under `may_end_apart` of F-GRAPH-BWD-001 on tiny; take it out."
+    assert f"WARNING: Idle excuse: {idle}" in lines
