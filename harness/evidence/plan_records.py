@@ -70,6 +70,11 @@ class Run(Record):
         return [(arm, replica) for arm, planned in self.arms.items() for replica in planned.indices]
 
     @property
+    def repeats(self) -> bool:
+        """Return True if it only repeats arms whose first executions are another process's."""
+        return bool(self.arms) and all(planned.first_replica > 0 for planned in self.arms.values())
+
+    @property
     def ranks(self) -> int:
         """Processes that execute it: as many as the arm with the most ranks has."""
         return max((planned.arm.ranks for planned in self.arms.values()), default=1)

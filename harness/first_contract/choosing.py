@@ -21,6 +21,7 @@ from harness.report.text import line
 
 WORDS = {"bitwise": "in bits", "within": "within rounding", "noise": "within the plain step's own noise"}
 ALONE = "the plain step repeats itself under these alone"
+OF_THE_PROCESS = "the plain step repeats its bits within a process, and not in another one, which REPEATS claims"
 
 
 def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
@@ -35,6 +36,9 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     deterministic = Choice(deterministic=True, why=ALONE)
     again = probe(replace(draft, choice=deterministic))
     if lost := _lost(tried, again):
+        same = _verdict(tried, "SAME")
+        if same is not None and same.status is Status.PASS:  # the captured arm repeated its bits, in its process
+            return replace(draft, choice=Choice(why=OF_THE_PROCESS))
         unrepeated = Choice("noise", repeats=False, why=f"the plain step does not repeat its bits, {lost}")
         return replace(draft, choice=_rounded(tried, unrepeated))
     return replace(draft, choice=_rounded(again, deterministic))

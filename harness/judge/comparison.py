@@ -8,7 +8,7 @@ What the kind's row leaves out (`harness.kinds.checks`) is not asked.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.contract.claims import AnyPart
 from harness.contract.kinds.training import Guarding
@@ -33,12 +33,17 @@ from harness.judge.series import (
     require_same_parameters,
     require_same_work,
 )
-from harness.judge.sheet import Sheet, settle
+from harness.judge.sheet import Settled, Sheet, settle
 from harness.judge.verdict import Judgement, Status
 from harness.judge.watched_steps import JudgedSteps
 from harness.kinds import kind_of
 from harness.kinds.checks import names_of
 
+# a repetition is another process, with another hash seed, number and start
+UNREPEATED = (
+    "the baseline does not do the same when it runs again, so that nothing follows for the candidate; seed what it "
+    "draws with numbers of its own, and not with the time, `hash()` or the process"
+)
 Executions = Mapping[str, ArmEvidence]  # by the name that sentences give them
 
 
@@ -140,14 +145,24 @@ class Comparison:
         require_finite_end(executions, self._sheet)
 
     def begin(self, group: Group) -> None:
-        """Settle unless losses are finite, and all start equal and did the same work."""
+        """Settle unless losses are finite, and all start equal and did the same work.
+
+        A repetition that starts or works otherwise accuses no candidate: the baseline does not repeat.
+        """
         self._begun += 1
         require_finite(self._asked("finite", group), self._sheet, group.metric)
+        self._require_comparable(replace(group, executions=_but_repetitions(group)))
+        try:
+            self._require_comparable(group)
+        except Settled as settled:
+            settle(reasons.BASELINE_NOT_REPEATABLE, f"{settled.message}: {UNREPEATED}")
+        require_same_code(group.executions)
+
+    def _require_comparable(self, group: Group) -> None:
         self._require_equal_start(group)
         work = self._asked("comparable", group)
         if work:
             require_same_work(work, self._sheet)
-        require_same_code(group.executions)
 
     def _require_equal_start(self, group: Group) -> None:
         start, frozen, state = (self._asked(check, group) for check in ("equal_start", "equal_frozen", "equal_state"))
@@ -201,6 +216,10 @@ class Comparison:
             for name, execution in group.executions.items()
             if not names_of(check, group.roles.get(name, "")) & self._leaves_out.keys()
         }
+
+
+def _but_repetitions(group: Group) -> Executions:
+    return {name: each for name, each in group.executions.items() if group.roles.get(name) != "repetition"}
 
 
 def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:

@@ -293,4 +293,6 @@ def distance(candidate: ArmEvidence, baseline: str) -> str:
 
 
 def _difference_from(candidate: ArmEvidence, baseline: str) -> EndDifference | None:
-    return next((each for each in end_of(candidate).differences or [] if each.arm == baseline), None)
+    """Return its difference from the baseline's first execution; None where another process had that one."""
+    known = (each for each in end_of(candidate).differences or [] if each.arm == baseline and each.replica == 0)
+    return next(known, None)

@@ -80,7 +80,7 @@ OTHER_RANDOM_NUMBERS = _undecided(
 )
 BASELINE_NOT_REPEATABLE = _undecided(
     "baseline_not_repeatable",
-    "Equality in bits was demanded and a value differs, and the baseline differs from its own repetition, too.",
+    "The baseline differs from its own repetition: in its start or batches, or in bits where a claim in bits differs.",
 )
 END_STATE_UNRECORDED = _undecided(
     "end_state_unrecorded", "The evidence was recorded before the state at the end was; run it again."

@@ -187,7 +187,7 @@ def start_child(
     """
     line, theirs = pair()
     started = monotonic()
-    command, environment = [*child_command(module), *arguments], {**os.environ, **variables}
+    command = [*child_command(module), *arguments]
     process: KeptProcess | subprocess.Popen[bytes]
     with theirs:
         if kept:
@@ -196,10 +196,10 @@ def start_child(
                 stdin=theirs.fileno(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**environment, "PYTHONPATH": child_path(), "PYTHONHASHSEED": "0"},
+                env={**os.environ, "PYTHONPATH": child_path(), "PYTHONHASHSEED": "0", **variables},
             )
         else:
-            process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment)
+            process = subprocess.Popen(command, stdin=theirs.fileno(), env={**os.environ, **variables})
     return Child(process, line, started)
 
 

@@ -16,11 +16,16 @@ from harness.processes.child import Child, start_child
 from harness.runners.worker import AHEAD
 
 AHEAD_PER_CORES = 4
+REPEATED = "1"  # hash seed of repetitions; that of all other processes is 0
 
 
-def start(*, ahead: bool = False) -> Child:
-    """A worker process that has no run yet; `ahead`: it imports what most runs need while it waits."""
-    return start_child("harness.runners.worker", *([AHEAD] if ahead else []), kept=True, variables=_variables())
+def start(*, ahead: bool = False, repeats: bool = False) -> Child:
+    """A worker process that has no run yet; `ahead`: it imports what most runs need while it waits.
+
+    repeats: for repetitions, which have another hash seed than what they repeat.
+    """
+    variables = {**_variables(), **({"PYTHONHASHSEED": REPEATED} if repeats else {})}
+    return start_child("harness.runners.worker", *([AHEAD] if ahead else []), kept=True, variables=variables)
 
 
 def _variables() -> dict[str, str]:
@@ -49,7 +54,7 @@ class Interpreters:
         self._fill()
 
     def expect(self, runs: int) -> None:
-        """So many runs are to come."""
+        """So many runs are to come that take one which waits."""
         with self._lock:
             self._expected = runs
             surplus = self._waiting[runs:]
@@ -57,8 +62,10 @@ class Interpreters:
         for child in surplus:
             child.close()
 
-    def take(self) -> Child:
+    def take(self, *, repeats: bool = False) -> Child:
         """One for a run: the one that has waited longest, or, where none waits, one that starts now."""
+        if repeats:
+            return start(repeats=True)
         with self._lock:
             self._expected -= 1
             taken = self._waiting.pop(0) if self._waiting else None

@@ -1,8 +1,9 @@
 """Lanes: the parts of one long paired run that need nothing of each other, each for a process of its own.
 
 Launch-bound arms leave a GPU mostly idle, and the arms of a run are executed one after the other. What is judged by
-series and digests alone (a baseline's repetition, the untrained control) is executed beside the rest. Without a GPU a
-long run would be the last of a session, on one of its processors. Run, unit and judges stay as they are:
+series and digests alone (the untrained control) is executed beside the rest. Without a GPU a long run would be the
+last of a session, on one of its processors. Repetitions of an arm always have a process of their own: what a process
+draws once, such as a seed of its number, repeats within it. Run, unit and judges stay as they are:
 `harness.evidence.lanes` makes one run's evidence of all lanes.
 """
 
@@ -39,13 +40,17 @@ def lanes(run: Run) -> list[Run]:
     """The run in parts that may be executed side by side, in the order of their first executions; or the run alone.
 
     Together stay a candidate and its baseline, whose gradients and end states are compared on the device, and every
-    repetition whose end state is read so (`Run.compared`). Every execution keeps its arm's name and its number.
+    repetition whose end state is read so (`Run.compared`). All other repetitions share one more process. Every
+    execution keeps its arm's name and its number.
     """
     if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
         return [run]  # arms that change places are opened by one another's plan; ranks are processes enough
-    parts = _on_gpu(run) if run.workload.needs.device == "cuda" else _on_processors(run)
+    apart = _repetitions(run)
+    rest = [execution for execution in run.executions() if execution not in apart]
+    split = _on_gpu if run.workload.needs.device == "cuda" else _on_processors
+    parts = _in_order(run, [*(split(run, rest, len(apart) > 0) or [rest]), apart])
     if len(run.commits) > 1:
-        parts = _each_of_one_commit(run, parts or [run.executions()])
+        parts = _each_of_one_commit(run, parts)
     return [_lane(run, part) for part in parts] if len(parts) > 1 else [run]
 
 
@@ -67,19 +72,25 @@ def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[
     return _in_order(run, split)
 
 
-def _on_gpu(run: Run) -> list[list[Execution]]:
+def _repetitions(run: Run) -> list[Execution]:
+    """Return the executions that repeat one which nothing demands in their process."""
+    parts = _parts(run, run.executions(), _together(run))
+    return [each for part in parts if all(replica > 0 for _, replica in part) for each in part]
+
+
+def _on_gpu(run: Run, executions: Sequence[Execution], _apart: bool) -> list[list[Execution]]:
     worth_it = _step_gib(run) >= SPLIT_FROM_STEP_GIB
-    return _parts(run, _together(run)) if worth_it else []
+    return _parts(run, executions, _together(run)) if worth_it else []
 
 
-def _on_processors(run: Run) -> list[list[Execution]]:
-    """As many as are worth a process and have a processor, of about as many executions each."""
-    number = min(int(_step_gib(run) * len(run.executions())) // LANE_STEP_GIB, usable_cores())
+def _on_processors(run: Run, executions: Sequence[Execution], apart: bool) -> list[list[Execution]]:
+    """As many as are worth a process and have a processor, of about as many executions each; `apart`: one less."""
+    number = min(int(_step_gib(run) * len(run.executions())) // LANE_STEP_GIB, usable_cores()) - apart
     if number < 2:
         return []
     filled: list[list[Execution]] = [[] for _ in range(number)]
     whole_arms = [_all_of(run, [arm]) for arm in run.arms]
-    for part in sorted(_parts(run, [*_together(run), *whole_arms]), key=len, reverse=True):
+    for part in sorted(_parts(run, executions, [*_together(run), *whole_arms]), key=len, reverse=True):
         min(filled, key=len).extend(part)
     return _in_order(run, filled)
 
@@ -88,9 +99,9 @@ def _step_gib(run: Run) -> float:
     return run.workload.steps * (run.workload.needs.memory_gib or 1.0)
 
 
-def _parts(run: Run, demands: Iterable[set[Execution]]) -> list[list[Execution]]:
+def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Execution]]) -> list[list[Execution]]:
     """The executions, each with all that must share its process by the demands."""
-    parts = [{execution} for execution in run.executions()]
+    parts = [{execution} for execution in executions]
     for together in demands:
         touched = [part for part in parts if part & together]
         parts = [part for part in parts if not part & together]

@@ -125,7 +125,7 @@ class Schedule:
     def execute(self, tasks: Sequence[Task]) -> None:
         """Execute all of them. A worker that dies costs its own run; what interrupts this thread ends all workers."""
         waiting = list(tasks)
-        self._interpreters.expect(len(waiting))
+        self._interpreters.expect(sum(not task.run.repeats for task in waiting))
         self._company.threads = self._threads(waiting)
         threads = max((self._places(task) for task in waiting), default=1)
         on_gpu = [task for task in waiting if task.on_gpu]

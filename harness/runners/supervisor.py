@@ -62,9 +62,10 @@ class Company:
     threads: int | None = None  # of the host for each worker that is not timed; None: as libraries choose
     checkout: Checkout | None = None  # of the baseline's commit; None: all arms are of the tree that stands there
 
-    def interpreter(self) -> Child:
+    def interpreter(self, *, repeats: bool) -> Child:
         """One for a run."""
-        return interpreters.start() if self.interpreters is None else self.interpreters.take()
+        taken = interpreters.start if self.interpreters is None else self.interpreters.take
+        return taken(repeats=repeats)
 
 
 def execute(
@@ -135,7 +136,7 @@ def _supervise(
 ) -> Death | None:
     timed = probe_named(run.probe).timed
     watched = gpu_uuid is not None or timed
-    worker = WatchedWorker(run, directory, company.interpreter(), tell)
+    worker = WatchedWorker(run, directory, company.interpreter(repeats=run.repeats), tell)
     pid, commit = worker.child.pid, environment.checked_out_commit()
     trained: list[str] = []
     if gpu_uuid is not None:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 from harness.commits.import_path import ImportPath
 from harness.evidence.plan_records import Run
@@ -29,6 +29,7 @@ from harness.runners.stacks import leave_stacks
 from harness.system.protocol import NotAvailable
 
 AHEAD = "--ahead"
+LATER_S = 1.1  # than the process beside it a repetition begins: a seed is often made of the second
 RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
 _IMPORTED_AHEAD = ("harness.runners.paired",)  # and with it torch; `throughput` looks for a device
 _TORCH_IMPORTS_LATER = "torch._dynamo"  # at the first dispatch mode or fake tensor
@@ -92,6 +93,8 @@ def _execute(job: WorkerJob, recorder: Recorder) -> int:
     try:
         recorder.phase("start")
         run = job.run()
+        if run.repeats:
+            sleep(LATER_S)
         if run.ranks > 1:
             return _watch_ranks(run, recorder, job.threads)
         if job.baseline is None or run.commits == {None}:

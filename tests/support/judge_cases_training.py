@@ -190,6 +190,16 @@ TRAJECTORY_CASES = [
         "baseline_not_repeatable",
         lambda: trajectory(graphed(nudged(4)), repetition=arm("ungraphed", nudged(6), replica=1)),
     ),
+    Case(
+        "the baseline reads other batches when it runs again",
+        "baseline_not_repeatable",
+        lambda: trajectory(repetition=arm("ungraphed", batches=[*BATCHES[:9], "drawn"], replica=1)),
+    ),
+    Case(
+        "the baseline starts otherwise when it runs again",
+        "baseline_not_repeatable",
+        lambda: trajectory(repetition=arm("ungraphed", start="drawn", replica=1)),
+    ),
     Case("signed zero", "differs", lambda: trajectory(graphed(changed(4, -0.0)), arm("ungraphed", changed(4, 0.0)))),
     Case("beyond the bound", "exceeds_tolerance", lambda: trajectory(graphed(changed(4, 9.0)), claim=WITHIN)),
     Case(

@@ -430,8 +430,8 @@ class GradientMatch(Judged):
 
 
 class Repeatability(Bounded):
-    """N runs of one arm with one seed agree, in bits or within a bound. All are of one process, with a fixed hash seed:
-    what differs from process to process alone, as a seed made of its number or of `hash()`, does not show.
+    """N runs of one arm with one seed agree, in bits or within a bound. In bits all runs but the first share another
+    process, which begins later, with another hash seed. Within a bound, and with ranks, all runs share processes.
     """
 
     kind: Literal["repeatability"]
@@ -456,4 +456,5 @@ class Repeatability(Bounded):
         return {self.candidate: self.runs}
 
     def compared(self) -> list[list[str]]:
-        return [[self.candidate]]  # how far the parameters of every run end from those of the first
+        # digests decide bits; within a bound, how far the parameters of every run end from those of the first
+        return [] if self.equality == "bitwise" else [[self.candidate]]

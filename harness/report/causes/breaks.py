@@ -136,8 +136,14 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         ),
     ),
     "baseline_not_repeatable": (
-        "An operation of the plain step adds in no fixed order: a convolution's backward, a scatter, an attention.",
-        "compare arms with `deterministic: true` in bits, or within the baseline's own noise (`equality: noise`)",
+        (
+            "An operation of the plain step adds in no fixed order: a convolution's backward, a scatter, an attention. "
+            "Or the plain step draws a seed of its process: of entropy, `hash()`, the time."
+        ),
+        (
+            "seed what the step draws itself; compare arms with `deterministic: true` in bits, or within the baseline's "
+            "own noise (`equality: noise`)"
+        ),
     ),
     "no_noise": (
         "The arms differ by a rounding, and the baseline has no noise that it could be.",

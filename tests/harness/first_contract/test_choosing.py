@@ -95,6 +95,18 @@ def test_the_strongest_claim_that_is_fair_opens_the_gate_and_a_wrong_capture_shu
     assert code in (1, 10), printed
 
 
+def test_a_step_that_repeats_its_bits_in_one_process_alone_is_held_to_repeat_them(project: Path) -> None:
+    """A scale of the process's number: within a process the captured arm is equal in bits, which opens no gate."""
+    drawn = "import os\nSCALE = 1 + os.getpid() % 97 * 1e-6\n"
+    line, contract = init(project, "[p.grad.mul_(SCALE) for p in model.parameters()]", at_import=drawn)
+    assert line.startswith("compares: in bits, since the plain step repeats its bits within a process")
+    assert "TRAIN-REPEATS" in [claim.id for claim in contract.claims]
+    code, printed = verified(project)
+    assert code == 1
+    assert "violated  TRAIN-REPEATS" in printed
+    assert "violated  TRAIN-SAME" not in printed
+
+
 def test_a_capture_that_runs_other_kernels_is_compared_within_rounding(project: Path) -> None:
     line, contract = init(project, "pass", loss="loss_of")
     assert line == "compares: within rounding, since arm captured ran no operator more, and arm plain aten.mean"

@@ -46,7 +46,7 @@ def trajectory(candidate: str = "again", baseline: str = "plain", **fields: Any)
     }
 
 
-def repeated(arm: str) -> dict[str, Any]:
+def repeated(arm: str, **fields: Any) -> dict[str, Any]:
     return {
         "id": f"REPEATED-{arm.upper()}",
         "kind": "repeatability",
@@ -55,6 +55,7 @@ def repeated(arm: str) -> dict[str, Any]:
         "equality": "bitwise",
         "max_abs_difference": 0.1,
         "guards": {"steps": 3},
+        **fields,
     }
 
 
@@ -109,12 +110,25 @@ def test_candidates_of_one_baseline_stay_with_it() -> None:
 
 
 def test_runs_whose_ends_are_compared_stay_together() -> None:
-    _, run = planned(within(), repeated("plain"))
+    _, run = planned(within(), repeated("plain", equality="within"))
     assert apart(run) == [[("plain", 0), ("plain", 1), ("plain", 2), ("again", 0)], [("untrained", 0)]]
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_repetitions_have_another_process_however_short_a_run_is(device: str) -> None:
+    _, run = planned(within(), repeated("plain"), steps=4, device=device)
+    assert apart(run) == [[("plain", 0), ("again", 0), ("untrained", 0)], [("plain", 1), ("plain", 2)]]
+    assert [lane.repeats for lane in lanes(run)] == [False, True]
+
+
+def test_repetitions_of_several_arms_share_a_process() -> None:
+    _, run = planned(repeated("plain"), repeated("other"), steps=4)
+    again = [(arm, replica) for arm in ("plain", "other") for replica in (1, 2)]
+    assert apart(run) == [[("plain", 0), ("other", 0)], again]
+
+
 def test_gradients_stay_with_their_baseline_and_its_repetition_stands_apart() -> None:
-    _, run = planned(gradients("other", "plain"), repeated("other"))
+    _, run = planned(gradients("other", "plain"), repeated("other", equality="within"))
     assert apart(run) == [[("plain", 0), ("other", 0), ("other", 1), ("other", 2)], [("plain", 1)]]
 
 
@@ -125,7 +139,7 @@ def test_a_planned_comparison_of_gradients_is_enough() -> None:
 
 
 def test_arms_of_unrelated_claims_stand_apart() -> None:
-    _, run = planned(repeated("plain"), repeated("other"))
+    _, run = planned(*(repeated(arm, equality="within") for arm in ("plain", "other")))
     assert apart(run) == [[("plain", index) for index in range(3)], [("other", index) for index in range(3)]]
 
 
@@ -139,22 +153,18 @@ def test_a_lane_is_the_run_but_for_its_executions() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"workload": {"steps": STEPS - 1}},
-        {"workload": {"device": "cpu", "steps": 124}},
         {"fault": SWAPPED_ARMS, "fault_arms": ["again"]},
         {"compared": None},
         {"probe": "throughput"},
     ],
     ids=[
-        "few steps",
-        "few without a GPU",
         "arms that change places",
         "nothing is known of comparisons",
         "another probe",
     ],
 )
 def test_a_run_that_stays_whole(change: dict[str, Any]) -> None:
-    _, run = planned(trajectory(), **change.pop("workload", {}))
+    _, run = planned(trajectory())
     run = run.model_copy(update=change)
     assert lanes(run) == [run]
 
@@ -162,16 +172,16 @@ def test_a_run_that_stays_whole(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("steps", "processors", "expected"),
     [
-        (125, 4, [["plain", "plain"], ["again", "untrained"]]),
-        (125, 1, [["plain", "plain", "again", "untrained"]]),
-        (188, 4, [["plain", "plain"], ["again"], ["untrained"]]),
-        (188, 2, [["plain", "plain"], ["again", "untrained"]]),
+        (125, 4, [["plain", "again", "untrained"], ["plain"]]),
+        (188, 1, [["plain", "again", "untrained"], ["plain"]]),
+        (188, 4, [["plain", "untrained"], ["plain"], ["again"]]),
+        (188, 2, [["plain", "again", "untrained"], ["plain"]]),
     ],
 )
 def test_without_a_gpu_each_lane_has_a_processor_and_enough_to_do(
     steps: int, processors: int, expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """250 steps and more, of an arm's repetitions together."""
+    """250 steps and more; repetitions have one of the processors."""
     monkeypatch.setattr(lanes_module, "usable_cores", lambda: processors)
     _, run = planned(trajectory(guards=TRAINED | {"steps": 200}), steps=steps, device="cpu")
     assert [[arm for arm, _ in lane.executions()] for lane in lanes(run)] == expected
@@ -180,7 +190,7 @@ def test_without_a_gpu_each_lane_has_a_processor_and_enough_to_do(
 def test_without_a_gpu_a_candidate_stays_with_its_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes_module, "usable_cores", lambda: 4)
     _, run = planned(within(), device="cpu")
-    assert apart(run) == [[("plain", 0), ("plain", 1), ("again", 0)], [("untrained", 0)]]
+    assert apart(run) == [[("plain", 0), ("again", 0)], [("plain", 1)], [("untrained", 0)]]
 
 
 def test_a_part_of_a_run_that_a_drill_executes_alone(tmp_path: Path) -> None:

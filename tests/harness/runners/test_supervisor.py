@@ -277,6 +277,13 @@ def test_workers_get_a_repeatable_environment(tmp_path: Path) -> None:
     assert printed == "OMP_WAIT_POLICY=PASSIVE PYTHONHASHSEED=0 leader=True\n"
 
 
+def test_repetitions_have_another_hash_seed(tmp_path: Path) -> None:
+    run = stand_in_run("shows_environment")
+    again = {"plain": run.arms["plain"].model_copy(update={"first_replica": 1})}
+    assert execute(run.model_copy(update={"arms": again}), tmp_path / "run") is None
+    assert "PYTHONHASHSEED=1" in (tmp_path / "run" / "stderr.txt").read_text()
+
+
 def test_progress_tells_phases_and_the_end(tmp_path: Path, fast_clock: Callable[[str], None]) -> None:
     fast_clock("hanging")
     seen: list[Progress] = []
