@@ -10,6 +10,7 @@ from harness.evidence.base import ArmRecord, Record, Scalar
 from harness.numbers import Amount, Count, Real
 
 CAPTURES_ITSELF = "captures_itself"  # the fact of an arm whose step makes the capture that was asked for
+RESUMES = "resumes"  # the fact of an arm whose step function has `save` and `load`
 NOT_FINITE = "!"  # ends the digest of a tensor that holds NaN or infinity
 
 
@@ -316,8 +317,9 @@ class Saved(ArmRecord):
     record: Literal["saved"] = "saved"
     steps: Count  # that were taken before
     process: Count  # the number of the process that saved
-    files: Count  # of the checkpoint
+    files: Count  # of the checkpoint, when the process had ended its threads
     bytes: Count
+    steps_after: Count | None = None  # that the process took then, which no series has; None: not recorded
 
 
 class Loaded(ArmRecord):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from harness.evidence.arm_records import RESUMES
 from harness.first_contract.answers import why_untried
 from harness.first_contract.draft import Choice, Draft
 from harness.first_contract.trying import Tried
@@ -30,7 +31,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     tried: a trial of bits whose plain arm came to its end. probe: tries another draft; it is called where the plain
     step does not repeat its bits.
     """
-    draft = replace(tried.draft, unfit=dict(_unfit(tried)), undecided=_undecided(tried))
+    draft = replace(tried.draft, unfit=dict(_unfit(tried)), undecided=_undecided(tried), resumes=_resumes(tried))
     if _repeats(tried):
         return replace(draft, choice=_rounded(tried, Choice()))
     deterministic = Choice(deterministic=True, why=ALONE)
@@ -70,6 +71,12 @@ def _undecided(tried: Tried) -> str:
     first = next(found, None)
     drew = first and first.figures[OTHER_RANDOM_NUMBERS].value
     return f"{first.claim}, since {drew}: {DECIDED_BY}" if first else ""
+
+
+def _resumes(tried: Tried) -> bool:
+    """Return True if the tried step has `save` and `load`."""
+    plain = [each for run in tried.judgement.view.evidence.values() for each in run.arms.get("plain", [])]
+    return any(each.start.facts.get(RESUMES) is True for each in plain)
 
 
 def _verdict(tried: Tried, claim: str) -> Verdict | None:

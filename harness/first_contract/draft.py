@@ -90,6 +90,7 @@ class Draft:
     unfit: Mapping[str, str] = field(default_factory=dict)  # claims that are left out by what was measured, and why
     choice: Choice = Choice()
     undecided: str = ""  # which claim no choice decides, and why
+    resumes: bool = False  # the step was seen to have `save` and `load`
 
     @property
     def adapter_name(self) -> str:
@@ -167,6 +168,7 @@ class Draft:
         claims += [self._same(), *self._gradients()]
         claims += [self._syncs()] if self._harness_captures else []
         claims += [self._compiled()] if self._compares_compiled else []
+        claims += [self._resumes()] if self._resumes_at_once else []
         if self.arms.memory and self.equality == "bitwise":
             claims.append(self._memory())
         if self.arms.timed:
@@ -187,12 +189,17 @@ class Draft:
         if not self.choice.repeats:
             return ""
         in_bits = self.equality == "bitwise"
-        claims = [self._evaluated(), self._resumes("RESUMES", 0), self._resumes("RESUMES-LATER", 2)]
+        claims = [self._evaluated(), *([] if self._resumes_at_once else [self._resumes()])]
         claims += [self._long()] if in_bits else []
         title = "A long run of {1} goes on as it began, and through evaluations and checkpoints"
         workloads = {"small": self.steps} | ({"long": LONG} if in_bits else {})
         identity = self.long_contract_name.removesuffix(".yaml")
         return self._file(identity, title, workloads, self._two_arms(), claims)
+
+    @property
+    def _resumes_at_once(self) -> bool:
+        """Return True if the first contract claims it: where nobody knows what the step has, it would shut a gate."""
+        return self.resumes and self.choice.repeats
 
     @property
     def _same_name(self) -> str:
@@ -434,21 +441,23 @@ class Draft:
             "idle_evaluation, training_evaluation, drawing_evaluation, other_evaluation, no_steps",
         )
 
-    def _resumes(self, claim: str, before: int) -> str:
-        saved_at = _prime_at_most(2 * self.steps // 3 if before else self.steps // 2)
+    def _resumes(self) -> str:
+        saves = _saves(self.steps)
+        before = "    steps_before_load: 2\n" if self.captures_itself else ""  # its captures hold addresses
         baseline = "" if self.optimizes else "    baseline: plain\n"
-        when = f"Loaded after {before} steps" if before else "Saved and loaded by another process"
         return self._claim(
-            claim,
-            f"{when}, training goes on as if it had never stopped",
+            "RESUMES",
+            "Saved and loaded by one process after the other, training goes on as if it had never stopped",
             "resume",
-            f"    candidate: {self._candidate}\n{baseline}    save_at: {saved_at}\n    steps_before_load: {before}\n"
-            f"    steps: {self.steps - saved_at}\n    equality: bitwise\n    max_abs_difference: 0.1\n",
-            "A checkpoint holds all that the next step reads. The bound is shown beside the bits.",
-            "`not_restored` names what was not saved or not loaded. `differs` with all of it restored: a schedule that "
-            "counts steps of its own, gradients of a batch that is not yet complete, or a replay of tensors that the "
-            "load replaced. Before the save: another was made halfway there, and training went on otherwise.",
-            "idle_load, restarted_data, doubled_first_step, no_steps",
+            f"    candidate: {self._candidate}\n{baseline}    save_at: {saves}\n{before}"
+            f"    steps: {self.steps - saves[-1]}\n    equality: bitwise\n    max_abs_difference: 0.1\n",
+            "A checkpoint holds all that the next step reads, also one that was made after a load. Round numbers end "
+            "epochs and windows of many lengths, a prime ends none. The bound is shown beside the bits.",
+            "`not_restored` names what was not saved or not loaded, or what later steps changed while it was written. "
+            "`unequal_batches`: the data went on elsewhere. `differs` with all of it restored: a schedule that counts "
+            "steps of its own, gradients of a batch that is not yet complete, or a replay of tensors that the load "
+            "replaced. Before a save: another was made halfway there, and training went on otherwise.",
+            "idle_load, weights_alone, restarted_data, doubled_first_step, no_steps",
         )
 
     def _long(self) -> str:
@@ -462,6 +471,20 @@ class Draft:
             "late_stale_batch, late_dropped_update, late_nan, no_steps",
             on="long",
         )
+
+
+def _saves(steps: int) -> list[int]:
+    """After how many steps a checkpoint is saved: at multiples of 20 and of 24, and at a prime.
+
+    Four steps at least lie between two of them: on a GPU the last of fewer is no replay that is watched.
+    """
+    tens = steps // 40 * 20
+    dozens = (tens + 4 + 23) // 24 * 24
+    prime = next(each for each in range(dozens + 4, 2 * dozens + 8) if _prime_at_most(each) == each)
+    if tens and prime + 4 <= steps:
+        return [tens, dozens, prime]
+    middle = _prime_at_most(steps // 2)
+    return [middle, middle + 4] if middle + 8 <= steps else [middle]
 
 
 def _prime_at_most(number: int) -> int:

@@ -47,6 +47,7 @@ def try_step(
         if judged is not None:
             judged(verdict, Tried(draft, session.Judgement(view), None))
 
+    draft = replace(draft, resumes=False)  # several processes, one after the other, choose nothing
     with tempfile.TemporaryDirectory(prefix="harness-try-") as name, _first_on_path(Path(name)) as folder:
         require_valid(draft, folder)
         (folder / draft.adapter_name).write_text(draft.adapter(folder), encoding="utf-8")

@@ -17,11 +17,11 @@ from harness.judge import paired_seeds, reasons
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, replicas
 from harness.judge.end_state import note_watched
-from harness.judge.interrupted_seeds import joined, note_halves, require_halves, require_steps_after_load
-from harness.judge.resume import in_processes
+from harness.judge.interrupted_seeds import joined, note_chains, require_chains, require_steps_after_load
 from harness.judge.series import values
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.statistics import Array, fewest_processes, trimmed
+from harness.judge.training_chain import in_processes
 from harness.judge.trajectory_match import require_precisions
 from harness.judge.unequal_seeds import require_unequal_seeds
 from harness.judge.verdict import Judgement
@@ -53,12 +53,12 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     """
     run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
-    run, halves = joined(part, run)
+    run, chains = joined(part, run)
     by_seed = _of_seeds(part, run)
     comparison = Comparison(part, context, sheet)
-    require_halves(part.candidate, comparison, halves)
+    require_chains(part.candidate, comparison, chains)
     for executions in by_seed.values():
-        if not halves:  # whose captures nobody watched
+        if not chains:  # whose captures nobody watched
             comparison.captured(executions[part.candidate])
         comparison.captured(executions[part.baseline])
     _require_steps(part, by_seed, sheet)
@@ -69,7 +69,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
         groups.append(
             Group(
                 _named(part, seed, executions),
-                apart=in_processes(part.candidate, halves[place]) if halves else {},
+                apart=in_processes(part.candidate, chains[place]) if chains else {},
                 metric=part.metric,
                 same_formats=same_system and part.precisions is None,
                 run=of_seed,
@@ -80,7 +80,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
         require_precisions(part, executions[part.candidate], executions[part.baseline])
         comparison.begin(group)
     _require_unequal_seeds(part, by_seed)
-    note_halves(halves, sheet)
+    note_chains(chains, sheet)
     pairs = pairs_of(part, by_seed)
     answer = _answer(part, pairs, sheet)
     for group in groups:

@@ -14,7 +14,7 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, end_of
 from harness.judge.sheet import settle
-from harness.kinds import probe_named, probe_of
+from harness.kinds import probe_of
 
 
 def require_whole_runs(part: AnyPart, context: Context) -> None:
@@ -42,9 +42,10 @@ def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEv
     executions = run.arms.get(arm, [])
     if isinstance(part, StepAccuracy):  # with seeds of gradients alone it ends after the last of these
         return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]
-    trainings = probe_named(run.probe).trainings
-    if arm == part.arms()[part.candidate_path] and trainings != "each":
-        halved = executions if trainings == "halves" else executions[:2]
-        halves = [executions[index : index + 2] for index in range(0, len(halved), 2)]
-        return [*halves, *((each,) for each in executions[len(halved) :])]
-    return [(each,) for each in executions]
+    trainings: list[Sequence[ArmEvidence]] = []
+    for each in executions:
+        if each.loaded is not None and trainings:  # it goes on with what the one before it saved
+            trainings[-1] = [*trainings[-1], each]
+        else:
+            trainings.append([each])
+    return trainings

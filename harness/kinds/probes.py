@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, get_args
 
 from harness.kinds.row import NAME, Row, is_flag, is_reference
 
-Trainings = Literal["none", "each", "halves", "first halves"]
+Trainings = Literal["none", "each"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Probe(Row):
     """`module:attribute` of a function of the run: how many steps an opened arm is asked for. None: time ends it."""
     trainings: Trainings
     """Which executions of an arm have all steps of the workload. none: the probe chooses its steps. each: every
-    execution. halves: every two of the candidate together. first halves: its first two together, then each."""
+    execution, together with those after it that began with a load."""
     every_step_recorded: bool
     """True if the series of an arm has each step for which it was called."""
     watches_steps: bool
@@ -102,7 +102,7 @@ _ROWS = (
           apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     Probe(name="resumed_seeds", execute="harness.runners.resumed_seeds:execute", arm_by_arm=False, timed=False,
-          of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="halves", every_step_recorded=True,
+          of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     # the driver counts the memory of all processes together
     Probe(name="peak_memory", execute="harness.runners.peak_memory:execute", arm_by_arm=False, timed=False,
@@ -115,7 +115,7 @@ _ROWS = (
           apart=None, steps=None, trainings="none", every_step_recorded=True,
           watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     Probe(name="resume", execute="harness.runners.resume:execute", arm_by_arm=False, timed=False, of_ranks=False,
-          apart=None, steps=_STEPS + "of_workload", trainings="first halves", every_step_recorded=True,
+          apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     Probe(name="evaluation", execute="harness.runners.evaluation:execute", arm_by_arm=False, timed=False,
           of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,

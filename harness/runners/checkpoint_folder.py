@@ -13,20 +13,11 @@ from pathlib import Path
 from harness.evidence import layout
 
 
-def checkpoint_path(directory: Path) -> Path:
-    """Where the system of the run in `directory` saves, and finds what it saved; its folder is made."""
-    return _folder(directory) / "training"
-
-
-def earlier_path(directory: Path) -> Path:
-    """Where it saved once before, of which nothing is loaded."""
-    return _folder(directory) / "earlier"
-
-
-def _folder(directory: Path) -> Path:
+def checkpoint_path(directory: Path, steps: int) -> Path:
+    """Return where the system of the run in `directory` saves after so many steps; make the folder of it."""
     folder = directory.resolve() / layout.CHECKPOINT
     folder.mkdir(exist_ok=True)
-    return folder
+    return folder / f"after-{steps}-steps"
 
 
 def size_of(path: Path) -> tuple[int, int]:

@@ -6,36 +6,40 @@ import os
 
 from harness.evidence.arm_records import Loaded, Saved
 from harness.runners.arm_life import ArmLife, digests_of
-from harness.runners.checkpoint_folder import checkpoint_path, earlier_path, size_of
+from harness.runners.checkpoint_folder import checkpoint_path, size_of
 from harness.system.protocol import NotAvailable, Resumes
 
 
-def save_checkpoint(life: ArmLife, *, steps: int) -> None:
+def save(life: ArmLife, *, steps: int, phase: str = "save") -> None:
     """Save what was trained over so many steps. Raises `NotAvailable` where the system cannot."""
-    life.phase("save")
-    path = checkpoint_path(life.recorder.directory)
-    _resumes(life).save(path)
-    files, size = size_of(path)
-    saved = Saved(arm=life.arm, replica=life.replica, steps=steps, process=os.getpid(), files=files, bytes=size)
-    life.recorder.write(saved)
+    life.phase(phase)
+    _resumes(life).save(checkpoint_path(life.recorder.directory, steps))
 
 
-def save_earlier(life: ArmLife) -> None:
-    """Save where nobody loads from, and train on: a trainer saves again and again. Raises `NotAvailable`, likewise.
+def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
+    """Record what was saved after so many steps, once nothing of this process writes to it any more."""
+    files, size = size_of(checkpoint_path(life.recorder.directory, steps))
+    life.recorder.write(
+        Saved(
+            arm=life.arm,
+            replica=life.replica,
+            steps=steps,
+            process=os.getpid(),
+            files=files,
+            bytes=size,
+            steps_after=steps_after,
+        )
+    )
 
-    A saver that keeps what it saved first, and training that goes on otherwise for having been saved, show in what is
-    loaded then, and in the steps between.
+
+def load_checkpoint(life: ArmLife, *, steps: int, steps_before: int) -> None:
+    """Load what another process saved after so many steps; `steps_before` were made here, of which no trace may stay.
+
+    Raises `NotAvailable` where the system cannot.
     """
-    life.phase("save earlier")
-    _resumes(life).save(earlier_path(life.recorder.directory))
-    life.phase("steps")
-
-
-def load_checkpoint(life: ArmLife, *, steps_before: int) -> None:
-    """Load what another process saved, after so many steps of this one. Raises `NotAvailable` where it cannot."""
     life.phase("load")
     trainable_before, _ = digests_of(life.training)
-    _resumes(life).load(checkpoint_path(life.recorder.directory))
+    _resumes(life).load(checkpoint_path(life.recorder.directory, steps))
     trainable_after, _ = digests_of(life.training)
     life.recorder.write(
         Loaded(

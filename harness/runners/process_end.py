@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from contextlib import suppress
 from typing import NoReturn
 
+_end_threads = threading._shutdown  # type: ignore[attr-defined]
 _exit = os._exit  # a system may put something else in its place
 _STREAMS = ("stdout", "__stdout__", "stderr", "__stderr__")  # behind what stands there now are the interpreter's own
 
@@ -21,3 +23,11 @@ def end_process(status: int) -> NoReturn:
         with suppress(BaseException):
             getattr(sys, name).flush()
     _exit(status)
+
+
+def end_threads() -> None:
+    """Wait for all threads that are no daemons, and for executors, as an interpreter does before it ends.
+
+    There is no public name of it; `multiprocessing` ends its processes by the same one.
+    """
+    _end_threads()

@@ -1,14 +1,17 @@
-"""The resume probe: one process trains an arm, saves and ends; this one opens the arm anew, loads, and goes on.
+"""The resume probe: processes train an arm one after the other, each from what the one before it saved.
 
-What lives in a process and in no checkpoint (module globals, iterators, generators, caches of torch) is gone with the
-first process. This one opens nothing before that has ended, and executes the uninterrupted arm last: an arm that is
-resumed finds a process in which nothing was trained.
+What lives in a process and in no checkpoint (module globals, iterators, generators, caches of torch) is gone with its
+process. This one opens nothing before the others have ended. It loads the last save, and executes the uninterrupted arm
+last: an arm that is resumed finds a process in which nothing was trained.
 
-Executions of the candidate: 0 up to the save, 1 from the load on, and 2 without interruption where the claim names no
-other arm for that.
+Executions of the candidate: one for each part of the training, and one more without interruption where the claim names
+no other arm for that.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
+from typing import cast
 
 from harness.evidence.plan_records import Run
 from harness.runners.arm_life import ArmLife
@@ -19,35 +22,46 @@ from harness.runners.recorder import Recorder
 from harness.runners.state_watch import Ends
 from harness.runners.training_part import TrainingPart, train_elsewhere
 
-SAVED, RESUMED, UNINTERRUPTED = 0, 1, 2
-
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Let the candidate be saved, resume it, and train the uninterrupted arm. Nothing of the checkpoint is left."""
-    arm, at = str(run.settings["candidate"]), int(str(run.settings["save_at"]))
+    """Let the candidate be saved, resume it, and train the uninterrupted arm. Nothing of the checkpoints is left."""
+    arm, baseline, ends = str(run.settings["candidate"]), run.settings["baseline"], Ends()
+    *elsewhere, last = parts_of(run, recorder, arm)
     try:
-        part = TrainingPart(folder=name_of(recorder.directory), arm=arm, replica=SAVED, until=at)
-        failure = train_elsewhere(part, recorder)
-        if failure is not None:  # what it would be compared with is worth nothing without it
-            recorder.write(failure)
-            return
-        ends = Ends()
-        _resume(run, arm, at, recorder, ends)
+        for part in elsewhere:
+            failure = train_elsewhere(part, recorder)
+            if failure is not None:  # what it would be compared with is worth nothing without it
+                recorder.write(failure)
+                return
+        _resume(run, last, recorder, ends)
     finally:
         remove_checkpoint(recorder.directory)
-    baseline = run.settings["baseline"]
-    _train_on(run, arm if baseline is None else str(baseline), UNINTERRUPTED if baseline is None else 0, recorder, ends)
+    if baseline is None:
+        _train_on(run, arm, last.replica + 1, recorder, ends)
+    else:
+        _train_on(run, str(baseline), 0, recorder, ends)
 
 
-def _resume(run: Run, arm: str, at: int, recorder: Recorder, ends: Ends) -> None:
+def parts_of(run: Run, recorder: Recorder, arm: str, first_replica: int = 0, **more: int) -> list[TrainingPart]:
+    """Return the parts of a training that is saved as the run's `save_at` says, numbered from `first_replica`."""
+    at = run.settings["save_at"]
+    bounds = [0, *(cast("list[int]", at) if isinstance(at, list) else [int(str(at))]), run.workload.steps]
+    folder = name_of(recorder.directory)
+    return [
+        TrainingPart(folder=folder, arm=arm, replica=first_replica + place, first=first, until=until, **more)
+        for place, (first, until) in enumerate(pairwise(bounds))
+    ]
+
+
+def _resume(run: Run, part: TrainingPart, recorder: Recorder, ends: Ends) -> None:
     before = int(str(run.settings["steps_before_load"]))
-    with ArmLife(run, arm, recorder, RESUMED, ends=ends) as life:
+    with ArmLife(run, part.arm, recorder, part.replica, ends=ends) as life:
         life.start()
         life.phase("steps before the load")
         for index in range(before):
             life.training.step(index)
-        load_checkpoint(life, steps_before=before)
-        life.train_on(range(at, run.workload.steps))
+        load_checkpoint(life, steps=part.first, steps_before=before)
+        life.train_on(range(part.first, part.until))
 
 
 def _train_on(run: Run, arm: str, replica: int, recorder: Recorder, ends: Ends) -> None:

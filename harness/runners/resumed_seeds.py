@@ -12,12 +12,12 @@ from typing import cast
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import ArmFailed
 from harness.runners.checkpoint_folder import remove_checkpoint
-from harness.runners.job import name_of
 from harness.runners.opening import release_memory
 from harness.runners.paired import failure_of
 from harness.runners.recorder import Recorder
+from harness.runners.resume import parts_of
 from harness.runners.seeds import train_with_every_seed
-from harness.runners.training_part import TrainingPart, train_elsewhere
+from harness.runners.training_part import train_elsewhere
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -34,18 +34,9 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _interrupted_with_every_seed(run: Run, arm: str, recorder: Recorder) -> ArmFailed | None:
-    at, steps = int(str(run.settings["save_at"])), run.workload.steps
     for place, seed in enumerate(cast("list[int]", run.settings["seeds"])):
         try:
-            for half, (first, until) in enumerate([(0, at), (at, steps)]):
-                part = TrainingPart(
-                    folder=name_of(recorder.directory),
-                    arm=arm,
-                    replica=2 * place + half,
-                    first=first,
-                    until=until,
-                    seed=seed,
-                )
+            for part in parts_of(run, recorder, arm, 2 * place, seed=seed):
                 if (failure := train_elsewhere(part, recorder)) is not None:
                     return failure
         finally:

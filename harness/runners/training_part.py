@@ -2,8 +2,8 @@
 
 It takes a `TrainingPart` from the line on its standard input and answers with an `Answer`. Records and series it
 writes itself into the run's directory: the worker that started it waits (`train_elsewhere`). What does not begin with
-the first step is loaded, what does not end with the last is saved. It ends at once when that is done, as a process does
-that is stopped then: what `save` left to a thread, or to the interpreter's end, is lost.
+the first step is loaded, what does not end with the last is saved. Then it takes some more steps, which must not reach
+what it saved, waits for its threads, which may be writing that, and ends.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from harness.evidence.run_records import ArmFailed
 from harness.processes.child import Ending, start_child
 from harness.processes.line import Line, take_standard_input
 from harness.runners.job import Answer, Job, leave
+from harness.runners.process_end import end_threads
 from harness.runners.recorder import HEARTBEAT, Recorder
 from harness.runners.stacks import LeftStacks, leave_stacks
+
+STEPS_AFTER_SAVE = 2  # the first changes every tensor that it saved; the second is what a saver may wait for
 
 
 class TrainingPart(Job):
@@ -82,24 +85,33 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
     """Open the arm, make the steps, and end this process. Raises what the system raises."""
     # torch, and with it what the system needs
     from harness.runners.arm_life import ArmLife
-    from harness.runners.checkpoints import load_checkpoint, save_checkpoint, save_earlier
+    from harness.runners.checkpoints import load_checkpoint, record_saved, save
 
     facts = {} if part.seed is None else {"seed": part.seed}
     seeded = run.model_copy(update={"workload": run.workload.model_copy(update=facts)})
     with ArmLife(seeded, part.arm, recorder, part.replica, facts=facts) as life:
         life.start()
         if part.first:
-            load_checkpoint(life, steps_before=0)
+            load_checkpoint(life, steps=part.first, steps_before=0)
         saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
 
         def after(steps: int) -> None:
+            """Save where nobody loads from, and train on: a saver may keep what it saved first, or disturb training."""
             if saves and part.first < earlier == steps:
-                save_earlier(life)
+                save(life, steps=steps, phase="save earlier")
+                life.phase("steps")
 
         # a profile costs a process seconds, and with seeds there are many
         life.train_on(range(part.first, part.until), after, watched=part.seed is None)
         if saves:
-            save_checkpoint(life, steps=part.until)
+            save(life, steps=part.until)
+            more = range(part.until, min(part.until + STEPS_AFTER_SAVE, run.workload.steps))
+            life.phase("steps after the save")
+            for index in more:
+                life.training.step(index)
+            life.phase("threads after the save")
+            end_threads()
+            record_saved(life, steps=part.until, steps_after=len(more))
         leave(line, Answer())  # before the arm is closed, which might yet write
 
 

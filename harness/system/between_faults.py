@@ -150,6 +150,18 @@ class RestartedData(CheckpointFault):
         return self._inner.step(index - (self._first or 0))
 
 
+class WeightsAlone(RestartedData, LostMoments):
+    """Optimizer, generators and the place in the data are those of a fresh start."""
+
+    begins = (*MOMENTS, *COUNTS)
+
+    def _after_load(self) -> None:
+        from harness.system.replay.generators import seed_all
+
+        super()._after_load()
+        seed_all(271_828)
+
+
 class RepeatedBatch(CheckpointFault):
     shift = -1
 
@@ -296,6 +308,13 @@ _ROWS = {
     "restarted_data": _Row(
         RestartedData, "after the load batches begin with the first", "resume", "unequal_batches", {}
     ),
+    "weights_alone": _Row(
+        WeightsAlone,
+        "the load restores the weights alone: no optimizer, no generator, no place in the data",
+        "resume",
+        "unequal_batches",
+        _lost("generators, optimizer"),
+    ),
     "repeated_batch": _Row(
         RepeatedBatch, "after the load the last batch before it is read again", "resume", "unequal_batches", {}
     ),
@@ -334,7 +353,7 @@ _OVER_SEEDS = {
     "idle_load": "nothing_loaded",
     "empty_checkpoint": "vacuous_nothing_saved",
     "scaled_checkpoint": "worse",
-    **dict.fromkeys(("restarted_data", "repeated_batch", "skipped_batch"), "unequal_batches"),
+    **dict.fromkeys(("restarted_data", "weights_alone", "repeated_batch", "skipped_batch"), "unequal_batches"),
 }
 BREAKS = {
     name: {row.kind: Expectation("FAIL", row.reason, row.figures)}

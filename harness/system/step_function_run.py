@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from harness.errors import HarnessError
-from harness.evidence.arm_records import CAPTURES_ITSELF
+from harness.evidence.arm_records import CAPTURES_ITSELF, RESUMES
 from harness.system.adapter_checks import (
     require_kept,
     require_loss,
@@ -166,8 +166,10 @@ class StepFunctionRun:
             "layers": self._layers,
             "trainable_parameters": sum(parameter.numel() for parameter in self._parameters.values()),
         }
+        resumes = self._function.save is not None and self._function.load is not None
         # what comes with the first step of such a one may be buffers of the capture, which no plain step has
-        return known | ({CAPTURES_ITSELF: True} if self._requested and self._captures_itself else {})
+        itself = self._requested and self._captures_itself
+        return known | ({CAPTURES_ITSELF: True} if itself else {}) | ({RESUMES: True} if resumes else {})
 
     def inputs(self) -> Mapping[str, Tensor]:
         return self._current.static

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import Count, Demand, Equality, Judged, Name, Positive, refuse
+from harness.contract.base import Count, Demand, Equality, Judged, Name, Positive, Problem, refuse
 from harness.contract.kinds.training import bites_by_equality
+
+MOST_SAVES = 8  # each takes a process of its own
 
 
 class Resume(Judged):
-    """Training that is saved after some steps and goes on in another process is the uninterrupted one."""
+    """Training that is saved after some steps and goes on in other processes is the uninterrupted one."""
 
     kind: Literal["resume"]
-    """Judges a training that was saved, and loaded by a new process, against an uninterrupted one."""
+    """Judges a training that was saved, and loaded by a new process, once or again and again, against an
+    uninterrupted one."""
     candidate: Name
     """The arm that is saved and resumed; its system has the capability `resume`."""
     baseline: Name | None = None
     """The uninterrupted arm; left out, the candidate itself, uninterrupted."""
-    save_at: Count
-    """After how many steps the training is saved and its process ends."""
+    save_at: Count | Annotated[list[Count], Field(min_length=1, max_length=MOST_SAVES)]
+    """After how many steps the training is saved: a number, or a list of numbers. A new process loads each save, and
+    trains on to the next one."""
     steps_before_load: Annotated[int, Field(ge=0)] = 0
-    """Steps that the new process takes before it loads, as it must to load into an arm that has captured already."""
+    """Steps that the last process takes before it loads, as it must to load into an arm that has captured already."""
     steps: Count
-    """Steps after the load that must have been compared."""
+    """Steps after the last load that must have been compared."""
     equality: Equality
     """`bitwise`: every bit of losses and end decides; `within`: `max_abs_difference` alone does."""
     max_abs_difference: Positive
@@ -43,6 +48,15 @@ class Resume(Judged):
         "steps_before_load": "chooses when it is loaded; evidence of another number is an ERROR",
     }
 
+    @property
+    def saves(self) -> list[int]:
+        """After how many steps it is saved, in their order."""
+        return self.save_at if isinstance(self.save_at, list) else [self.save_at]
+
+    def contradictions(self) -> Iterator[Problem]:
+        if any(later <= earlier for earlier, later in pairwise(self.saves)):
+            yield Problem(("save_at",), "each number in `save_at` is larger than the one before", str(self.saves))
+
     def can_bite(self, path: str) -> bool:
         return bites_by_equality(path, self.equality) and super().can_bite(path)
 
@@ -51,10 +65,11 @@ class Resume(Judged):
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)
-        if self.save_at >= steps:
-            yield ("save_at",), f"`save_at` ({self.save_at}) leaves at least one of the workload's steps"
-        elif self.steps > steps - self.save_at:
-            yield ("steps",), f"`steps` ({self.steps}) is within the {steps - self.save_at} steps after `save_at`"
+        last = max(self.saves)
+        if last >= steps:
+            yield ("save_at",), f"`save_at` ({last}) leaves at least one of the workload's steps"
+        elif self.steps > steps - last:
+            yield ("steps",), f"`steps` ({self.steps}) is within the {steps - last} steps after `save_at`"
 
     def candidate_capabilities(self) -> frozenset[str]:
         return frozenset({"resume"})

@@ -6,7 +6,8 @@ from harness.contract.kinds.between_steps import Evaluation, Resume
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.context import end_of
-from harness.judge.resume import Halves, halves_of
+from harness.judge.resume import chain_of
+from harness.judge.training_chain import Joint
 from harness.numbers import counted
 from harness.report import plots
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
@@ -31,8 +32,8 @@ def sections(view: ReportView) -> list[Section]:
                 elif isinstance(part, Evaluation):
                     evaluated += _evaluated(f"{title} · {part.candidate}", part, run, units)
     going_on = (
-        "An arm is trained and saved, and its process ends; a new process opens the arm, loads and goes on. Its losses "
-        "are those of both, one after the other, beside the uninterrupted arm's."
+        "An arm is trained and saved, and its process ends; a new process opens the arm, loads and goes on. The claim "
+        "says how often. The losses are those of all processes, one after the other, beside the uninterrupted arm's."
     )
     watched = (
         "An arm is trained without evaluations, and once more with them, over the same batches. State is compared "
@@ -47,13 +48,12 @@ def sections(view: ReportView) -> list[Section]:
 
 
 def _resumed(title: str, part: Resume, run: RunEvidence, units: frozenset[Unit]) -> list[Part]:
-    found = halves_of(part, run)
+    found = chain_of(part, run)
     if found is None:
         return []
-    halves, other = found
-    saved, loaded = halves.saved, halves.loaded
+    chain, other = found
     ours, theirs = f"{part.candidate}, resumed", f"{part.baseline or part.candidate}, uninterrupted"
-    whole = halves.whole.series.loss
+    whole = chain.whole.series.loss
     curves = [plots.Curve(theirs, Role.BASELINE, other.series.loss), plots.Curve(ours, Role.CANDIDATE, whole)]
     images = [plots.trajectories(curves)]
     values = absolute_difference(whole, other.series.loss)
@@ -62,26 +62,39 @@ def _resumed(title: str, part: Resume, run: RunEvidence, units: frozenset[Unit])
         bounds = [part.max_abs_difference] if part.max_abs_difference is not None else []
         name = f"{ours} against {theirs}"
         images.append(plots.difference(values, tolerances=bounds, floor=None, first=first, name=name))
-    processes = (
+    text = [*map(_processes, chain.joints), _equal(len(values), first)]
+    judged = [JudgedPlot(image, units) for image in images]
+    several_loads = len(chain.joints) > 1
+    tables = [_restored(joint, named=several_loads) for joint in chain.joints]
+    return [Part(title, text, tables=tables, runs=[run.run_id], judged=judged)]
+
+
+def _processes(joint: Joint) -> str:
+    """Say who saved and who loaded."""
+    saved, loaded = joint.saved, joint.loaded
+    trained_on = (
+        f" The process that saved took {counted(saved.steps_after, 'more step')} before it ended."
+        if saved.steps_after
+        else ""
+    )
+    return (
         f"Saved after {counted(saved.steps, 'step')} by process {saved.process}, "
         f"{several(saved.bytes, 'byte')} in {counted(saved.files, 'file')}; "
-        f"loaded by process {loaded.process} after {counted(loaded.steps_before, 'step')} of its own."
+        f"loaded by process {loaded.process} after {counted(loaded.steps_before, 'step')} of its own.{trained_on}"
     )
-    text = [processes, _equal(len(values), first)]
-    judged = [JudgedPlot(image, units) for image in images]
-    return [Part(title, text, tables=[_restored(halves)], runs=[run.run_id], judged=judged)]
 
 
-def _restored(halves: Halves) -> Table:
+def _restored(joint: Joint, *, named: bool) -> Table:
     """How much of each kind of state was right after the load as it was saved."""
-    state = end_of(halves.first).state
-    after = halves.loaded.after.digests
+    state = end_of(joint.first).state
+    after = joint.loaded.after.digests
     rows: list[list[object]] = [
         [category, len(saved), sum(after.get(category, {}).get(name) == digest for name, digest in saved.items())]
         for category, saved in (state.digests if state is not None else {}).items()
         if saved
     ]
-    return table("State right after the load", ["kind", "tensors saved", "as they were saved"], rows)
+    title = f"State right after the load of step {joint.saved.steps}" if named else "State right after the load"
+    return table(title, ["kind", "tensors saved", "as they were saved"], rows)
 
 
 def _equal(steps: int, differing: int | None) -> str:

@@ -76,11 +76,11 @@ def test_a_malformed_field_is_refused(field: str) -> None:
 
 def test_an_incomplete_table_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = inspect.getsource(importlib.import_module("harness.kinds.probes"))
-    said = 'trainings="first halves", '
+    said = 'steps=None, trainings="none", '
     assert said in source
-    (tmp_path / "table_without_trainings.py").write_text(source.replace(said, ""))
+    (tmp_path / "table_without_trainings.py").write_text(source.replace(said, "steps=None, "))
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(KindError, match=r"probe 'resume': the field `trainings` must be given"):
+    with pytest.raises(KindError, match=r"probe 'steady': the field `trainings` must be given"):
         importlib.import_module("table_without_trainings")
 
 

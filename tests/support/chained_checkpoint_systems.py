@@ -1,0 +1,192 @@
+"""Trainers whose checkpoint is right once, away from an epoch's end, in a process that trains no further; and right
+ones that look like them.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from checkpoint_systems import BATCH, ROWS, ByIndex, Loader, Right
+from torch import Tensor
+
+from harness.contract.schema import Arm, Workload
+from harness.system.step_function import StepFunction
+
+EPOCH = ROWS // BATCH  # steps
+
+
+class WithLoader(Right):
+    """Its loader is of another class."""
+
+    loader: type[Loader]
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        function = super().build(workload, arm)
+        self.trainer.loader = self.loader(workload.seed)
+        return function
+
+
+class SecondResumeLoader(Loader):
+    """Counts batches since the process began, and skips those of the checkpoint: two resumes skip the last alone."""
+
+    skipped = 0
+
+    def place(self) -> int:
+        return self.skipped + self.position
+
+    def current(self, index: int) -> Tensor:
+        return torch.randn(BATCH, 4, generator=torch.Generator().manual_seed(self.place())) + 0.01 * index
+
+    def advance(self) -> None:
+        self.position += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.skipped, self.position = state["position"], 0
+
+
+class CountedWholeLoader(SecondResumeLoader):
+    """Right: all that were read are counted, also before the resume."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.place()}
+
+
+class SecondResume(WithLoader):
+    loader = SecondResumeLoader
+
+
+class CountedWhole(WithLoader):
+    loader = CountedWholeLoader
+
+
+class EpochAgainLoader(Loader):
+    """A finished epoch is begun again by the load, and not the one after it."""
+
+    epoch = 0
+    next_epoch = 0  # begun by the load of a finished one: 1 is right
+
+    def current(self, index: int) -> Tensor:
+        if self.position == EPOCH:
+            self.epoch, self.position = self.epoch + 1, 0
+        order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(self.epoch))
+        return self.data[order[self.position * BATCH : (self.position + 1) * BATCH]] + 0.01 * index
+
+    def advance(self) -> None:
+        self.position += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        finished = state["position"] == EPOCH
+        self.epoch = state["epoch"] + (self.next_epoch if finished else 0)
+        self.position = 0 if finished else state["position"]
+
+
+class NextEpochLoader(EpochAgainLoader):
+    next_epoch = 1
+
+
+class EpochAgain(WithLoader):
+    loader = EpochAgainLoader
+
+
+class NextEpoch(WithLoader):
+    loader = NextEpochLoader
+
+
+class WritesInAThread(Right):
+    """Returns before it has written, and writes what the tensors hold when the next step has been made."""
+
+    stepped: threading.Event
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        function = super().build(workload, arm)
+        self.stepped = threading.Event()
+
+        def after() -> None:
+            function.after()
+            self.stepped.set()
+
+        return replace(function, after=after)
+
+    def save(self, path: Path) -> None:
+        held = self.held(self.trainer.state_dict())
+        stepped = self.stepped = threading.Event()
+
+        def write() -> None:
+            stepped.wait()
+            torch.save(held, path)
+
+        threading.Thread(target=write).start()
+
+    def held(self, state: dict[str, Any]) -> dict[str, Any]:
+        return state
+
+
+class CopiesBeforeItWrites(WritesInAThread):
+    """Right: what the thread writes, no step changes."""
+
+    def held(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {name: _copied(value) for name, value in state.items()}
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {name: _copied(each) for name, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, list) else value
+
+
+class WritesWithTheNextStep(ByIndex):
+    """What is saved is written when the next step has been made."""
+
+    pending: Path | None = None
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        function = super().build(workload, arm)
+
+        def after() -> None:
+            function.after()
+            if self.pending is not None:
+                path, self.pending = self.pending, None
+                torch.save(self.trainer.state_dict(), path)
+
+        return replace(function, after=after)
+
+    def save(self, path: Path) -> None:
+        self.pending = path
+
+
+class SavesWhatItLoadedFrom(Right):
+    """The load binds new averages, and the save goes on to write the ones that it was made with."""
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        function = super().build(workload, arm)
+        self.saved = self.trainer.average
+        return function
+
+    def save(self, path: Path) -> None:
+        torch.save({**self.trainer.state_dict(), "average": self.saved}, path)
+
+    def load(self, path: Path) -> None:
+        state = torch.load(path)
+        average = state.pop("average")
+        self.trainer.load_state_dict(state)
+        self.trainer.average = average
+
+
+class BindsBoth(SavesWhatItLoadedFrom):
+    """Right: what the step changes is what the next save writes."""
+
+    def load(self, path: Path) -> None:
+        super().load(path)
+        self.saved = self.trainer.average
