@@ -63,4 +63,6 @@ def print_kept(draft: Draft, paths: Sequence[Path]) -> None:
         print_line(f"wrote {path.relative_to(Path.cwd())}")
     for left_out in draft.left_out:
         print_line(f"left out: {left_out}")
+    for name, read in draft.host_values.items():
+        print_line(f"yours to say: why no replay need change `{name}` ({read}), under `host_values` of each contract")
     print_line("next: harness check contracts/ && harness verify contracts/")

@@ -13,7 +13,19 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from harness.contract.base import Capability, Count, Name, Positive, Scalar, Strict, SystemName, Text, refuse
+from harness.contract.base import (
+    Capability,
+    Count,
+    HostName,
+    Name,
+    Positive,
+    Reason,
+    Scalar,
+    Strict,
+    SystemName,
+    Text,
+    refuse,
+)
 from harness.contract.claims import AnyClaim, Claim
 
 SCHEMA_VERSION = "contract/v2"
@@ -126,6 +138,9 @@ class Contract(Strict):
     """Workloads by name."""
     arms: Annotated[dict[Name, Arm], Field(min_length=1)]
     """Arms by name."""
+    host_values: dict[HostName, Reason] = {}
+    """Python numbers that a captured step reads and that no replay changes, by the name that a verdict gives them, each
+    with the reason why that is right."""
     claims: Annotated[list[Claim], Field(min_length=1)]
     """The claims."""
     unchecked: list[Unchecked] = []

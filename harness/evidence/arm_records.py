@@ -232,6 +232,16 @@ class StepWatch(Record):
     fewest_replayed: Count | None = None  # within a replay of a recorded step; None: recorded before it was watched
 
 
+class HostNumber(Record):
+    """A Python number that the step changes again and again, and that no replay changes, by its path.
+
+    read: what the step does with it beside counting, and where; None: nothing.
+    """
+
+    name: str
+    read: str | None
+
+
 class CaptureEvidence(ArmRecord):
     """What the system says of its capture, and what the harness saw."""
 
@@ -260,6 +270,7 @@ class CaptureEvidence(ArmRecord):
     profiler_sees_planted: bool | None = None
     # what the captured step changes on the host, which no replay does again, by its path; [] in older evidence
     host_changes: list[str] = Field(default_factory=list)
+    host_numbers: list[HostNumber] | None = None  # None: of a capture that the step makes itself, or older evidence
     # traced: where the step asked, while it was recorded, whether it is captured; [] in older evidence
     asked_whether_captured: list[str] = Field(default_factory=list)
     # traced: operators that have no form for fake tensors, so that nothing says whether they wait; [] in older evidence

@@ -14,8 +14,15 @@ from harness.evidence.arm_records import RESUMES
 from harness.first_contract.answers import why_untried
 from harness.first_contract.draft import Choice, Draft
 from harness.first_contract.trying import Tried
+from harness.judge.excused_ends import is_of_optimizer
 from harness.judge.random_numbers import DECIDED_BY
-from harness.judge.reasons import BASELINE_NOT_REPEATABLE, CAPABILITY_MISSING, NOT_CAPTURED, OTHER_RANDOM_NUMBERS
+from harness.judge.reasons import (
+    BASELINE_NOT_REPEATABLE,
+    CAPABILITY_MISSING,
+    HOST_VALUE_UNEXPLAINED,
+    NOT_CAPTURED,
+    OTHER_RANDOM_NUMBERS,
+)
 from harness.judge.repeats import OF_BITS, other_operators, ran_otherwise
 from harness.judge.verdict import Status, Verdict
 from harness.report.text import line
@@ -31,7 +38,13 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     tried: a trial of bits whose plain arm came to its end. probe: tries another draft; it is called where the plain
     step does not repeat its bits.
     """
-    draft = replace(tried.draft, unfit=dict(_unfit(tried)), undecided=_undecided(tried), resumes=_resumes(tried))
+    draft = replace(
+        tried.draft,
+        unfit=dict(_unfit(tried)),
+        undecided=_undecided(tried),
+        host_values=_host_values(tried),
+        resumes=_resumes(tried),
+    )
     if _repeats(tried):
         return replace(draft, choice=_rounded(tried, Choice()))
     deterministic = Choice(deterministic=True, why=ALONE)
@@ -63,6 +76,18 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
         yield "GRADIENTS", "no step left a gradient to read"
     if captures is not None and captures.reason == NOT_CAPTURED and not tried.draft.captures_itself:
         yield "CAPTURES", f"{captures.message}; `harness init --force` writes it once the step can be captured"
+
+
+def _host_values(tried: Tried) -> dict[str, str]:
+    """Return the numbers that no replay changes and that alone keep the step from holding, with what reads each."""
+    verdicts = tried.judgement.verdicts
+    violated = any(verdict.status is Status.FAIL for verdict in verdicts)  # no reason would explain that
+    if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
+        return {}
+    runs = tried.judgement.view.evidence.values()
+    captures = [each.capture for run in runs for arm in run.arms.values() for each in arm if each.capture is not None]
+    numbers = [each for made in captures for each in made.host_numbers or ()]
+    return {each.name: each.read or "counted alone" for each in numbers if each.read or is_of_optimizer(each.name)}
 
 
 def _undecided(tried: Tried) -> str:

@@ -7,6 +7,7 @@ compared (`Choice`). No number in them comes from a run: a first run may be that
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,6 +92,7 @@ class Draft:
     choice: Choice = Choice()
     undecided: str = ""  # which claim no choice decides, and why
     resumes: bool = False  # the step was seen to have `save` and `load`
+    host_values: Mapping[str, str] = field(default_factory=dict)  # that no replay changes, with what reads each
 
     @property
     def adapter_name(self) -> str:
@@ -239,9 +241,18 @@ class Draft:
             )
             + "\narms:\n"
             + "".join(f"  {name}: {settings}\n" for name, settings in arms)
+            + self._named_host_values()
             + "\nclaims:\n"
             + "\n".join(claims)
         )
+
+    def _named_host_values(self) -> str:
+        """Name the numbers with an empty reason, which no contract may have: a person says why."""
+        if not self.host_values:
+            return ""
+        named = [f"  {json.dumps(name)}: ''  # {_one_line(read)}\n" for name, read in self.host_values.items()]
+        why = "# No replay changes these numbers of the step. Say why that is right, or keep them in tensors."
+        return "".join(["\n", why, "\nhost_values:\n", *named])
 
     def _arm(self, settings: str) -> str:
         return f"{{{settings}{', deterministic: true' if self.choice.deterministic else ''}}}"

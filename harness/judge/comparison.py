@@ -33,7 +33,7 @@ from harness.judge.series import (
     require_same_parameters,
     require_same_work,
 )
-from harness.judge.sheet import Settled, Sheet, settle
+from harness.judge.sheet import Settled, Sheet, settle, some
 from harness.judge.verdict import Judgement, Status
 from harness.judge.watched_steps import JudgedSteps
 from harness.kinds import kind_of
@@ -85,7 +85,7 @@ class Comparison:
         self._ended: list[Executions] = []
         timed_by = getattr(part, "trajectory", None)  # another claim of the contract, by which timed steps are compared
         others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
-        self._excused = ExcusedEnds(context.claim.may_end_apart, others)
+        self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
 
     def captured(
         self,
@@ -119,9 +119,24 @@ class Comparison:
             steps = self._context.judged_steps(execution)
             if throughout:
                 _require_throughout(arm, capture, steps)
+            self._require_explained(arm, capture)
             excuses = names_of("watched", role) | names_of("watched", _age(capture))
             if watched and not excuses & self._leaves_out.keys():
                 self._require_watched(arm, capture, steps, of_replays)
+
+    def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
+        """Leave the claim open where no replay changes a number that the step reads, if only in a later step."""
+        numbers = capture.host_numbers or ()
+        self._excused.counted |= {each.name for each in numbers if each.read is None}
+        explained = self._context.contract.host_values
+        read = [f"`{each.name}` ({each.read})" for each in numbers if each.read and each.name not in explained]
+        if read:
+            self._sheet.figure("host_values_read", len(read), "numbers")
+            self._sheet.leave_open(
+                reasons.HOST_VALUE_UNEXPLAINED,
+                f"no replay of arm {arm} changes {some(read)}, which its step reads: keep the number in a tensor, or "
+                "say under `host_values` of the contract why that is right",
+            )
 
     def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:
         if capture.mechanism == "traced":

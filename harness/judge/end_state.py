@@ -160,6 +160,13 @@ def require_equal_ends(
         if apart:
             sheet.figure("state_differing", len(apart), "tensors")
             sheet.figure("first_differing_tensor", apart[0])
+            if excused.are_counted(apart):
+                settle(
+                    reasons.HOST_VALUE_UNEXPLAINED,
+                    f"{name} and {reference_name} end apart in {some(apart)}, which no replay counts and no step "
+                    f"reads: say why that is right, by the name {some(excused.paths_of(apart))} under `host_values` of "
+                    "the contract, or keep the count in a tensor",
+                )
             losses = "have equal losses" if noisy is None else "have losses that noise explains"
             settle(
                 reasons.END_DIFFERS if noisy is None else reasons.BEYOND_NOISE,

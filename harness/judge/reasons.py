@@ -78,6 +78,11 @@ OTHER_RANDOM_NUMBERS = _undecided(
     "other_random_numbers",
     "Numbers of the arms differ, and so do the random numbers that they draw, which no bound on rounding covers.",
 )
+HOST_VALUE_UNEXPLAINED = _undecided(
+    "host_value_unexplained",
+    "A Python number that no replay changes is read by the step, or ends apart, and the contract does not say why that "
+    "is right.",
+)
 BASELINE_NOT_REPEATABLE = _undecided(
     "baseline_not_repeatable",
     "The baseline differs from its own repetition: in its start or batches, or in bits where a claim in bits differs.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.evidence.arm_records import CaptureEvidence, StepWatch
+from harness.evidence.arm_records import CaptureEvidence, HostNumber, StepWatch
 from harness.evidence.plan_records import PlannedArm
 from harness.runners.census import census
 from harness.runners.device_work import device_work
@@ -48,6 +48,9 @@ def capture_evidence(
         every_step=every_step,
         profiler_sees_planted=watched.sees_planted,
         host_changes=[*record.host_changes][:NAMED],
+        host_numbers=None
+        if record.host_numbers is None
+        else [HostNumber(name=name, read=read) for name, read in record.host_numbers],
         asked_whether_captured=[*record.asked_whether_captured][:NAMED],
         unseen_operators=[*record.unseen_operators][:NAMED],
         as_written=[*record.as_written][:NAMED],

@@ -235,6 +235,8 @@ class CaptureRecord:
     static_buffers: Mapping[str, int] = field(default_factory=dict)  # name -> address now
     captured_addresses: Mapping[str, int] = field(default_factory=dict)  # name -> address at capture
     host_changes: Sequence[str] = ()  # what the captured step changes on the host, which no replay does again
+    # Python numbers among these that go on changing, with what the step reads each for; None: nobody followed them
+    host_numbers: Sequence[tuple[str, str | None]] | None = None
     asked_whether_captured: Sequence[str] = ()  # traced: where it asked whether it is captured
     unseen_operators: Sequence[str] = ()  # traced: of which nothing says whether they wait for the device
     as_written: Sequence[str] = ()  # traced: where it called compiled code, which was recorded as it is written

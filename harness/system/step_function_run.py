@@ -252,6 +252,7 @@ class StepFunctionRun:
             static_buffers={} if captured is None else captured.buffers.seen(),
             captured_addresses={} if captured is None else captured.buffers.captured,
             host_changes=[] if captured is None else captured.host_changes,
+            host_numbers=None if captured is None else captured.host_numbers,
             asked_whether_captured=getattr(captured, "asked_whether_captured", []),
             as_written=getattr(captured, "as_written", []),
             unseen_operators=getattr(captured, "unseen_operators", []),

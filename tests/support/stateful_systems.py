@@ -563,3 +563,21 @@ class CountsInItsGroup(Stateful):
 
     def after_update(self, built: Built) -> None:
         built.optimizer.param_groups[0]["count"] += 1
+
+
+class SlowsLater(Stateful):
+    """Its rate falls once many steps are done, by a Python number that no replay changes."""
+
+    falls_at = 500
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.more["done"] = 0
+
+    def after_update(self, built: Built) -> None:
+        built.more["done"] += 1
+        if built.more["done"] > self.falls_at:
+            built.optimizer.param_groups[0]["lr"].fill_(1e-3)
+
+
+class SlowsSoon(SlowsLater):
+    falls_at = 5

@@ -125,6 +125,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The capture failed, so that no captured step was there to be judged.",
         "mend the capture first",
     ),
+    "host_value_unexplained": (
+        "The step counts in Python, and a replay executes no Python: a schedule, a log or a branch stays as it was.",
+        "keep the number in a tensor, or say under `host_values` of the contract why no replay need change it",
+    ),
     "other_random_numbers": (
         (
             "A library runs another kernel where it is captured, or torch.compile draws by one of its own: what they "

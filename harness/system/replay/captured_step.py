@@ -17,6 +17,7 @@ from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.attributes import Attributes
 from harness.system.replay.first_values import FirstValues
+from harness.system.replay.followed_numbers import HostNumber, follow
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.graph import CaptureMode, CudaGraph, MemPoolId, graph_pool_handle, require_cuda, warm_up
 from harness.system.replay.host_changes import HostChanges
@@ -75,6 +76,7 @@ class CapturedStep:
         self.outputs: Mapping[str, Tensor] = {}
         self._kept: KeptTensors | None = None
         self.host_changes: list[str] = []
+        self.host_numbers: list[HostNumber] | None = None
 
     def capture(self) -> None:
         """Warm up, undo it, capture. Raises `CaptureFailedError`."""
@@ -108,7 +110,8 @@ class CapturedStep:
                 with first_values or nullcontext():
                     warm_up(self.stream, self._run_bodies, min(1, self.warmup_steps))
                 guard.executed_once()
-                warm_up(self.stream, self._run_bodies, self.warmup_steps - 1)
+                warm_up(self.stream, self._run_bodies, self.warmup_steps - 2)
+                warm_up(self.stream, self._follow_numbers, min(1, self.warmup_steps - 1))
                 guard.restore(keep_created=True, first_values=first_values)
             except Exception:
                 guard.restore()
@@ -141,6 +144,10 @@ class CapturedStep:
     def _run_bodies(self) -> None:
         for body in self._bodies.values():
             body()
+
+    def _follow_numbers(self) -> None:
+        """Run the bodies as a later step, once more if that changes numbers."""
+        self.host_numbers = follow(self._run_bodies, self._roots, of_device=True)
 
     def _capture_bodies(self) -> None:
         for label, body in self._bodies.items():

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from functools import partial
 from types import CellType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +24,19 @@ from harness.system.replay.holders import Bindings, Memo, Values, asked, key_nam
 from harness.system.replay.kept_tensors import KeptTensors, owner_of
 from harness.system.replay.reachable import Container, Reachable, reach
 
+_NUMBERS = (bool, int, float)
 _PLAIN = (bool, int, float, str, type(None))
 _SHOWN = 40  # characters of a value
 _GONE = object()
 _UNREADABLE = object()
+
+
+class _Change(NamedTuple):
+    container: Container
+    key: Any
+    path: str
+    how: str
+    is_number: bool = False  # before and after
 
 
 class HostChanges:
@@ -43,6 +52,12 @@ class HostChanges:
             if not _is_of_a_tensor(each, memories)
             and (before := asked(partial(copied, each), _UNREADABLE)) is not _UNREADABLE
         ]
+        self._kept_by_optimizers: list[tuple[Container, Any, str]] = [
+            (entry, dict(entry), ".".join(filter(None, (path, "state", str(number)))))
+            for path, optimizer in found.optimizers.items()
+            for number, entry in enumerate(optimizer.state.values())
+            if isinstance(entry, dict)
+        ]
         self._generators = generators.global_generators() | found.generators
         self._of_device = of_device
         self._in_place = {path: (each, each._version) for path, each in _on_host(found)} if of_device else {}
@@ -51,13 +66,7 @@ class HostChanges:
 
     def found(self, kept: KeptTensors) -> list[str]:
         """What changed, each by its path and how; without what `kept` keeps up with replays."""
-        told: dict[tuple[int, Any], str] = {}  # functions of one module may name the same of it
-        for container, before, held_at in self._before:
-            differences = asked(lambda: [*_differences(container, before, held_at)], [])  # noqa: B023 - called here
-            for key, path, how in differences:
-                if not kept.binds(container, key):
-                    told.setdefault((id(owner_of(container)), key), f"{path} ({how})")
-        changes = list(told.values())
+        changes = [f"{each.path} ({each.how})" for each in self._changed(kept, self._before)]
         changes += [
             f"{path} (a tensor on the host, changed in place)"
             for path, (tensor, version) in self._in_place.items()
@@ -71,6 +80,21 @@ class HostChanges:
         now = self._drawn()
         drawn = [f"{name} (numbers drawn on the host)" for name in now if now[name] != self._drawn_before.get(name)]
         return list(dict.fromkeys([*changes, *drawn]))
+
+    def numbers(self, kept: KeptTensors) -> list[tuple[Container, Any, str]]:
+        """Container, key and path of each number that became another number."""
+        changed = [*self._changed(kept, self._before), *self._changed(kept, self._kept_by_optimizers)]
+        return [(each.container, each.key, each.path) for each in changed if each.is_number]
+
+    def _changed(self, kept: KeptTensors, noted: Sequence[tuple[Container, Any, str]]) -> list[_Change]:
+        """Every entry that is another one, each once: functions of one module may name the same of it."""
+        found: dict[tuple[int, Any], _Change] = {}
+        for container, before, held_at in noted:
+            differences = asked(lambda: [*_differences(container, before, held_at)], [])  # noqa: B023 - called here
+            for each in differences:
+                if not kept.binds(container, each.key):
+                    found.setdefault((id(owner_of(container)), each.key), each)
+        return list(found.values())
 
     def _drawn(self) -> dict[str, bytes | str]:
         """The states of the host's generators, to be compared."""
@@ -128,13 +152,13 @@ def _is_of_host(value: Any) -> bool:
     return is_there and not (value.is_inference() or value.is_pinned())
 
 
-def _differences(container: Container, before: Any, path: str) -> Iterator[tuple[Any, str, str]]:
-    """Key, path and manner of every entry that is another one."""
+def _differences(container: Container, before: Any, path: str) -> Iterator[_Change]:
+    """Every entry that is another one."""
     entries: Iterator[tuple[Any, str, Any, Any]]
     if isinstance(container, CellType):
         entries = iter([(None, path, before, contents(container))])
     elif isinstance(container, Memo | Values):
-        yield from ((None, path, how) for how in _difference_of_all(container, before))
+        yield from (_Change(container, None, path, how) for how in _difference_of_all(container, before))
         return
     elif isinstance(container, Bindings):
         bound = container.current()
@@ -150,14 +174,15 @@ def _differences(container: Container, before: Any, path: str) -> Iterator[tuple
             for index, key in enumerate(keys)
         )
     elif len(container) != len(before):
-        yield None, path, f"{len(before)} entries, then {len(container)}"
+        yield _Change(container, None, path, f"{len(before)} entries, then {len(container)}")
         return
     else:
         pairs = enumerate(zip(before, container, strict=True))
         entries = ((index, f"{path}.{index}", was, now) for index, (was, now) in pairs)
     for key, place, was, now in entries:
         if was is not now and not (isinstance(was, _PLAIN) and type(was) is type(now) and was == now):
-            yield key, place, _manner(was, now)
+            is_number = type(was) in _NUMBERS and type(now) in _NUMBERS
+            yield _Change(container, key, place, _manner(was, now), is_number)
 
 
 def _difference_of_all(container: Memo | Values, before: Any) -> Iterator[str]:

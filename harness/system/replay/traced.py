@@ -31,6 +31,7 @@ from harness.system.replay.cpu_checks import OnADevice
 from harness.system.replay.fake_leftovers import no_fake_tensors_left
 from harness.system.replay.fake_step import on_fake_tensors
 from harness.system.replay.first_values import FirstValues
+from harness.system.replay.followed_numbers import HostNumber, follow
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.generator_states import noted_generator_states
 from harness.system.replay.host_changes import HostChanges
@@ -90,6 +91,7 @@ class TracedStep:
         self._output_names: list[str] = []
         self._kept: KeptTensors | None = None
         self.host_changes: list[str] = []
+        self.host_numbers: list[HostNumber] | None = None
         self.asked_whether_captured: list[str] = []
         self.as_written: list[str] = []
         self.unseen_operators: list[str] = []
@@ -126,6 +128,7 @@ class TracedStep:
         if self.operations == 0:
             raise NotTraceableError("the step must do some work", got="a recording without an operation")
         self._recorded = recorded
+        self.host_numbers = self._execute_and_undo(self._follow_numbers) if self._changes_numbers else []
         self.buffers.remember()
 
     def _require_whole(self) -> None:
@@ -188,8 +191,14 @@ class TracedStep:
         kept.find(outputs)
         set_anew = [f"torch's generator ({how})" for how in states_set]
         self.host_changes = [*changes.found(kept), *set_anew]
+        self._changes_numbers = bool(changes.numbers(kept))
         self._kept = kept
         return [loss.detach(), *(tensor.detach() for tensor in outputs.values())]
+
+    def _follow_numbers(self) -> list[HostNumber]:
+        with as_written(), as_captured():
+            self._body()
+            return follow(self._body, self._roots, of_device=False)
 
     def _create_state(self) -> None:
         """Raises `NotTraceableError` where the state that the step makes lazily cannot be made before it."""

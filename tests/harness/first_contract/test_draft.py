@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from harness.commands.check import findings_of
 from harness.contract.load import load_contract
-from harness.errors import UsageError
+from harness.errors import ContractError, UsageError
 from harness.first_contract.draft import Arms, Choice, Draft
 from harness.first_contract.project import compiler_missing, keep
 from harness.first_contract.step_source import find_step_source
@@ -155,3 +156,13 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert compiler_missing() == "no C++ compiler (clang++-99)"
     (tmp_path / "clang++-99").touch(mode=0o755)
     assert compiler_missing() == ""
+
+
+def test_numbers_that_no_replay_changes_are_named_with_a_reason_that_is_yours_to_say(project: Path) -> None:
+    draft = Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False, memory=False))
+    paths = keep(replace(draft, host_values={"kept.done": "compared at my_train.py:7"}), project, force=False)
+    line = next(each for each in paths[1].read_text().splitlines() if "kept.done" in each)
+    assert line == "  \"kept.done\": ''  # compared at my_train.py:7"
+    for path in paths[1:]:
+        with pytest.raises(ContractError, match=r":\d+:16: 'kept.done' must be the reason, in words"):
+            load_contract(path)

@@ -19,7 +19,13 @@ def excusing(system: str, excuses: dict[str, str], folder: Path) -> Verdict:
 def test_an_excused_count_may_end_apart_and_the_verdict_counts_it(tmp_path: Path) -> None:
     verdict = excusing("CountsInItsGroup", {COUNT: WHY}, tmp_path)
     assert (verdict.reason, verdict.figures["excused_ends"].value) == ("held", 1), verdict.message
-    assert verdict.message.endswith("at all 12 steps; excused by the contract, optimizer group0.count ended apart")
+    assert verdict.message.endswith("; excused by the contract, optimizer group0.count ended apart")
+
+
+def test_a_count_that_no_step_reads_accuses_nobody(tmp_path: Path) -> None:
+    verdict = verdict_on("stateful_systems:CountsInItsGroup", tmp_path)
+    assert verdict.reason == "host_value_unexplained", verdict.message
+    assert "end apart in optimizer group0.count, which no replay counts and no step reads" in verdict.message
 
 
 def test_an_excuse_that_nothing_needed_is_a_warning(tmp_path: Path) -> None:
