@@ -50,6 +50,8 @@ Since then the templates were bettered; all were tried again:
 - Steps were 40, saves came after 20 of them, evaluations after every tenth. They are primes (43, 19 and 23, 7): what a
   trainer does at every second, fifth or tenth step was always complete.
 - RESUMES saves another checkpoint halfway, which nobody loads; one was saved, and the process ended with it.
+- RESUMES saves after 20, 24 and 29 steps, each time from what the last process had loaded. It saved once, after 19, and
+  RESUMES-LATER after 23, to load after two steps; that one found nothing that RESUMES had not found.
 - EVALUATED compares what the evaluations return with what the plain step's do, within a hundredth.
 """
 NEWEST = "*-h200-field-bugs"

@@ -453,7 +453,7 @@ class Draft:
         )
 
     def _resumes(self) -> str:
-        saves = _saves(self.steps)
+        saves = saves_of(self.steps)
         before = "    steps_before_load: 2\n" if self.captures_itself else ""  # its captures hold addresses
         baseline = "" if self.optimizes else "    baseline: plain\n"
         return self._claim(
@@ -484,7 +484,7 @@ class Draft:
         )
 
 
-def _saves(steps: int) -> list[int]:
+def saves_of(steps: int) -> list[int]:
     """After how many steps a checkpoint is saved: at multiples of 20 and of 24, and at a prime.
 
     Four steps at least lie between two of them: on a GPU the last of fewer is no replay that is watched.

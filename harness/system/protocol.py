@@ -336,7 +336,10 @@ class Resumes(Protocol):
     """Capability `resume`: training goes on from what was saved, in another process, as if it had never stopped."""
 
     def save(self, path: Path) -> None:
-        """Write the training to `path`, a file or a folder that is not there yet; all of it is on disk on return."""
+        """Write the training to `path`, a file or a folder that is not there yet.
+
+        What is not on disk on return is written by threads that are no daemons; no later step may change it.
+        """
         ...
 
     def load(self, path: Path) -> None:

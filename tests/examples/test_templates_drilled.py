@@ -17,7 +17,7 @@ PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
         pytest.param(
             PUBLIC,
             "averaged_weights",
-            {"CAPTURES", "SAME", "SYNCS", "EVALUATED", "RESUMES", "RESUMES-LATER"},
+            {"CAPTURES", "SAME", "SYNCS", "EVALUATED", "RESUMES"},
             marks=pytest.mark.slow,
         ),
         pytest.param(ENTRIES / "libreyolo_batchnorm_warmup.py", "mended", {"CAPTURES", "SAME"}, marks=pytest.mark.slow),

@@ -81,6 +81,38 @@ def resumed(
     return verdict_of(RESUME | dict(claim or {}), RunEvidence("run", "resume", arms))
 
 
+SAVES = [SAVE_AT, 7]
+
+
+def chained(
+    first: ArmEvidence | None = None,
+    middle: ArmEvidence | None = None,
+    last: ArmEvidence | None = None,
+    **claim: Any,
+) -> Verdict:
+    """The verdict where one of three parts differs from those that pass: saved after 4 steps, and after 7."""
+    name = "ungraphed"
+    parts = [first or saved(), middle or middle_part(), last or last_part(), arm(name, replica=3)]
+    return verdict_of(
+        RESUME | {"save_at": SAVES, "steps": STEPS - 7} | claim, RunEvidence("run", "resume", {name: parts})
+    )
+
+
+def middle_part(*, record: Mapping[str, Any] | None = None, **changes: Any) -> ArmEvidence:
+    """Loaded what was saved after four steps, and saved after three more."""
+    half = {"losses": LOSSES[SAVE_AT:7], "batches": BATCHES[SAVE_AT:7], "end": "later", "end_state": {}}
+    given = {"arm": "ungraphed", "replica": 1, "steps": 7, "process": 12, "files": 2, "bytes": 640, "steps_after": 2}
+    return replace(loaded(**{**half, **changes}), saved=Saved(**{**given, **(record or {})}))
+
+
+def last_part(**changes: Any) -> ArmEvidence:
+    """Loaded what was saved after seven steps."""
+    record = {"replica": 2, "process": 13, "trainable_after": "later", **changes.pop("record", {})}
+    part = {"losses": LOSSES[7:], "batches": BATCHES[7:], "after": {}, **changes}
+    after = state("later", **part.pop("after"))
+    return loaded(record={**record, "after": after}, **part)
+
+
 def from_step(step: int, by: float = 0.25) -> dict[str, Any]:
     """The second half's losses, changed from a step on."""
     losses = LOSSES.copy()
@@ -186,6 +218,51 @@ RESUME_CASES = [
     ),
     Case("saved elsewhere", "evidence_inconsistent", lambda: resumed(saved(record={"steps": 5}))),
     Case("loaded elsewhere", "evidence_inconsistent", lambda: resumed(second=loaded(record={"steps_before": 2}))),
+    Case("goes on twice", "held", chained),
+    Case(
+        "nothing was restored by the second load",
+        "not_restored",
+        lambda: chained(last=last_part(after=ANEW, losses=LOSSES[7:] + 0.25)),
+    ),
+    Case(
+        "what the first load lost shows after the second",
+        "not_restored",
+        lambda: chained(middle=middle_part(after=ANEW), last=last_part(losses=LOSSES[7:] + 0.25)),
+    ),
+    Case(
+        "differs before the second load, which lost something",
+        "differs",
+        lambda: chained(middle=middle_part(losses=LOSSES[SAVE_AT:7] + 0.25), last=last_part(after=ANEW)),
+    ),
+    Case(
+        "data begins anew with the second load",
+        "unequal_batches",
+        lambda: chained(last=last_part(batches=BATCHES[: STEPS - 7])),
+    ),
+    Case("saved once", "evidence_missing", lambda: chained(middle=replace(middle_part(), saved=None))),
+    Case("loaded once", "evidence_missing", lambda: chained(last=replace(last_part(), loaded=None))),
+    Case("saved too late", "evidence_inconsistent", lambda: chained(middle=middle_part(record={"steps": 8}))),
+    Case(
+        "loaded again after steps that the claim does not name",
+        "evidence_inconsistent",
+        lambda: chained(last=last_part(record={"steps_before": 2})),
+    ),
+    Case(
+        "the last load after steps of its own",
+        "held",
+        lambda: chained(last=last_part(record={"steps_before": 2}), steps_before_load=2),
+    ),
+    Case("one process twice", "vacuous_one_process", lambda: chained(last=last_part(record={"process": 12}))),
+    Case(
+        "nothing saved the second time",
+        "vacuous_nothing_saved",
+        lambda: chained(middle=middle_part(record={"files": 0})),
+    ),
+    Case(
+        "nothing loaded the second time",
+        "nothing_loaded",
+        lambda: chained(last=last_part(record={"trainable_after": "start"})),
+    ),
     Case("the first process was killed", "worker_signal", lambda: failed_in("signal")),
     Case("the first process raised", "worker_exception", lambda: failed_in("exception")),
 ]  # fmt: skip

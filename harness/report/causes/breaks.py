@@ -145,8 +145,8 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
             "Or the plain step draws a seed of its process: of entropy, `hash()`, the time."
         ),
         (
-            "seed what the step draws itself; compare arms with `deterministic: true` in bits, or within the baseline's "
-            "own noise (`equality: noise`)"
+            "seed what the step draws itself; compare arms with `deterministic: true` in bits, or within the "
+            "baseline's own noise (`equality: noise`)"
         ),
     ),
     "no_noise": (

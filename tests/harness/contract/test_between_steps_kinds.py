@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from harness.contract.kinds.between_steps import Evaluation, Resume
 
@@ -38,6 +38,9 @@ def test_the_uninterrupted_arm_is_the_candidate_where_no_other_is_named() -> Non
         ({}, []),
         ({"save_at": 10}, [(("save_at",), "`save_at` (10) leaves at least one of the workload's steps")]),
         ({"steps": 5}, [(("steps",), "`steps` (5) is within the 4 steps after `save_at`")]),
+        ({"save_at": [3, 6]}, []),
+        ({"save_at": [3, 10]}, [(("save_at",), "`save_at` (10) leaves at least one of the workload's steps")]),
+        ({"save_at": [3, 7]}, [(("steps",), "`steps` (4) is within the 3 steps after `save_at`")]),
         (
             {"steps_before_load": 11},
             [(("steps_before_load",), "`steps_before_load` (11) is within the workload's steps")],
@@ -46,6 +49,22 @@ def test_the_uninterrupted_arm_is_the_candidate_where_no_other_is_named() -> Non
 )
 def test_a_save_leaves_the_demanded_steps(changes: dict[str, Any], broken: list[Any]) -> None:
     assert list(resume(**changes).beyond(10)) == broken
+
+
+@pytest.mark.parametrize(("saves", "refused"), [(6, 0), ([6], 0), ([3, 6], 0), ([6, 6], 1), ([6, 3], 1)])
+def test_each_save_comes_after_the_one_before(saves: Any, refused: int) -> None:
+    assert len(list(resume(save_at=saves).contradictions())) == refused
+
+
+@pytest.mark.parametrize("saves", [[], [0, 3], list(range(1, 10)), 0])
+def test_saves_are_some_counts_of_steps(saves: Any) -> None:
+    with pytest.raises(ValidationError):
+        resume(save_at=saves)
+
+
+def test_a_number_is_a_list_of_one_and_stays_as_it_is_written() -> None:
+    """The settings of a run that is recorded hold what its contract says."""
+    assert (resume().saves, resume().save_at, resume(save_at=[6]).save_at) == ([6], 6, [6])
 
 
 def test_bits_or_the_bound_decide() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from harness.commands.check import findings_of
 from harness.contract.load import load_contract
 from harness.errors import ContractError, UsageError
-from harness.first_contract.draft import Arms, Choice, Draft
+from harness.first_contract.draft import Arms, Choice, Draft, saves_of
 from harness.first_contract.project import compiler_missing, keep
 from harness.first_contract.step_source import find_step_source
 
@@ -45,7 +45,7 @@ def test_lint_has_nothing_to_say_of_it(timed: bool, compiled: bool, project: Pat
         (
             "captured",
             ["REPEATS", "CAPTURES", "SAME", "GRADIENTS"],
-            ["EVALUATED", "RESUMES", "RESUMES-LATER", "LONG"],
+            ["EVALUATED", "RESUMES", "LONG"],
             {
                 "captured": {"capture": "step"},
                 "plain": {"capture": "none"},
@@ -55,7 +55,7 @@ def test_lint_has_nothing_to_say_of_it(timed: bool, compiled: bool, project: Pat
         (
             "optimized",
             ["REPEATS", "WITHIN", "GRADIENTS"],
-            ["EVALUATED", "RESUMES", "RESUMES-LATER"],
+            ["EVALUATED", "RESUMES"],
             {
                 "optimized": {"capture": "none", "optimized": True},
                 "plain": {"capture": "none"},
@@ -76,6 +76,46 @@ def test_a_step_with_an_optimization_of_its_own_has_its_own_template(
     assert claims == [short, long]
     found = {name: {"capture": arm.capture, **arm.settings()} for name, arm in contracts[0].contract.arms.items()}
     assert found == arms
+
+
+@pytest.mark.parametrize(
+    ("argument", "candidate", "baseline", "before"),
+    [("captured", "captured", "plain", 2), ("optimized", "optimized", None, 0), ("seq_len", "captured", "plain", 0)],
+)
+def test_a_step_that_saves_is_resumed_by_the_first_contract(
+    argument: str, candidate: str, baseline: str | None, before: int, project: Path
+) -> None:
+    """Its own captures hold addresses: the last load meets them. The harness makes its captures anew after a load."""
+    (project / "my_train.py").write_text(STEP.replace("seq_len=128", f"{argument}=False"))
+    source = find_step_source("my_train.py:make_step")
+    keep(Draft(source, 43, Arms(False, False, memory=False), resumes=True), project, force=False)
+    contracts, findings = findings_of([project / "contracts", project / "contracts-long"])
+    assert [str(finding) for finding in findings] == []
+    [short, long] = [{claim.id: claim for claim in loaded.contract.claims} for loaded in contracts]
+    assert "MY-TRAIN-RESUMES" not in long
+    resumes = short["MY-TRAIN-RESUMES"]
+    found = [resumes.value_at(each) for each in ("save_at", "steps", "steps_before_load", "candidate", "baseline")]
+    assert found == [[20, 24, 29], 14, before, candidate, baseline]
+
+
+def test_nothing_that_repeats_no_bits_is_resumed(project: Path) -> None:
+    choice = Choice("noise", repeats=False)
+    draft = Draft(find_step_source("my_train.py:make_step"), 43, Arms(False, False, memory=False), choice=choice)
+    assert replace(draft, resumes=True).contract() == draft.contract()
+
+
+@pytest.mark.parametrize("steps", [8, 12, 16, 33, 43, 79, 103, 250])
+def test_saves_lie_four_steps_apart_and_one_is_a_prime(steps: int) -> None:
+    """On a GPU the last of fewer steps is no replay that is watched."""
+    saves = saves_of(steps)
+    assert min(later - earlier for earlier, later in pairwise([0, *saves, steps])) >= min(4, saves[0])
+    assert any(all(save % divisor for divisor in range(2, save)) for save in saves)
+
+
+@pytest.mark.parametrize("steps", [43, 103, 250])
+def test_saves_end_epochs_of_many_lengths(steps: int) -> None:
+    ended = {length for save in saves_of(steps) for length in range(1, save + 1) if save % length == 0}
+    assert ended >= {2, 3, 4, 5, 6, 8, 10, 12, 20, 24}
 
 
 CHOICES = [

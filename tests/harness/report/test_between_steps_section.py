@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from judge_cases_between_steps import ANEW, EVALUATION, RESUME, evaluation, from_step, loaded, saved
+from judge_cases_between_steps import (
+    ANEW,
+    EVALUATION,
+    RESUME,
+    SAVES,
+    evaluation,
+    from_step,
+    last_part,
+    loaded,
+    middle_part,
+    saved,
+)
 from report_views import arm, contract, loss_curve, small_view
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
@@ -47,6 +58,23 @@ def test_a_resumed_training_shows_its_processes_and_what_was_not_restored() -> N
         ["generators", "1", "1"],
     ]
     assert len(part.judged) == 2
+
+
+def test_a_training_that_is_resumed_twice_shows_both_loads() -> None:
+    claim = RESUME | {"save_at": SAVES, "steps": 3}
+    [section] = shown(claim, "resume", [saved(), middle_part(), last_part(after=ANEW), uninterrupted()])
+    [part] = section.parts
+    assert part.text == [
+        "Saved after 4 steps by process 11, 640 bytes in 2 files; loaded by process 12 after 0 steps of its own.",
+        (
+            "Saved after 7 steps by process 12, 640 bytes in 2 files; loaded by process 13 after 0 steps of its own. "
+            "The process that saved took 2 more steps before it ended."
+        ),
+        "Equal in every bit at all 10 steps.",
+    ]
+    titles = ["State right after the load of step 4", "State right after the load of step 7"]
+    assert [each.caption for each in part.tables] == titles
+    assert [each.rows[2] for each in part.tables] == [["optimizer", "1", "1"], ["optimizer", "1", "0"]]
 
 
 def test_half_a_resumed_training_shows_nothing() -> None:
