@@ -12,7 +12,7 @@ Shapes: values [runs, columns], the candidate's runs first; a feature is one col
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -23,7 +23,6 @@ from harness.contract.kinds.training import RUNS, TrajectoryMatch
 from harness.evidence.arm_records import Sketch
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
-from harness.judge.comparison import Comparison
 from harness.judge.context import end_of, executed
 from harness.judge.end_state import differing
 from harness.judge.series import LOSS, losses, values
@@ -151,12 +150,13 @@ def require_within_noise(
     part: TrajectoryMatch,
     candidates: Mapping[str, ArmEvidence],
     baselines: Mapping[str, ArmEvidence],
-    comparison: Comparison,
     sheet: Sheet,
-    *,
-    same_system: bool,
+    equal_but_for: Callable[[set[str], Mapping[str, ArmEvidence]], None],
 ) -> OwnNoise:
-    """Settle FAIL where the arms' runs are separated as no other halves are, or differ in what noise cannot touch."""
+    """Settle FAIL where the arms' runs are separated as no other halves are, or differ in what noise cannot touch.
+
+    equal_but_for: settles unless executions end equal in all but the tensors named, which noise may change.
+    """
     runs = [*candidates.values(), *baselines.values()]
     groups = list(_features(part, runs))
     found = separation(groups)
@@ -172,7 +172,7 @@ def require_within_noise(
         )
     for name, each in candidates.items():
         noisy = _noisy(each, list(baselines.values()))
-        comparison.equal_but_for(noisy, {theirs: baselines[theirs], name: each}, same_system=same_system)
+        equal_but_for(noisy, {theirs: baselines[theirs], name: each})
     return seen
 
 
