@@ -103,6 +103,7 @@ class Followed:
         return hash(self.value)
 
     def __reduce__(self) -> Any:
+        self.note("copied")
         return type(self.value), (self.value,)
 
     def __array_ufunc__(self, function: Any, method: str, *given: Any, **keywords: Any) -> Any:
@@ -138,8 +139,8 @@ def _in(value: Any) -> Iterator[Followed]:
 def _calculated(function: Callable[..., Any], *given: Any) -> Any:
     """Calculate with plain numbers. Numbers that come of it are followed, all else is a reading."""
     sources, result = [*_in(given)], function(*_plain(given))
-    if not sources or result is NotImplemented:
-        return result
+    if not sources or result is NotImplemented or (function is operator.mod and given[1] == 1 and result == 0):
+        return result  # no number is otherwise by 1: batches that are accumulated one at a time
     parts = result if type(result) is tuple else (result,)
     if all(type(each) in (int, float) for each in parts):
         names = frozenset().union(*(each.names for each in sources))
