@@ -28,11 +28,10 @@ def execute(run: Run, recorder: Recorder) -> None:
     arm, baseline, ends = str(run.settings["candidate"]), run.settings["baseline"], Ends()
     *elsewhere, last = parts_of(run, recorder, arm)
     try:
-        for part in elsewhere:
-            failure = train_elsewhere(part, recorder)
-            if failure is not None:  # what it would be compared with is worth nothing without it
-                recorder.write(failure)
-                return
+        failure = train_elsewhere(elsewhere, recorder)
+        if failure is not None:  # what it would be compared with is worth nothing without it
+            recorder.write(failure)
+            return
         _resume(run, last, recorder, ends)
     finally:
         remove_checkpoint(recorder.directory)

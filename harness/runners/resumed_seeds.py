@@ -36,9 +36,9 @@ def execute(run: Run, recorder: Recorder) -> None:
 def _interrupted_with_every_seed(run: Run, arm: str, recorder: Recorder) -> ArmFailed | None:
     for place, seed in enumerate(cast("list[int]", run.settings["seeds"])):
         try:
-            for part in parts_of(run, recorder, arm, 2 * place, seed=seed):
-                if (failure := train_elsewhere(part, recorder)) is not None:
-                    return failure
+            failure = train_elsewhere(parts_of(run, recorder, arm, 2 * place, seed=seed), recorder)
+            if failure is not None:
+                return failure
         finally:
             remove_checkpoint(recorder.directory)
     return None

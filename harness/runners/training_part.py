@@ -1,20 +1,23 @@
 """A process that trains an arm over some of its steps: `python -m harness.runners.training_part`.
 
 It takes a `TrainingPart` from the line on its standard input and answers with an `Answer`. Records and series it
-writes itself into the run's directory: the worker that started it waits (`train_elsewhere`). What does not begin with
-the first step is loaded, what does not end with the last is saved. Then it takes some more steps, which must not reach
-what it saved, waits for its threads, which may be writing that, and ends.
+writes itself into the run's directory: the worker that started it waits (`train_elsewhere`). Until its part comes it
+imports torch, and nothing of a system. What does not begin with the first step is loaded, what does not end with the
+last is saved. Then it takes some more steps, which must not reach what it saved, waits for its threads, which may be
+writing that, and ends.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import importlib
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import NoReturn
 
 from harness.evidence.base import Cause
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import ArmFailed
-from harness.processes.child import Ending, start_child
+from harness.processes.child import Child, Ending, start_child
 from harness.processes.line import Line, take_standard_input
 from harness.runners.job import Answer, Job, leave
 from harness.runners.process_end import end_threads
@@ -37,14 +40,23 @@ class TrainingPart(Job):
     seed: int | None = None
 
 
-def train_elsewhere(part: TrainingPart, recorder: Recorder) -> ArmFailed | None:
-    """Train this part in a process of its own; return how the arm failed there, None if it did not."""
+def train_elsewhere(parts: Sequence[TrainingPart], recorder: Recorder) -> ArmFailed | None:
+    """Train these one after the other, each in a process of its own; return how the arm failed, None if it did not.
+
+    All are started at once: importing torch takes longer than a small training does.
+    """
+    with ExitStack() as stack:
+        children = [stack.enter_context(start_child("harness.runners.training_part")) for _ in parts]
+        failures = (_train_in(child, part, recorder) for child, part in zip(children, parts, strict=True))
+        return next((failure for failure in failures if failure is not None), None)
+
+
+def _train_in(child: Child, part: TrainingPart, recorder: Recorder) -> ArmFailed | None:
     recorder.phase(f"{part.arm}.{part.replica}: start a process for a part")
     stacks = LeftStacks(recorder.directory)
-    with start_child("harness.runners.training_part") as child:
-        child.send(part)
-        answer = child.receive(Answer.model_validate_json)
-        ending = answer if isinstance(answer, Ending) else child.ended()
+    child.send(part)
+    answer = child.receive(Answer.model_validate_json)
+    ending = answer if isinstance(answer, Ending) else child.ended()
     cause: Cause = "exception"
     if not isinstance(answer, Answer) or (answer.failed is None and ending.code != 0):
         what = "the process that had loaded" if part.first else "the process that was to save"
@@ -71,6 +83,7 @@ def _last_phase(recorder: Recorder) -> str:
 def main() -> NoReturn:
     """Load, train, save, answer, end."""
     line = take_standard_input()
+    importlib.import_module("harness.runners.arm_life")  # and with it torch, while there is nothing to do yet
     part = TrainingPart.model_validate_json(line.receive(None) or "")
     leave_stacks(part.directory)
     with Recorder(part.directory) as recorder:
