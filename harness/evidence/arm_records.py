@@ -25,6 +25,8 @@ class State(Record):
     tensors: Count
     # at the end, by `category name`: values of single numbers, such as counters; None: not recorded
     numbers: dict[str, float] | None = None
+    # at the end: bytes of optimizers' tensors of several elements, by their data type; None: not recorded
+    optimizer_bytes: dict[str, Count] | None = None
 
 
 class EndDifference(Record):
@@ -78,6 +80,14 @@ class ArmStart(ArmRecord):
     sketches: dict[str, Sketch] | None = None  # of the parameters, by `category name`; None: not asked
 
 
+class Clip(Record):
+    """What was seen, in some watched steps, of bounds on gradients that are made of gradients."""
+
+    seen: bool | None  # None: it cannot be said, as of compiled code, or where the host reads such numbers
+    acted: bool  # some gradient was changed by it
+    operator: str = ""  # which saturates
+
+
 class ArmEnd(ArmRecord):
     record: Literal["arm_end"] = "arm_end"
     trainable_digest: str
@@ -106,6 +116,9 @@ class ArmEnd(ArmRecord):
     replays: Count | None = None  # of graphs and recorded steps, that the harness saw; None: not watched
     # how far the median trainable tensor moved, over its norm at the start; None: not recorded, or all began as zeros
     moved: Amount | None = None
+    clip: Clip | None = None  # None: not watched
+    # digest of the watched step's operators in their order, with types, shapes and strides; None: as of `operators`
+    step_form: str | None = None
 
 
 class MicroBatches(ArmRecord):

@@ -214,6 +214,7 @@ class ArmFailed(RunRecord):
     phase: str | None
     stack: str
     obstacle: Obstacle | None = None  # the arm's system said what this machine lacks: NOT_RUN
+    steps: int | None = None  # that it made before; None: not recorded
 
 
 Part = str  # the field of `ArmEvidence` that a detector or recorder fills; of a package's record type its `record`

@@ -87,6 +87,16 @@ BASELINE_NOT_REPEATABLE = _undecided(
     "baseline_not_repeatable",
     "The baseline differs from its own repetition: in its start or batches, or in bits where a claim in bits differs.",
 )
+OPTIMIZATION_OFF = _undecided(
+    "optimization_off", "The optimized arm runs the plain one's operators on the same tensors, with equal bits."
+)
+OTHER_PRECISION = _undecided(
+    "other_precision",
+    "Numbers of the arms differ, and the candidate's optimizer keeps its state in fewer bits than its parameters.",
+)
+CLIP_UNSEEN = _undecided(
+    "clip_unseen", "One arm bounds its gradients and the other does not, and no gradient reached the bound."
+)
 END_STATE_UNRECORDED = _undecided(
     "end_state_unrecorded", "The evidence was recorded before the state at the end was; run it again."
 )

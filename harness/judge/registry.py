@@ -13,6 +13,7 @@ from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, executed, obstacle_reason, require_uncaptured
+from harness.judge.other_precision import with_other_precision
 from harness.judge.random_numbers import with_other_numbers
 from harness.judge.repeats import accused_by_bits
 from harness.judge.sheet import Sheet, concluded, settle
@@ -107,7 +108,8 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
         judgement = concluded(lambda sheet: judge(_by_its_bounds(part, seen, sheet), seen, sheet), mechanism)
         if judgement.status is Status.PASS or _is_undecided_but_captured(judgement):
             return _if_still(judgement, lambda: require_uncaptured(part, seen))
-        return accused_by_bits(with_other_numbers(judgement, part, seen), part, seen)
+        excused = with_other_precision(with_other_numbers(judgement, part, seen), part, seen)
+        return accused_by_bits(excused, part, seen)
 
     return _worst_rank([at(rank) for rank in range(_ranks(part, context))])
 

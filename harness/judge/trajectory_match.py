@@ -14,6 +14,7 @@ from harness.contract.kinds.seeds import NotWorse
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
+from harness.judge.clips import require_equal_clips
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, end_of, executed, replicas
 from harness.judge.end_state import distance, note_distance, note_watched, require_distance, require_equal_counts
@@ -21,6 +22,7 @@ from harness.judge.near_ends import require_near_ends
 from harness.judge.own_noise import require_decided, require_within_noise
 from harness.judge.series import LOSS, Bounds, called, difference, note_difference, require_equal, rounding_of, values
 from harness.judge.sheet import Sheet, number, settle, some
+from harness.judge.switched_on import note_same_step
 from harness.judge.verdict import Judgement
 
 NO_BOUNDS = Bounds(None)
@@ -84,12 +86,15 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         excused = require_near_ends(
             part.ends, ours, candidate, theirs, baseline, control, sheet, same_system=same_system
         )
+    if part.compare != "first":
+        require_equal_clips(ours, candidate, theirs, baseline, sheet)
+    same = note_same_step(part, context, candidate, baseline, sheet)
     if part.equality == "within":
         require_distance(ours, candidate, part.baseline)
         ends = distance(candidate, part.baseline)
     where = f"at all {found.steps} steps" if part.compare == "every" else f"at the {part.compare} step"
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
-    return comparison.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}")
+    return comparison.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}{same}")
 
 
 def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
@@ -124,6 +129,7 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
         part, candidates, baselines, sheet, partial(comparison.equal_but_for, same_system=same_system)
     )
     comparison.end(group)
+    require_equal_clips(ours, candidate, theirs, baseline, sheet)
     hidden = require_decided(part, seen, candidates, baselines, run)
     return comparison.held(
         f"{len(candidates)} runs of {ours} and of {theirs} differ as those of either arm do, in the "

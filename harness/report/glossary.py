@@ -63,6 +63,8 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         "follows control": "Which share of the control's change from batch to batch the loss shares: a loss that knows "
         "nothing of its batches shares none.",
         "skipped together": "Steps in which neither arm updated its parameters, as when a loss scale overflows.",
+        "other precision": "The types of the candidate's optimizer state, of fewer bits than its parameters.",
+        "clip without effect": "The arm that bounds its gradients, and the operator: no gradient reached the bound.",
         "other random numbers": "The first operator by which one arm draws random numbers and the other arm does not.",
         "clip": "The limit on the gradient's norm; it is active in a step where it made a gradient smaller.",
         "clipped norm": "The norm of a group of gradients after the clip, which must keep the threshold.",

@@ -15,7 +15,7 @@ from typing import Self
 
 from torch import Tensor
 
-from harness.evidence.arm_records import ArmEnd, ArmStart, StepWatch
+from harness.evidence.arm_records import ArmEnd, ArmStart, Clip, StepWatch
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Part
 from harness.kinds import probe_named
@@ -75,6 +75,7 @@ class ArmLife:
         self._drawing: DrawWatch | None = None
         self.last_loss: Tensor | None = None
         self.loss_terms: float | None = None  # the largest that a watcher saw
+        self.clip: Clip | None = None  # that a watcher saw
         self.watchers: list[Watcher] = []  # nested: the first is called first before a step, last after it
         self._block: SeriesBlock | None = None
         self._announced = 0
@@ -89,6 +90,7 @@ class ArmLife:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         close = self._opened.__exit__
+        self.recorder.failed_after = None if error is None else self.steps_called
         vars(self).clear()  # its memory goes back also where a caller still holds this
         close(kind, error, trace)
 
@@ -191,12 +193,15 @@ class ArmLife:
         of_arm = (self.training, self.arm, self.replica)
         end = arm_end(*of_arm, self.steps_called, self.state, self._ends, self._digest)
         attempts, drawing = attempts_of(self.training), self._drawing
-        own = drawing.operators if drawing is not None and self.planned.arm.capture == "none" else set()
+        uncaptured = drawing if self.planned.arm.capture == "none" else None
+        own = uncaptured.operators if uncaptured is not None else set()
         changes = {
             "input_names": self.input_names,
             "input_shapes": self.input_shapes,
             "loss_terms": self.loss_terms,
+            "clip": self.clip,
             "operators": sorted(attempts.operators | own) or None,
+            "step_form": uncaptured and uncaptured.form,
             "draws": drawing and drawing.record(attempts.draws),
             "moved": median_moved(self._sampled, sampled(named_parameters(self.training))),
         }

@@ -35,6 +35,11 @@ class DrawWatch:
         """The operators that compute, each once."""
         return self.watch.names
 
+    @property
+    def form(self) -> str:
+        """The digest of all operators of the step."""
+        return self.watch.form
+
     def record(self, captured: Sequence[Sequence[str]]) -> Draws:
         """Return what drew. captured: the operators that draw, of each capture of the arm."""
         moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}

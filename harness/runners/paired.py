@@ -27,6 +27,7 @@ from harness.evidence.run_records import ArmFailed
 from harness.runners.announced import shapes_of
 from harness.runners.arm_life import ArmLife
 from harness.runners.capture_watch import Watcher
+from harness.runners.clip_watch import ClipWatch
 from harness.runners.exchange import Exchange
 from harness.runners.host_sync import OBSERVED_STEPS, observe_syncs
 from harness.runners.micro_batches import MicroBatchWatch
@@ -88,6 +89,7 @@ def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[s
 
 def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) -> ArmFailed | None:
     """Execute one arm; how it failed, None when it came to its end. Nothing of it is held when this returns."""
+    recorder.failed_after = None
     try:
         execute_arm()
     except UsageError:  # the plan is wrong, and no arm
@@ -100,6 +102,7 @@ def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) ->
             phase=recorder.current_phase,
             stack=stack_of(error),
             obstacle=obstacle_of(error) if isinstance(error, NotAvailable) else None,
+            steps=recorder.failed_after,
         )
     return None
 
@@ -147,6 +150,7 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
         Watcher(("gradients",), after=_GradientReader(life, kept, keep=keep).read),
         *_watchers_of_claims(life),
         *_watchers_of_terms(life),
+        *_watchers_of_clips(life),
     ]
     every_step = life.train_on(range(life.run.workload.steps)).every_step
     if memory and "memory" not in life.parts.failed:
@@ -171,6 +175,18 @@ def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
             life.loss_terms = terms if math.isfinite(terms) else None
 
         yield Watcher(around=lambda index: watches.get(index, nullcontext()), after=note, at_end=write)
+
+
+def _watchers_of_clips(life: ArmLife) -> Iterator[Watcher]:
+    """Watch a few steps of an uncaptured arm for a clip: the first ones, whose gradients are large, and later ones."""
+    steps = life.run.workload.steps
+    if life.replica == 0 and life.planned.arm.capture == "none" and isinstance(life.training, HasParameters):
+        watch, watched = ClipWatch(life.training.parameters()), {0, 1, 2, steps // 2, steps - 1}
+
+        def write() -> None:
+            life.clip = watch.record()
+
+        yield Watcher(around=lambda index: watch if index in watched else nullcontext(), at_end=write)
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:

@@ -117,6 +117,7 @@ class Recorder:
         self._series: dict[tuple[str, int], SeriesWriter] = {}
         self._heartbeat.touch()
         self.current_phase = ""
+        self.failed_after: int | None = None  # steps, of the last arm that failed
 
     def seconds(self) -> float:
         """Seconds since the worker began to record."""

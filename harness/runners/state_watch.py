@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from harness.system.replay.found_state import StateByCategory, found_state, numb
 from harness.system.shards import whole
 
 LOOSE = "tensors"
+_OF_GROUPS = re.compile(r"(^|\.)group\d+\.")  # settings of an optimizer, which may be texts
 _COUNTERS = ("step", "step_count")  # of updates: torch's optimizers', and the reference trainer's
 BUFFER = "buffer "  # begins the name of a buffer among the tensors that an execution ended with
 ROUNDING = 1e-6  # a difference of so little of the largest buffer's elements is rounding: of a mean that is 0, say
@@ -109,7 +111,8 @@ class StateWatch:
             self.still = sorted(
                 name for name in kept.keys() - self._loose_at_start if unchanged[name] == self._digests_later.get(name)
             )
-        return _recorded(kept_state).model_copy(update={"numbers": _numbers(kept_state)})
+        more = {"numbers": _numbers(kept_state), "optimizer_bytes": _bytes_by_type(state["optimizer"])}
+        return _recorded(kept_state).model_copy(update=more)
 
     def after_load(self) -> State:
         """As a load has left it; updates are counted from there."""
@@ -173,6 +176,16 @@ def _numbers(state: StateByCategory) -> dict[str, float]:
         for name, tensor in sorted(tensors.items())
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the bytes of tensors by their data type, without single numbers and settings of groups."""
+    found: dict[str, int] = {}
+    for key, each in tensors.items():
+        if each.numel() > 1 and not _OF_GROUPS.search(key):
+            name = str(each.dtype).removeprefix("torch.")
+            found[name] = found.get(name, 0) + each.numel() * each.element_size()
+    return found
 
 
 def _update_counters(state: StateByCategory) -> dict[str, float]:

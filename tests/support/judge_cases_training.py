@@ -28,6 +28,7 @@ from evidence_builders import (
 )
 from judge_cases import Case
 
+from harness.evidence.arm_records import Clip
 from harness.evidence.base import Obstacle
 from harness.evidence.run_evidence import ArmEvidence, Death
 from harness.judge.verdict import Verdict
@@ -174,6 +175,33 @@ def near_zero(apart: float, terms: float | None) -> Verdict:
     return trajectory(ours, baseline, repetition=again(baseline), claim=claim)
 
 
+def ended(execution: ArmEvidence, *, optimizer_bytes: dict[str, int] | None = None, **changes: Any) -> ArmEvidence:
+    """The execution with other facts of its end."""
+    assert execution.end is not None
+    assert execution.end.state is not None
+    state = execution.end.state.model_copy(update={"optimizer_bytes": optimizer_bytes})
+    return dataclasses.replace(execution, end=execution.end.model_copy(update={"state": state, **changes}))
+
+
+def with_clips(ours: bool | None, theirs: bool | None, *, acted: bool = False) -> Verdict:
+    """The verdict on equal arms that were seen to bound their gradients, or not to."""
+    mine, plain = (Clip(seen=each, acted=acted and bool(each), operator="aten::clamp") for each in (ours, theirs))
+    return trajectory(ended(graphed(), clip=mine), ended(arm("ungraphed"), clip=plain))
+
+
+def switched(ours: str | None, theirs: str | None = "form", candidate: ArmEvidence | None = None) -> Verdict:
+    """The verdict on arms that must be two different steps, by the digests of their operators."""
+    plain = ended(arm("ungraphed"), step_form=theirs)
+    return trajectory(ended(candidate or graphed(), step_form=ours), plain, claim={"switched_on": True})
+
+
+def in_fewer_bits(ours: str = "uint8", theirs: str = "float32") -> Verdict:
+    """The verdict on unequal arms whose optimizers keep their state in these types."""
+    full: dict[str, Any] = {"dtypes": ["float32"]}
+    candidate = ended(graphed(changed(4, 9.0), **full), optimizer_bytes={ours: 64})
+    return trajectory(candidate, ended(arm("ungraphed", **full), optimizer_bytes={theirs: 64}), claim=WITHIN)
+
+
 EFFECT_HERE = {
     "control": "untrained",
     "last": 2,
@@ -200,6 +228,18 @@ TRAJECTORY_CASES = [
         "baseline_not_repeatable",
         lambda: trajectory(repetition=arm("ungraphed", start="drawn", replica=1)),
     ),
+    Case("a clip without effect that the candidate lacks", "clip_unseen", lambda: with_clips(False, True)),
+    Case("a clip without effect that the baseline lacks", "clip_unseen", lambda: with_clips(True, False)),
+    Case("a clip that may be hidden", "held", lambda: with_clips(None, True)),
+    Case("both clip", "held", lambda: with_clips(True, True)),
+    Case("neither clips", "held", lambda: with_clips(False, False)),
+    Case("a clip that acted, and equal numbers", "held", lambda: with_clips(False, True, acted=True)),
+    Case("a switch that does nothing", "optimization_off", lambda: switched("form")),
+    Case("a switch of which nothing was seen", "optimization_off", lambda: switched(None)),
+    Case("a switch that runs other operators", "held", lambda: switched("other")),
+    Case("the candidate's optimizer has fewer bits", "other_precision", in_fewer_bits),
+    Case("the optimizer has the parameters' bits", "exceeds_tolerance", lambda: in_fewer_bits("float32", "float32")),
+    Case("both optimizers have fewer bits", "exceeds_tolerance", lambda: in_fewer_bits("bfloat16", "bfloat16")),
     Case("signed zero", "differs", lambda: trajectory(graphed(changed(4, -0.0)), arm("ungraphed", changed(4, 0.0)))),
     Case("beyond the bound", "exceeds_tolerance", lambda: trajectory(graphed(changed(4, 9.0)), claim=WITHIN)),
     Case(

@@ -222,6 +222,9 @@ class TrajectoryMatch(Bounded):
     same values once rounded to the coarser type; frozen tensors are not compared, and each must end as it began."""
     ends: Ends | None = None
     """Within a bound: how far apart the arms may end. In bits they end equal anyway."""
+    switched_on: bool = False
+    """If the candidate must be another step than the baseline: by its operators, by types, shapes or strides of what
+    they read, or by any bit. A switch that does nothing leaves the claim undecided (`optimization_off`)."""
     guards: Guards
     """What must be true before PASS may be said."""
 
@@ -241,6 +244,7 @@ class TrajectoryMatch(Bounded):
         "runs": "how much is measured: fewer are an ERROR",
         "compare": "chooses the steps that are compared",
         "ends.control": "names an arm",
+        "switched_on": "unmet leaves the claim undecided",
     }
 
     def arms(self) -> dict[str, str]:

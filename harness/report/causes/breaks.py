@@ -149,6 +149,18 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
             "baseline's own noise (`equality: noise`)"
         ),
     ),
+    "optimization_off": (
+        "The optimization was asked for and fell back: a missing package, an unknown name, a flag that nothing reads.",
+        "look where the option is read; where the gain is speed or memory alone, claim that, and drop `switched_on`",
+    ),
+    "other_precision": (
+        "An optimizer whose moments lie in fewer bits takes other steps, which no bound on rounding covers.",
+        "claim `not_worse` over seeds, which compares how well both arms train",
+    ),
+    "clip_unseen": (
+        "The optimized step lost its clip, or was rewritten with one that the plain step never had.",
+        "lower the bound in both arms until gradients reach it, and compare again",
+    ),
     "no_noise": (
         "The arms differ by a rounding, and the baseline has no noise that it could be.",
         "claim `equality: bitwise`, or `within` a bound for arms that do other arithmetic",

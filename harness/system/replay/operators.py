@@ -7,6 +7,7 @@ random numbers, too.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -103,6 +104,12 @@ class OperatorWatch(Observer):
         super().__init__()
         self.names: set[str] = set()
         self.draws: list[str] = []
+        self._form = hashlib.sha256()
+
+    @property
+    def form(self) -> str:
+        """The digest of all operators in their order, with types, shapes and strides of what they read and return."""
+        return self._form.hexdigest()[:16]
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -111,6 +118,8 @@ class OperatorWatch(Observer):
         if (name := operator_name(func, args, kwargs)) is not None:
             self.names.add(name)
         returned = func(*args, **kwargs)
+        layouts = map(_layout, tensors_in([*args, *kwargs.values(), returned]))
+        self._form.update(f"{func} {'; '.join(layouts)}\n".encode())
         if (drawn := drawn_by(func, args, kwargs, returned)) is not None:
             self.draws.append(drawn)
         return returned

@@ -63,6 +63,7 @@ ALL_OF_IT = {
     "trajectory_match": {
         "end.capture_attempts": "an older harness's, which did not count captures in a plain arm",
         "end.moved_apart.missing": "an older harness's, which did not look for them",
+        "end.clip": "an older harness's, which watched no clip",
         "capture.as_written": "an older harness's, which recorded no step that calls torch.compile",
     },
     "throughput_ratio": {

@@ -43,10 +43,11 @@ def test_a_code_is_listed_with_its_status_and_explanation(
 STATUSES = {
     Status.PASS: "held",
     Status.INCONCLUSIVE: """baseline_idle baseline_not_repeatable candidate_not_captured candidate_stalls
-        clock_contradicted counter_blind detectors_disagree device_memory_unseen device_work_unobserved
+        clip_unseen clock_contradicted counter_blind detectors_disagree device_memory_unseen device_work_unobserved
         driver_version_unknown end_state_unrecorded ends_uncompared ends_undecided gradients_undecided
         graphs_differ host_waited launches_unobserved limits_exceeded measurements_overlap missing_cases
-        no_noise noise_above_tolerance noise_hides one_detector operators_unseen other_random_numbers peak_unknown
+        no_noise noise_above_tolerance noise_hides one_detector operators_unseen optimization_off other_precision
+        other_random_numbers peak_unknown
         peer_missing profiler_blind ran_as_written rank_share_unseen replays_unwatched steps_unwatched telemetry_missing
         too_few_processes too_few_seeds trained_too_little undecided_difference undecided_ratio undecided_slowdown
         unknown_node_type updates_uncounted""",
