@@ -23,9 +23,8 @@ from pathlib import Path
 import field_bugs
 import forked_runs
 from correct_trainers import try_example
+from field_bugs import STEPS
 from verify_field_bugs import drill_form, try_form
-
-from harness.first_contract.draft import STEPS
 
 # Each fork imported it anew, for 3 s.
 LIBRARY = "transformers"

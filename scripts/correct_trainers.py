@@ -18,12 +18,12 @@ from pathlib import Path
 
 import field_bugs
 import forked_runs
-from field_bugs import LONG, ROOT, SHIPPED, Said
+from field_bugs import LONG, ROOT, SHIPPED, STEPS, Said
 from verify_field_bugs import LIMIT_S, try_form
 
 from harness.contract.load import LoadedContract, load_contract, load_contracts
 from harness.contract.schema import Arm
-from harness.first_contract.draft import STEPS, Arms, Draft
+from harness.first_contract.draft import Arms, Draft
 from harness.first_contract.step_source import StepSource
 
 PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
@@ -35,7 +35,7 @@ def try_example(name: str) -> list[Said]:
     adapter = ROOT / "examples" / name / "adapter.py"
     takes = ("seed", "optimized") if SHIPPED[name][2] == "optimized" else ("seed",)
     source = StepSource(name, name, "step", None, adapter, 1, takes, {})
-    draft = Draft(source, STEPS, Arms(compiled=False, timed=False, memory=True))
+    draft = Draft(source, STEPS, Arms(compiled=False, timed=False, memory=True), gain=False)
     with tempfile.TemporaryDirectory(prefix="correct-trainer-") as folder:
         contracts = write_templates(draft, name, Path(folder))
         known = [claim.id for loaded in contracts for claim in loaded.contract.claims]

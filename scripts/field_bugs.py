@@ -13,13 +13,14 @@ from typing import Any
 
 from harness.contract.load import LoadedContract, load_contracts
 from harness.evidence.files import write_text
-from harness.first_contract.draft import STEPS, Arms, Draft
+from harness.first_contract.draft import Arms, Draft
 from harness.first_contract.step_source import find_step_source
 from harness.judge.verdict import Verdict
 
 ROOT = Path(__file__).parents[1]
 ENTRIES = ROOT / "examples" / "field_bugs"
 FORMS = ("buggy", "mended")
+STEPS = 43  # of each arm in every record, which are older than the 211 steps that `harness init` compares
 FOUND, GOOD = ("FAIL", "ERROR"), ("PASS", "NOT_RUN")
 # What a verdict says of when a difference showed, the first of them that it has: the step, counted from 0.
 WHEN = ("first_exceeding_step", "first_differing_step", "first_non_finite_step", "first_unequal_step")
@@ -84,7 +85,8 @@ def facts_of(entry: Path) -> Mapping[str, Any]:
 def draft_of(entry: Path, form: str, steps: int = STEPS) -> Draft:
     """As `harness init --no-compile` drafts for any step of that name, on a machine with a GPU, but for the timing."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
-    return Draft(find_step_source(f"{module}:{form}"), steps, Arms(compiled=False, timed=False, memory=True))
+    arms = Arms(compiled=False, timed=False, memory=True)
+    return Draft(find_step_source(f"{module}:{form}"), steps, arms, gain=False)  # as records have it
 
 
 def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedContract]:

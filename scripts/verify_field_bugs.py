@@ -23,11 +23,11 @@ from pathlib import Path
 
 import field_bugs
 import forked_runs
-from field_bugs import FORMS, LONG, Said
+from field_bugs import FORMS, LONG, STEPS, Said
 from forked_drill import Drilled, drilled
 
 from harness.contract.load import LoadedContract
-from harness.first_contract.draft import STEPS, Draft
+from harness.first_contract.draft import Draft
 
 LIMIT_S = 300.0  # of one run: the longest takes a tenth of it on a quiet machine
 

@@ -15,6 +15,7 @@ from harness.errors import HarnessError
 from harness.first_contract.answers import on_a_gpu, why_untried
 from harness.first_contract.choosing import chosen, compares
 from harness.first_contract.draft import STEPS, Arms, Draft
+from harness.first_contract.horizon import Horizon, compared_steps, seconds_of, to_its_end
 from harness.first_contract.project import arms_here, keep, kept_files, require_free
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried, try_step
@@ -24,28 +25,45 @@ from harness.standard_streams import print_line, print_lines
 
 Step = Annotated[str, typer.Argument(metavar="STEP", help="`module:function` or `path/to/file.py:function`.")]
 Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Try it through torch.compile, too.")]
-Steps = Annotated[int, typer.Option("--steps", min=8, help="Training steps of each arm.")]
+Steps = Annotated[
+    int | None,
+    typer.Option("--steps", min=8, help=f"Training steps of each arm, {STEPS} by default; no long run beside them."),
+]
+Budget = Annotated[
+    str | None, typer.Option("--budget", help="Choose the steps so that all claims take about so long: 90s, 20m, 2h.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 
 
-def init(step: Step, steps: Steps = STEPS, compiled: Compile = True, force: Force = False) -> None:
+def init(
+    step: Step, steps: Steps = None, budget: Budget = None, compiled: Compile = True, force: Force = False
+) -> None:
     """Try the step that a function makes, and write a contract and an adapter for what can be compared of it."""
-    draft = Draft(find_step_source(step), steps, arms_here(compiled=compiled))
+    horizon = Horizon(steps, None if budget is None else seconds_of(budget))
+    draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled))
     require_free(kept_files(draft, Path.cwd()), force=force)
     with interruptible(), Progress(verdicts=False) as watch:
-        draft, unmeasured, foreseen = _measured(draft, watch)
+        draft, unmeasured, foreseen = _measured(draft, horizon, watch)
     print_line(f"{compares(draft)}{unmeasured}")
+    print_lines(compared_steps(draft))
     print_lines(foreseen)
     print_kept(draft, keep(draft, Path.cwd(), force=force))
 
 
-def _measured(draft: Draft, watch: session.Watch) -> tuple[Draft, str, list[str]]:
+def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Draft, str, list[str]]:
     """Return the draft by what was measured; why nothing was, where the step does not run here; lines about a GPU."""
+
+    def again(other: Draft) -> Tried:
+        return probe(other, session.VerifyOptions(), watch)
+
     try:
-        tried = probe(draft, session.VerifyOptions(), watch)
+        tried = again(horizon.first(draft))
+        if horizon.budget_s is not None and not why_untried(tried):
+            tried = again(horizon.of_budget(tried))
+        tried = to_its_end(tried, again)
         untried = why_untried(tried)
         if not untried:
-            measured = chosen(tried, lambda other: probe(other, session.VerifyOptions(), watch))
+            measured = horizon.with_long_run(chosen(tried, again), tried)
             return replace(measured, arms=draft.arms), "", on_a_gpu(tried)
     except HarnessError as error:
         untried = str(error)

@@ -16,6 +16,7 @@ from harness.commands.interruption import interruptible
 from harness.first_contract.answers import Answers, not_tried
 from harness.first_contract.choosing import chosen, compares
 from harness.first_contract.draft import STEPS, Draft
+from harness.first_contract.horizon import compared_steps, to_its_end
 from harness.first_contract.project import arms_here, keep, kept_files, require_free
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried
@@ -27,7 +28,7 @@ from harness.standard_streams import print_line, print_lines
 
 def try_step(
     step: Step,
-    steps: Steps = STEPS,
+    steps: Steps = None,
     compiled: Compile = True,
     speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Time the step where there is a GPU.")] = True,
     write_contract: Annotated[
@@ -43,7 +44,7 @@ def try_step(
     redact: Redact = None,
 ) -> None:
     """Run the step that a function makes: does it capture, train the same, how fast, where does it wait."""
-    draft = Draft(find_step_source(step), steps, arms_here(compiled=compiled, speed=speed))
+    draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled, speed=speed))
     if write_contract:
         require_free(kept_files(draft, Path.cwd()), force=force)
     options = session.VerifyOptions(
@@ -51,8 +52,9 @@ def try_step(
     )
     with interruptible(), Progress(verdicts=False) as watch:
         tried = _answered(draft, reports, options, watch, Answers())
+        unkept = replace(options, name=None)
+        tried = to_its_end(tried, lambda other: _answered(other, reports, unkept, watch, Answers()))
         if not not_tried(tried):
-            unkept = replace(options, name=None)
             draft = chosen(tried, lambda other: probe(other, unkept, watch))
             with watch.out_of_the_way():
                 print_lines(["", compares(draft)])
@@ -92,4 +94,5 @@ def _say_what_is_kept(tried: Tried, draft: Draft, *, write_contract: bool, force
     elif not write_contract:
         print_line(f"keep it as a contract: harness try {tried.draft.source.asked} --write-contract")
     else:
+        print_lines(compared_steps(draft))
         print_kept(draft, keep(draft, Path.cwd(), force=force))

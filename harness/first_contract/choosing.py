@@ -40,7 +40,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     """
     draft = replace(
         tried.draft,
-        unfit=dict(_unfit(tried)),
+        unfit={**tried.draft.unfit, **dict(_unfit(tried))},
         undecided=_undecided(tried),
         host_values=_host_values(tried),
         resumes=_resumes(tried),

@@ -1,0 +1,90 @@
+"""Choose over how many steps a step's arms are compared: as many as it trains, and as time allows.
+
+The single claims compare `STEPS`; a long run of a captured step compares up to `LONG`, if as many steps fit `LONG_S`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from harness.errors import UsageError
+from harness.first_contract.draft import LONG, STEPS, Draft, prime_at_most
+from harness.first_contract.trying import Tried
+
+FEWEST = 8  # steps of a trial
+LONG_S = 60.0  # of the long run's two arms
+LONG_AT_LEAST = 500
+BLOCK = 100  # steps of the long run
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_STEPS = re.compile(r"\w+\.\d+: (steps|host syncs)")
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """What was asked for: steps of each arm, or seconds for all of them; None: nothing was."""
+
+    steps: int | None = None
+    budget_s: float | None = None
+
+    def first(self, draft: Draft) -> Draft:
+        """Return the draft of the first trial, which says how long a step takes where a budget is given."""
+        return replace(draft, steps=self.steps or (FEWEST if self.budget_s is not None else STEPS))
+
+    def of_budget(self, tried: Tried) -> Draft:
+        """Return the draft with as many steps as half of the budget pays for; the long run has the other half."""
+        if self.budget_s is None or self.steps is not None:
+            return tried.draft
+        paid = int(self.budget_s / 2 / max(_seconds(tried) / tried.draft.steps, 1e-9))
+        return replace(tried.draft, steps=prime_at_most(min(STEPS, max(paid, FEWEST + 3))))
+
+    def with_long_run(self, draft: Draft, tried: Tried) -> Draft:
+        """Return the draft with a long run among its claims, where enough steps fit and nobody chose their number."""
+        if self.steps is not None or not draft.has_long_run or "CAPTURES" in draft.unfit:
+            return draft
+        most = LONG_S if self.budget_s is None else min(LONG_S, self.budget_s / 2)
+        a_step = _seconds(tried, ("plain", "captured")) / tried.draft.steps
+        fitting = int(most / max(a_step, 1e-9)) // BLOCK * BLOCK
+        return replace(draft, long=min(fitting, LONG)) if fitting >= LONG_AT_LEAST else draft
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds of a text such as `90s`, `20m` or `2h`. Raises UsageError for another one."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    if found is None:
+        rule = "a budget is a number of seconds, minutes or hours"
+        raise UsageError(rule, got=text, remedy="say `90s`, `20m` or `2h`")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
+    """Return the trial; where the plain step ended its training before the last step, one over the steps it made.
+
+    A loader that is exhausted, or a schedule with a number of steps, raises in the step after its last one.
+    """
+    ended = next(filter(None, (run.failed.get("plain") for run in tried.judgement.view.evidence.values())), None)
+    if ended is None or ended.cause != "exception" or not FEWEST <= (ended.steps or 0) < tried.draft.steps:
+        return tried
+    why = f"the step trains {ended.steps} steps and then ends: {ended.detail}"
+    unfit = dict.fromkeys(("LONG", "FASTER"), why)
+    return again(replace(tried.draft, steps=ended.steps or 0, unfit={**tried.draft.unfit, **unfit}))
+
+
+def compared_steps(draft: Draft) -> list[str]:
+    """Return the lines about steps: that fewer are compared than by default, and where the long run is."""
+    lines, claim = [], draft.claim_id("LONG")
+    if draft.steps < STEPS:
+        lines.append(f"steps: every claim compares {draft.steps}, where {STEPS} are the default")
+    if draft.long is not None:
+        lines.append(f"long run: {claim} compares {draft.long:,} steps, which take up to a minute here")
+    elif draft.has_long_run:
+        lines.append(f"long run: {claim}, of {LONG:,} steps, is apart: `harness verify contracts-long/` runs it")
+    return lines
+
+
+def _seconds(tried: Tried, arms: tuple[str, ...] = ()) -> float:
+    """Return the seconds that the trial spent in steps of these arms' first runs, or of all arms and runs."""
+    wanted = {f"{arm}.0: steps" for arm in arms}
+    phases = (each for run in tried.judgement.view.costs.by_run.values() for each in run)
+    return sum(each.seconds for each in phases if each.phase in wanted or (not arms and _STEPS.fullmatch(each.phase)))
