@@ -13,6 +13,7 @@ from evidence_builders import (
     TRAJECTORY,
     apart,
     arm,
+    cuda_graph,
     graphed,
     paired,
     state,
@@ -28,7 +29,7 @@ from judge_cases_gradients import GRADIENTS_WITHIN, matched
 from judge_cases_throughput import timed
 from judge_cases_training import WITHIN, repeated, trajectory
 
-from harness.evidence.arm_records import State
+from harness.evidence.arm_records import HostNumber, State
 from harness.evidence.run_evidence import ArmEvidence
 from harness.evidence.run_records import ArmFailed
 from harness.judge.verdict import Verdict
@@ -147,6 +148,11 @@ TRAJECTORY_ENDS = [
     *end_cases(lambda **changes: trajectory(graphed(**changes))),
     Case("ends infinite", "non_finite_end", lambda: trajectory(graphed(**INFINITE))),
     Case("the baseline ends infinite", "non_finite_end", lambda: trajectory(baseline=arm("ungraphed", **INFINITE))),
+    Case(
+        "a number that the step reads and no replay changes",
+        "host_value_unexplained",
+        lambda: trajectory(graphed(capture=cuda_graph(host_numbers=[HostNumber(name="n", read="compared at s.py:3")]))),
+    ),
     Case("other moments at the end", "end_differs", lambda: trajectory(graphed(**OTHER_MOMENTS))),
     Case("other parameters at the end", "end_differs", lambda: trajectory(graphed(end="elsewhere"))),
     Case(

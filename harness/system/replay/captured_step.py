@@ -17,7 +17,7 @@ from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.attributes import Attributes
 from harness.system.replay.first_values import FirstValues
-from harness.system.replay.followed_numbers import HostNumber, follow
+from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.graph import CaptureMode, CudaGraph, MemPoolId, graph_pool_handle, require_cuda, warm_up
 from harness.system.replay.host_changes import HostChanges
@@ -147,7 +147,10 @@ class CapturedStep:
 
     def _follow_numbers(self) -> None:
         """Run the bodies as a later step, once more if that changes numbers."""
-        self.host_numbers = follow(self._run_bodies, self._roots, of_device=True)
+        if can_follow():
+            self.host_numbers = follow(self._run_bodies, self._roots, of_device=True)
+        else:
+            self._run_bodies()
 
     def _capture_bodies(self) -> None:
         for label, body in self._bodies.items():

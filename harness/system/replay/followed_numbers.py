@@ -21,6 +21,7 @@ from functools import partial
 from types import CellType
 from typing import Any, NamedTuple
 
+from torch import distributed
 from torch.overrides import TorchFunctionMode
 
 from harness.system.replay.as_written import as_written
@@ -218,6 +219,11 @@ def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
     finally:
         for slot in slots:
             slot.put(_plain(slot.value()))
+
+
+def can_follow() -> bool:
+    """Return False where ranks train together: each must execute a step as often as the others do."""
+    return not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
 
 
 def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bool) -> list[HostNumber]:

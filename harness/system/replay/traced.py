@@ -31,7 +31,7 @@ from harness.system.replay.cpu_checks import OnADevice
 from harness.system.replay.fake_leftovers import no_fake_tensors_left
 from harness.system.replay.fake_step import on_fake_tensors
 from harness.system.replay.first_values import FirstValues
-from harness.system.replay.followed_numbers import HostNumber, follow
+from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.generator_states import noted_generator_states
 from harness.system.replay.host_changes import HostChanges
@@ -128,7 +128,8 @@ class TracedStep:
         if self.operations == 0:
             raise NotTraceableError("the step must do some work", got="a recording without an operation")
         self._recorded = recorded
-        self.host_numbers = self._execute_and_undo(self._follow_numbers) if self._changes_numbers else []
+        if can_follow():
+            self.host_numbers = self._execute_and_undo(self._follow_numbers) if self._changes_numbers else []
         self.buffers.remember()
 
     def _require_whole(self) -> None:

@@ -174,6 +174,13 @@ def test_what_the_first_step_alone_changes_is_no_such_number() -> None:
     assert (len(traced.host_changes), traced.host_numbers) == (2, [])
 
 
+def test_ranks_that_train_together_follow_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    traced, _ = recorded(later)
+    assert (len(traced.host_changes), traced.host_numbers) == (1, None)
+
+
 def test_nothing_of_it_is_left_behind() -> None:
     traced, kept = recorded(later)
     assert (kept.done, type(kept.done), kept.rate, traced.fake_pass_clean) == (0, int, 0.1, True)
