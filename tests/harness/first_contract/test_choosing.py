@@ -121,6 +121,33 @@ def test_a_capture_that_runs_other_kernels_is_compared_within_rounding(project: 
     assert code in (1, 10), printed
 
 
+SAVES = """    def save(path):
+        torch.save([model.state_dict(), optimizer.state_dict()], path)
+
+    def load(path):
+        for part, state in zip([model, optimizer], torch.load(path)):
+            part.load_state_dict(state)
+
+    return StepFunction(step, batch, model, save=save, load=load)
+"""
+
+
+@pytest.mark.parametrize(("saves", "claims"), [(True, 1), (False, 0)])
+def test_a_step_that_saves_and_loads_is_resumed_by_the_first_contract(saves: bool, claims: int, project: Path) -> None:
+    """The harness saw in its trial whether it does; of one that does not, the claim would shut the gate."""
+    written(project, at_import="from harness.system.step_function import StepFunction")
+    if saves:
+        text = (project / "train.py").read_text()
+        (project / "train.py").write_text(text.replace("    return step, batch, model\n", SAVES))
+    code, printed, errors = called(project, "init", "train.py:make_step", "--no-compile", "--steps", "16")
+    assert code == 0, errors
+    contract = load_contract(project / "contracts" / "train-v1.yaml").contract
+    resumes = [claim for claim in contract.claims if claim.kind == "resume"]
+    assert [claim.value_at("save_at") for claim in resumes] == [[7, 11]] * claims
+    code, printed = verified(project)
+    assert code == 0, printed
+
+
 def test_an_operator_without_a_deterministic_form_is_named(project: Path) -> None:
     """On a GPU torch raises it; the step that is tried here does so itself."""
     refused = "index_add_cuda_ does not have a deterministic implementation"
