@@ -22,7 +22,7 @@ def note_same_step(
     """
     ours, theirs = end_of(candidate).step_form, end_of(baseline).step_form
     equal = _equal_bits(candidate, baseline)
-    if part.switched_on and equal and (ours is None or ours == theirs):
+    if part.switched_on and equal and (None in (ours, theirs) or ours == theirs):
         sheet.leave_open(
             reasons.OPTIMIZATION_OFF,
             f"the optimization is not on, as far as was seen: {part.candidate} and {part.baseline} run {SAME}. Where "

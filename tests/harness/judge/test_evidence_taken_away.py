@@ -64,6 +64,7 @@ ALL_OF_IT = {
         "end.capture_attempts": "an older harness's, which did not count captures in a plain arm",
         "end.moved_apart.missing": "an older harness's, which did not look for them",
         "end.clip": "an older harness's, which watched no clip",
+        "end.clip.seen": "a clip may be hidden, as in compiled code",
         "capture.as_written": "an older harness's, which recorded no step that calls torch.compile",
     },
     "throughput_ratio": {
