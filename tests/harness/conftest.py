@@ -45,6 +45,7 @@ def played(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import scripted_system
 
     monkeypatch.setattr("harness.runners.supervisor.execute", scripted_system.play)
+    monkeypatch.setattr("harness.runners.lanes._repetitions", lambda _run: [])  # of one process there is no other
     # `verify` starts an interpreter ahead, which nobody would take, and which imports torch until it is killed
     monkeypatch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
     monkeypatch.setattr("harness.system.described._ask", scripted_system.describe_here)
@@ -61,6 +62,7 @@ def run_that_held(tmp_path_factory: pytest.TempPathFactory, loaded: None) -> Pat
         from command_here import called
 
         patch.setattr("harness.runners.supervisor.execute", scripted_system.play)
+        patch.setattr("harness.runners.lanes._repetitions", lambda _run: [])
         patch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
         patch.setattr("harness.system.described._ask", scripted_system.describe_here)
         patch.chdir(folder)

@@ -111,12 +111,12 @@ MISBEHAVIOURS = {
 
 def sleeps_alone() -> bool:
     """Return True while the run that sleeps is the only one under way."""
-    runs = [path.parent for path in Path.cwd().glob("harness-reports/*/evidence/*/run.json")]
-    under_way = [run for run in runs if not (run / "process.json").exists()]
-    if [run.name for run in under_way] != ["scripted-v1+sleeps+paired"]:
+    lanes = [path.parent for path in Path.cwd().glob("harness-reports/*/evidence/*/lane.*/run.json")]
+    under_way = [lane for lane in lanes if not (lane / "process.json").exists()]
+    if {lane.parent.name for lane in under_way} != {"scripted-v1+sleeps+paired"}:
         return False
-    heartbeat = under_way[0] / HEARTBEAT
-    return heartbeat.exists() and heartbeat.read_text().startswith("sleeps\n")
+    heartbeats = [lane / HEARTBEAT for lane in under_way]
+    return all(each.exists() and each.read_text().startswith("sleeps\n") for each in heartbeats)
 
 
 def test_workers_that_die_cost_only_their_own_verdict(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ def describe_here(names: Sequence[str], limit_s: float, at: ImportPath | None) -
 def _write(run: Run, recorder: Recorder, behaviour: str) -> None:
     digests = {"frozen_digest": "f0"}
     for arm, planned in run.arms.items():
-        for replica in range(planned.replicas):
+        for replica in planned.indices:
             recorder.write(
                 ArmStart(
                     arm=arm,
