@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from harness.contract.kinds.training import NOISE_STEPS, RUNS, TrajectoryMatch
 from harness.contract.schema import Arm, Workload
 from harness.evidence.arm_records import Gradients
 from harness.evidence.run_evidence import ArmEvidence, Series
+from harness.judge.end_state import require_equal_ends
 from harness.judge.excused_ends import ExcusedEnds
 from harness.judge.own_noise import require_within_noise
 from harness.judge.sheet import Settled, Sheet
@@ -79,8 +80,12 @@ def judged(candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], 
     ours, theirs = (
         {f"{each.start.arm} {index}": each for index, each in enumerate(runs)} for runs in (candidates, baselines)
     )
+
+    def ends(noisy: Collection[str], executions: Mapping[str, ArmEvidence]) -> None:
+        require_equal_ends(executions, sheet, noisy=noisy, excused=ExcusedEnds({}, (), ()))
+
     try:
-        require_within_noise(part, ours, theirs, sheet, same_system=True, excused=ExcusedEnds({}, (), ()))
+        require_within_noise(part, ours, theirs, sheet, ends)
     except Settled as settled:
         message = str(settled)
     figures: dict[str, Any] = {name: figure.value for name, figure in sheet.figures.items()}

@@ -85,7 +85,7 @@ class Comparison:
         self._ended: list[Executions] = []
         timed_by = getattr(part, "trajectory", None)  # another claim of the contract, by which timed steps are compared
         others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
-        self.excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
+        self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
 
     def captured(
         self,
@@ -127,7 +127,7 @@ class Comparison:
     def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
         """Leave the claim open where no replay changes a number that the step reads, if only in a later step."""
         numbers = capture.host_numbers or ()
-        self.excused.counted |= {each.name for each in numbers if each.read is None}
+        self._excused.counted |= {each.name for each in numbers if each.read is None}
         explained = self._context.contract.host_values
         read = [f"`{each.name}` ({each.read})" for each in numbers if each.read and each.name not in explained]
         if read:
@@ -207,7 +207,7 @@ class Comparison:
         require_finite_end({**group.apart, **self._asked("finite_end", group), **control}, self._sheet)
         equal = self._asked("equal_ends", group)
         if group.bits and equal:
-            require_equal_ends(equal, self._sheet, same_system=group.same_system, excused=self.excused)
+            require_equal_ends(equal, self._sheet, same_system=group.same_system, excused=self._excused)
         self._ended.append({**group.apart, **self._asked("recorded", group), **control})
 
     def held(self, message: str) -> Judgement:
@@ -216,7 +216,11 @@ class Comparison:
             raise ValueError(f"{self._begun} groups began, and {len(self._ended)} ended")
         for executions in self._ended:
             require_recorded(executions)
-        return self._sheet.held(f"{message}{self.excused.sentence(self._sheet)}")
+        return self._sheet.held(f"{message}{self._excused.sentence(self._sheet)}")
+
+    def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
+        """Settle where two end apart in a tensor that noise may not change (`require_equal_ends`)."""
+        require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
 
     def _asked(self, check: str, group: Group) -> Executions:
         """Return the executions of which the check is asked; none if it is the judge's own."""

@@ -12,7 +12,7 @@ Shapes: values [runs, columns], the candidate's runs first; a feature is one col
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -24,8 +24,7 @@ from harness.evidence.arm_records import Sketch
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of, executed
-from harness.judge.end_state import differing, require_equal_ends
-from harness.judge.excused_ends import ExcusedEnds
+from harness.judge.end_state import differing
 from harness.judge.series import LOSS, losses, values
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.numbers import counted
@@ -152,11 +151,12 @@ def require_within_noise(
     candidates: Mapping[str, ArmEvidence],
     baselines: Mapping[str, ArmEvidence],
     sheet: Sheet,
-    *,
-    same_system: bool,
-    excused: ExcusedEnds,
+    ends: Callable[[Collection[str], Mapping[str, ArmEvidence]], None],
 ) -> OwnNoise:
-    """Settle FAIL where the arms' runs are separated as no other halves are, or differ in what noise cannot touch."""
+    """Settle FAIL where the arms' runs are separated as no other halves are, or differ in what noise cannot touch.
+
+    ends: compares the ends of two runs in all but what is `noisy`.
+    """
     runs = [*candidates.values(), *baselines.values()]
     groups = list(_features(part, runs))
     found = separation(groups)
@@ -172,8 +172,7 @@ def require_within_noise(
         )
     for name, each in candidates.items():
         noisy = _noisy(each, list(baselines.values()))
-        compared = {theirs: baselines[theirs], name: each}
-        require_equal_ends(compared, sheet, same_system=same_system, noisy=noisy, excused=excused)
+        ends(noisy, {theirs: baselines[theirs], name: each})
     return seen
 
 

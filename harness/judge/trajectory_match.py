@@ -8,6 +8,7 @@ The noise floor is the largest absolute difference between the baseline and its 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from harness.contract.kinds.seeds import NotWorse
 from harness.contract.kinds.training import TrajectoryMatch
@@ -124,8 +125,8 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
     comparison.finite_ends(executions)
     if not found.steps:
         comparison.end(group)
-    excused = comparison.excused
-    seen = require_within_noise(part, candidates, baselines, sheet, same_system=same_system, excused=excused)
+    ends = partial(comparison.equal_but_for, same_system=same_system)
+    seen = require_within_noise(part, candidates, baselines, sheet, ends)
     comparison.end(group)
     require_equal_clips(ours, candidate, theirs, baseline, sheet)
     hidden = require_decided(part, seen, candidates, baselines, run)
