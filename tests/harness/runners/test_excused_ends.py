@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from claims_in_process import verdict_on
+from claims_in_process import CLAIM, contract_of, executed, planned_of, verdict_on
 
+from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 
 COUNT = "optimizer group0.count"
@@ -26,6 +27,14 @@ def test_a_count_that_no_step_reads_accuses_nobody(tmp_path: Path) -> None:
     verdict = verdict_on("stateful_systems:CountsInItsGroup", tmp_path)
     assert verdict.reason == "host_value_unexplained", verdict.message
     assert "end apart in optimizer group0.count, which no replay counts and no step reads" in verdict.message
+
+
+def test_a_count_that_the_contract_explains_may_end_apart_in_every_claim(tmp_path: Path) -> None:
+    contract = contract_of("stateful_systems:CountsInItsGroup", CLAIM)
+    [run] = planned_of(contract).runs
+    explained = contract.model_copy(update={"host_values": {"built.optimizer.group0.count": WHY}})
+    verdict = judge_unit(explained, explained.claims[0], "w", [executed(run, tmp_path / run.id)])
+    assert (verdict.reason, verdict.figures["excused_ends"].value) == ("held", 1), verdict.message
 
 
 def test_an_excuse_that_nothing_needed_is_a_warning(tmp_path: Path) -> None:
