@@ -67,6 +67,22 @@ class Draws(Record):
     generators: dict[str, str]  # of the process's generators that the step moved, digests after it
 
 
+# What a loose tensor that the steps made is to the training. `state`: a later step reads it, or something that no
+# operator shows changes it. `table`: a later step reads it, and none changed it. `derived`: nobody reads it, and it is
+# made of parameters alone, as an average is. `log`: nobody reads it, and it is made of other things too. `left`: what
+# the last step left behind, or what was made between two steps.
+Role = Literal["state", "table", "derived", "log", "left"]
+COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # those whose values a comparison of states reads
+
+
+class Loose(Record):
+    """Names loose tensors at the end that were not there at the start, with their roles."""
+
+    roles: dict[str, Role] | None  # None: the steps could not be followed, as `failure` says
+    unread: dict[str, str]  # digests of logs and of what was left
+    failure: str | None = None
+
+
 class ArmStart(ArmRecord):
     record: Literal["arm_start"] = "arm_start"
     trainable_digest: str
@@ -99,7 +115,8 @@ class ArmEnd(ArmRecord):
     state: State | None = None  # as in the start
     differences: list[EndDifference] | None = None
     moved_apart: list[MovedApart] | None = None  # None: no claim reads it
-    # loose tensors that came with the first step and that no later one changed; None: not recorded
+    loose: Loose | None = None  # None: the steps were not watched for it, or recorded before they were
+    # loose tensors that came with the first step and that no later one changed; None: not recorded, as it is no more
     still: list[str] | None = None
     # loose tensors that came with the first step and hold a NaN that they did not hold then; None: not recorded
     spoiled: list[str] | None = None

@@ -21,6 +21,7 @@ from harness.judge.end_state import (
     require_equal_start_state,
     require_finite_end,
     require_recorded,
+    unread_apart,
 )
 from harness.judge.excused_ends import ExcusedEnds
 from harness.judge.guards import control_of, require_frozen, require_guards, require_moving, require_trained
@@ -86,6 +87,7 @@ class Comparison:
         timed_by = getattr(part, "trajectory", None)  # another claim of the contract, by which timed steps are compared
         others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
         self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
+        self._unread = ""  # what nobody reads and ends apart, for the sentence
 
     def captured(
         self,
@@ -208,6 +210,7 @@ class Comparison:
         equal = self._asked("equal_ends", group)
         if group.bits and equal:
             require_equal_ends(equal, self._sheet, same_system=group.same_system, excused=self._excused)
+            self._unread += unread_apart(equal, self._sheet) if group.same_system else ""
         self._ended.append({**group.apart, **self._asked("recorded", group), **control})
 
     def held(self, message: str) -> Judgement:
@@ -216,7 +219,7 @@ class Comparison:
             raise ValueError(f"{self._begun} groups began, and {len(self._ended)} ended")
         for executions in self._ended:
             require_recorded(executions)
-        return self._sheet.held(f"{message}{self._excused.sentence(self._sheet)}")
+        return self._sheet.held(f"{message}{self._excused.sentence(self._sheet)}{self._unread}")
 
     def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
         """Settle where two end apart in a tensor that noise may not change (`require_equal_ends`)."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from harness.evidence.arm_records import CAPTURES_ITSELF, NOT_FINITE, EndDifference, State
+from harness.evidence.arm_records import CAPTURES_ITSELF, COMPARED, NOT_FINITE, ArmEnd, EndDifference, Role, State
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of
 from harness.judge.excused_ends import ExcusedEnds
 from harness.judge.sheet import Sheet, number, settle, some
+from harness.numbers import counted
 
+LOOSE = "tensors"  # the category of what hangs loose
 _COUNT = "num_batches_tracked"  # ends the name of BatchNorm's counter
 
 # Made in the first step by some arms, and before it by others that had to capture.
@@ -34,6 +36,12 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
                 reasons.END_STATE_UNRECORDED,
                 f"of what {name} started from and ended with its parameters' digest alone was recorded; run it again",
             )
+        loose = end_of(execution).loose
+        if loose is not None and loose.roles is None:
+            settle(
+                reasons.END_STATE_UNRECORDED,
+                f"what the steps of {name} made was not followed to the end: {loose.failure}",
+            )
 
 
 def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
@@ -47,6 +55,7 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
         for role, state in ((f"{name}'s start", execution.start.state), (f"{name}'s end", end)):
             if state is not None:
                 _require_whole(role, execution, state)
+        _require_roles(name, end_of(execution))
         bad = _not_finite(execution.start.state, end, end_of(execution).spoiled or ())
         if bad:
             sheet.figure("first_non_finite_tensor", bad[0])
@@ -60,12 +69,25 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
         before = {} if start is None else start.digests.get(category, {})
         for name, digest in tensors.items():
             # what came later may be a mask too, whose infinities lie elsewhere from batch to batch
-            constant = category in ("buffers", "tensors") and before.get(name, digest) == digest
-            constant = constant and not (category == "tensors" and name in spoiled)
-            unfilled = category == "tensors" and before.get(name, "").endswith(NOT_FINITE)
+            constant = category in ("buffers", LOOSE) and before.get(name, digest) == digest
+            constant = constant and not (category == LOOSE and name in spoiled)
+            unfilled = category == LOOSE and before.get(name, "").endswith(NOT_FINITE)
             if digest.endswith(NOT_FINITE) and not (constant or unfilled):
                 found.append(f"{category} {name}")
     return found
+
+
+def _require_roles(name: str, end: ArmEnd) -> None:
+    """Settle ERROR where a loose tensor's role or digest is missing."""
+    named, unread = roles_of(end), set() if end.loose is None else end.loose.unread.keys()
+    compared = {} if end.state is None else end.state.digests.get(LOOSE, {})
+    apart = {each for each, role in named.items() if role not in COMPARED} ^ unread
+    apart |= {each for each, role in named.items() if role in COMPARED} - compared.keys()
+    if apart:
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"at {name}'s end {counted(len(apart), 'loose tensor')} lack a role or a digest: {some(sorted(apart))}",
+        )
 
 
 def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
@@ -106,7 +128,7 @@ def require_equal_start_state(
 
 def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
     """Whether a loose tensor has the bits of another one of its state, which both arms have and start alike in."""
-    loose = {} if state is None or entry.category != "tensors" else state.digests.get("tensors", {})
+    loose = {} if state is None or entry.category != LOOSE else state.digests.get(LOOSE, {})
     differing_names = {each.name for each in apart if each.category == entry.category}
     return any(loose[name] == loose.get(entry.name) for name in loose.keys() - differing_names)
 
@@ -146,7 +168,7 @@ def require_equal_ends(
         ours, theirs = end_of(execution), end_of(reference)
         apart = []
         if same_system and ours.state is not None and theirs.state is not None:
-            found = differing(ours.state, theirs.state)
+            found = ends_differing(execution, reference)
             renamed = _renamed(found, execution, reference)
             apart = [
                 str(entry)
@@ -180,7 +202,7 @@ def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidenc
     """
     both = [execution, reference]
     holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
-    return entry.category == "tensors" and all(
+    return entry.category == LOOSE and all(
         each.start.facts.get(CAPTURES_ITSELF) is True and not _had_from_the_start(entry, each) for each in holders
     )
 
@@ -194,9 +216,9 @@ def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvide
     by_digest: list[dict[str, list[Apart]]] = [{}, {}]
     for entry in found:
         holder = execution if entry.ours else reference
-        if entry.category == "tensors" and entry.only_one_has_it and not _had_from_the_start(entry, holder):
+        if entry.category == LOOSE and entry.only_one_has_it and not _had_from_the_start(entry, holder):
             state = end_of(holder).state
-            digest = "" if state is None else state.digests["tensors"][entry.name]
+            digest = "" if state is None else state.digests[LOOSE][entry.name]
             by_digest[entry.ours].setdefault(digest, []).append(entry)
     alike = by_digest[0].keys() & by_digest[1].keys()
     return {entry for each in by_digest for digest in alike for entry in each[digest]}
@@ -268,6 +290,71 @@ def differing(ours: State, theirs: State) -> list[Apart]:
             if mine.get(name) != other.get(name)
         ]
     return found
+
+
+def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
+    """Return what two executions end apart in. A loose tensor that either compares counts in both.
+
+    A table that one alone made is none of it: where the other one does without it, no loss and no state differs.
+    """
+    ours, theirs = end_of(execution), end_of(reference)
+    if ours.state is None or theirs.state is None:
+        return []
+    tables = {name for each in (ours, theirs) for name, role in roles_of(each).items() if role == "table"}
+    found = differing(_with_unread(ours.state, ours, theirs), _with_unread(theirs.state, theirs, ours))
+    return [each for each in found if not (each.category == LOOSE and each.only_one_has_it and each.name in tables)]
+
+
+def roles_of(end: ArmEnd) -> Mapping[str, Role]:
+    """Return the roles of loose tensors that steps made; none where they were not recorded."""
+    return (end.loose.roles if end.loose is not None else None) or {}
+
+
+def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
+    """The state with the loose tensors that nobody reads here and that the other end compares."""
+    if end.loose is None or other.state is None:
+        return state
+    compared = other.state.digests.get(LOOSE, {})
+    more = {name: digest for name, digest in end.loose.unread.items() if name in compared}
+    return state.model_copy(update={"digests": {**state.digests, LOOSE: {**state.digests.get(LOOSE, {}), **more}}})
+
+
+def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> str:
+    """Return what the logs of executions differ in from those of the first one named, as a sentence's tail.
+
+    A log that one alone has leaves the claim open, unless one of the two replays: no replay appends to a list.
+    """
+    (reference_name, reference), *others = executions.items()
+    said = []
+    for name, execution in others:
+        ours, theirs = end_of(execution), end_of(reference)
+        mine, other = _loose(ours), _loose(theirs)
+        logs = [each for each in sorted(mine.keys() | other.keys()) if "log" in _unread_roles(each, ours, theirs)]
+        missing = {
+            reference_name: [each for each in logs if each not in mine],
+            name: [each for each in logs if each not in other],
+        }
+        for whose, alone in missing.items():
+            if alone:
+                said.append(f"{whose} alone keeps {counted(len(alone), 'log')}: {some(alone)}")
+        if any(missing.values()) and not (ours.replays or theirs.replays):
+            sheet.leave_open(reasons.ENDS_UNCOMPARED, f"{name} and {reference_name} end with other logs; {said[-1]}")
+        apart = [each for each in logs if each in mine and each in other and mine[each] != other[each]]
+        if apart:
+            said.append(f"{name} ends with other values of {counted(len(apart), 'log')}: {some(apart)}")
+    return f"; of what nobody reads, {', and '.join(said)}" if said else ""
+
+
+def _unread_roles(name: str, *ends: ArmEnd) -> set[Role | None]:
+    """The roles of a loose tensor; none of one that the ends compare."""
+    compared = any(end.state is not None and name in end.state.digests.get(LOOSE, {}) for end in ends)
+    return set() if compared else {roles_of(end).get(name) for end in ends}
+
+
+def _loose(end: ArmEnd) -> dict[str, str]:
+    """Digests of all loose tensors at an end."""
+    of_state = {} if end.state is None else end.state.digests.get(LOOSE, {})
+    return of_state if end.loose is None else {**of_state, **end.loose.unread}
 
 
 def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:

@@ -348,7 +348,7 @@ GRADIENTS_UNDECIDED = _undecided(
 )
 ENDS_UNDECIDED = _undecided("ends_undecided", "A rounding at the start moves every parameter as far as training does.")
 ENDS_UNCOMPARED = _undecided(
-    "ends_uncompared", "The baseline ends with a tensor that the candidate has not, or under another name or shape."
+    "ends_uncompared", "One arm ends with a tensor that the other has not, or has under another name or shape."
 )
 NO_NOISE = _undecided(
     "no_noise", "The baseline repeats itself in bits, and the candidate does not equal it: noise explains nothing."

@@ -6,12 +6,13 @@ alone has is state that the claim would say nothing of, unless it is a table, or
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.evidence.arm_records import MovedApart, State
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of
+from harness.judge.end_state import roles_of
 from harness.judge.sheet import number, settle, some
 from harness.numbers import counted
 
@@ -32,6 +33,9 @@ def require_all_compared(
     if made.missing is None:
         return ""
     left = [name for name in made.missing if same_system and not _is_told_otherwise(name, candidate, baseline, made)]
+    own = [name for name in made.uncompared if not name.endswith(COUNT)]
+    if left and not own:
+        _require_nothing_derived(ours, candidate, theirs, baseline, left)
     if left:
         settle(
             reasons.ENDS_UNCOMPARED,
@@ -39,9 +43,24 @@ def require_all_compared(
             f"{counted(len(left), 'tensor')} of {theirs}: {some(left)}; name them alike in both arms' `state`, a flat "
             "one by its views",
         )
-    alone = {theirs: made.missing, ours: [name for name in made.uncompared if not name.endswith(COUNT)]}
+    alone = {theirs: made.missing, ours: own}
     said = [f"of {whose} {counted(len(names), 'tensor')}: {some(names)}" for whose, names in alone.items() if names]
     return f"; compared with nothing, for want of one of its name, type and shape, {', '.join(said)}" if said else ""
+
+
+def _require_nothing_derived(
+    ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, left: Sequence[str]
+) -> None:
+    """Settle FAIL where the baseline made averages or copies of its parameters, and the candidate made no tensor that
+    could be one of them under another name.
+    """
+    derived = [name for name in left if roles_of(end_of(baseline)).get(name.removeprefix(LOOSE)) == "derived"]
+    if derived and not roles_of(end_of(candidate)).keys() - roles_of(end_of(baseline)).keys():
+        settle(
+            reasons.END_DIFFERS,
+            f"{ours} and {theirs} have losses within the bound, and {ours} ends without "
+            f"{counted(len(derived), 'tensor')} that {theirs} made of its parameters: {some(derived)}",
+        )
 
 
 def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence, made: MovedApart) -> bool:
@@ -51,10 +70,16 @@ def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence,
     start, end = _digests(baseline.start.state), _digests(end_of(baseline).state)
     if name not in end:
         return False
-    if start.get(name) == end[name] or name in {f"{LOOSE}{each}" for each in end_of(baseline).still or []}:
+    if start.get(name) == end[name] or name in {f"{LOOSE}{each}" for each in _unchanged(baseline)}:
         return True
     again = [other for other in made.tensors if other.startswith(LOOSE) and end.get(other) == end[name]]
     return any(start.get(other) == start.get(name) for other in again)
+
+
+def _unchanged(execution: ArmEvidence) -> list[str]:
+    """Return the loose tensors that came with a step and that no later one changed; `still` in older evidence."""
+    still = end_of(execution).still or []
+    return [*still, *(name for name, role in roles_of(end_of(execution)).items() if role == "table")]
 
 
 def _is_of_another_format(name: str, candidate: ArmEvidence, made: MovedApart) -> bool:

@@ -133,7 +133,8 @@ class ArmLife:
         """Record what the execution starts from."""
         self.phase("start")
         moves = self.planned.moves and self.replica == 0
-        self.state = StateWatch(self.training, moves=moves, sketched=self.planned.sketches)
+        follows = self._ends is not None and not probe_named(self.run.probe).timed
+        self.state = StateWatch(self.training, moves=moves, sketched=self.planned.sketches, follows=follows)
         rounded_to = self.planned.rounded_to
         self._sampled = sampled(named_parameters(self.training))
         start = arm_start(self.training, self.arm, self.replica, self.state, rounded_to, self._digest)
@@ -165,8 +166,12 @@ class ArmLife:
         is_second = self.steps_called == min(1, max(self._announced, 1) - 1)  # built to the end, or the only one
         drawing = self.watch_of_draws(index) if is_second else None
         watching = self._watching(index) if self.watchers else _NO_WATCHER
-        with drawing or _NO_WATCHER, watching, drawing.watch if drawing else _NO_WATCHER:
+        followed, is_last = self.state.steps, self.steps_called == self._announced - 1
+        following = followed.step(is_last=is_last) if followed else _NO_WATCHER
+        with drawing or _NO_WATCHER, following, watching, drawing.watch if drawing else _NO_WATCHER:
             loss = (step or self.training.step)(index)
+        if followed:
+            followed.stepped(loss, is_last=is_last)
         self.steps_called += 1
         self.last_loss = loss
         if self._block is not None:
@@ -332,7 +337,7 @@ def arm_end(
         state=state,
         differences=differences,
         moved_apart=apart,
-        still=watch.still,
+        loose=watch.loose,
         spoiled=watch.spoiled,
         updates=watch.updates,
         sketches=watch.end_sketches,

@@ -13,9 +13,10 @@ from hashlib import sha256
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.plan_records import Run
 from harness.runners.arm_life import ArmLife
+from harness.runners.loose_watch import LOOSE
 from harness.runners.recorder import Recorder
 from harness.runners.reductions import digests
-from harness.runners.state_watch import LOOSE, Ends, watched_state
+from harness.runners.state_watch import Ends, watched_state
 from harness.system.evaluated_values import require_values
 from harness.system.protocol import Evaluates, NotAvailable, TrainingRun
 

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from harness.runners.state_watch import LOOSE, named_parameters, watched_state
+from harness.runners.loose_watch import LOOSE
+from harness.runners.state_watch import named_parameters, watched_state
 from harness.system.protocol import TrainingRun
 from harness.system.shards import local
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from harness.evidence.arm_records import NOT_FINITE, EndDifference, Sketch, State
+from harness.evidence.arm_records import COMPARED, NOT_FINITE, EndDifference, Loose, Sketch, State
 from harness.runners import moves
+from harness.runners.loose_watch import LOOSE, LooseWatch
 from harness.runners.reductions import digests, holding_nan, largest_difference, not_finite, sketches
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import HasParameters, HasState, TrainingRun
@@ -20,7 +20,6 @@ from harness.system.replay import generators
 from harness.system.replay.found_state import StateByCategory, found_state, number_of, plain_name
 from harness.system.shards import whole
 
-LOOSE = "tensors"
 _OF_GROUPS = re.compile(r"(^|\.)group\d+\.")  # settings of an optimizer, which may be texts
 _COUNTERS = ("step", "step_count")  # of updates: torch's optimizers', and the reference trainer's
 BUFFER = "buffer "  # begins the name of a buffer among the tensors that an execution ended with
@@ -30,15 +29,16 @@ ROUNDING = 1e-6  # a difference of so little of the largest buffer's elements is
 class StateWatch:
     """Looks at one execution before its first step, after it, and after its last.
 
-    A loose tensor that came with the first step and is still the same object at the end is state, or a table; one
-    that every step binds anew is what the last step left behind, and is not watched. Nor is an entry of a list that
-    has grown since, which is a log: no replay appends to it.
+    A loose tensor that was there before the first step is state. One that the steps made is state if `loose` says so,
+    and nothing is recorded of it where no step was followed.
     """
 
-    def __init__(self, training: TrainingRun, *, moves: bool = False, sketched: bool = False) -> None:
+    def __init__(
+        self, training: TrainingRun, *, moves: bool = False, sketched: bool = False, follows: bool = False
+    ) -> None:
         """moves: keep copies of the start in the host's memory, for `moved` to be there at the end.
 
-        sketched: sketch the parameters at the start and all state at the end.
+        sketched: sketch the parameters at the start and all state at the end. follows: follow what steps make.
         """
         self._training, self._moves, self._sketched = training, moves, sketched
         self.start_sketches: dict[str, Sketch] | None = None
@@ -46,11 +46,10 @@ class StateWatch:
         self._start: dict[str, Tensor] = {}
         self.moved: dict[str, tuple[Tensor, float]] | None = None
         self.watched: set[str] = set()  # by `category name` what an end may be compared by
+        self.steps = LooseWatch(lambda: watched_state(training)) if follows else None
+        self.loose: Loose | None = None
         self._loose_at_start: frozenset[str] = frozenset()
-        self._loose_later: dict[str, weakref.ref[Tensor]] = {}
-        self._digests_later: dict[str, str] = {}  # of those, as the first step left them
-        self.still: list[str] | None = None
-        self._nan_later: set[str] = set()
+        self._numbers_later: dict[str, bool] = {}  # loose tensors after the first step, and if none of them is NaN
         self.spoiled: list[str] | None = None
         self.updates: list[int] | None = None  # by how much counters of updates went up, each number once
         self._counted: dict[str, float] = {}
@@ -60,7 +59,7 @@ class StateWatch:
     def at_start(self) -> State:
         """Before the first step."""
         state = watched_state(self._training)
-        self._loose_at_start = frozenset(state.get(LOOSE, {}))
+        self._begin(state)
         self._counted = _update_counters(state)
         if self._moves:
             self._start = moves.copied(moves.movable(state))
@@ -68,72 +67,52 @@ class StateWatch:
             self.start_sketches = _sketched({"parameters": state["parameters"]})
         return _recorded(state)
 
+    def _begin(self, state: StateByCategory) -> None:
+        self._loose_at_start = frozenset(state.get(LOOSE, {}))
+        if self.steps is not None:
+            self.steps.begin(state)
+
     def after_first_step(self) -> None:
-        """Note which loose tensors came with it."""
+        """Note which loose tensors are there now, and hold numbers."""
         if isinstance(self._training, HasState):
             loose = {plain_name(name): tensor for name, tensor in self._training.state().get(LOOSE, {}).items()}
-            self._loose_later = {name: weakref.ref(tensor) for name, tensor in loose.items()}
-            self._nan_later = holding_nan(loose)
-            if self._moves:
-                self._digests_later = digests(loose)
+            bad = holding_nan(loose)
+            self._numbers_later = {name: name not in bad for name in loose}
 
     def at_end(self) -> State:
         """After the last step, when the device has done all that it was asked for."""
+        return self._at_end(watched_state(self._training))
+
+    def _at_end(self, state: StateByCategory) -> State:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        state = watched_state(self._training)
         loose = state.get(LOOSE, {})
-        entries, at_first = _entries(loose), _entries(self._loose_later)
-        kept = {
-            name: tensor
-            for name, tensor in loose.items()
-            if name in self._loose_at_start
-            or (
-                name in self._loose_later
-                and self._loose_later[name]() is tensor
-                and all(len(entries[each]) == len(at_first[each]) for each, _ in _lists_of(name))
-            )
-        }
+        self.loose = None if self.steps is None else self.steps.loose(loose)
+        roles = (self.loose.roles if self.loose is not None else None) or {}
+        came = {name: tensor for name, tensor in loose.items() if roles.get(name) in COMPARED}
+        kept = {name: tensor for name, tensor in loose.items() if name in self._loose_at_start} | came
         self.end_buffers = {
             f"{BUFFER}{name}": tensor for name, tensor in state["buffers"].items() if tensor.is_floating_point()
         }
         kept_state = {**state, LOOSE: kept}
         if self._sketched:
             self.end_sketches = _sketched(kept_state)
-        came = {name: tensor for name, tensor in kept.items() if name not in self._loose_at_start}
-        self.spoiled = sorted(holding_nan(came) - self._nan_later)
+        self.spoiled = sorted(name for name in holding_nan(came) if self._numbers_later.get(name))
         self._counted_later = _update_counters(state)
         self.updates = sorted({int(now - self._counted.get(name, 0)) for name, now in self._counted_later.items()})
         if self._moves:
             self.moved = moves.moved(self._start, moves.movable(kept_state))
             self.watched = moves.watched(kept_state)
-            unchanged = digests(kept)
-            self.still = sorted(
-                name for name in kept.keys() - self._loose_at_start if unchanged[name] == self._digests_later.get(name)
-            )
         more = {"numbers": _numbers(kept_state), "optimizer_bytes": _bytes_by_type(state["optimizer"])}
         return _recorded(kept_state).model_copy(update=more)
 
     def after_load(self) -> State:
-        """As a load has left it; updates are counted from there."""
-        state = self.at_end()
+        """As a load has left it; updates are counted from there, and what was loaded is there from the start."""
+        state = watched_state(self._training)
+        self._begin(state)
+        recorded = self._at_end(state)
         self._counted = self._counted_later
-        return state
-
-
-def _lists_of(name: str) -> Iterator[tuple[str, str]]:
-    """`runs` with 0 and `runs.0.rows` with 12 of `runs.0.rows.12.loss`: each list that it is in, and where there."""
-    parts = name.split(".")
-    yield from ((".".join(parts[:index]), part) for index, part in enumerate(parts) if index and part.isdecimal())
-
-
-def _entries(names: Iterable[str]) -> dict[str, set[str]]:
-    """The places of each list that hold tensors."""
-    found: dict[str, set[str]] = {}
-    for name in names:
-        for each, place in _lists_of(name):
-            found.setdefault(each, set()).add(place)
-    return found
+        return recorded
 
 
 def watched_state(training: TrainingRun) -> StateByCategory:

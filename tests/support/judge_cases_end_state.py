@@ -29,7 +29,7 @@ from judge_cases_gradients import GRADIENTS_WITHIN, matched
 from judge_cases_throughput import timed
 from judge_cases_training import WITHIN, repeated, trajectory
 
-from harness.evidence.arm_records import HostNumber, State
+from harness.evidence.arm_records import HostNumber, Loose, State
 from harness.evidence.run_evidence import ArmEvidence
 from harness.evidence.run_records import ArmFailed
 from harness.judge.verdict import Verdict
@@ -88,6 +88,31 @@ def late_without_numbers(spoiled: list[str] | None) -> Verdict:
     return verdict_of(TRAJECTORY, trajectory_run(*(changed_end(each, spoiled=spoiled) for each in executions)))
 
 
+def made(execution: ArmEvidence, roles: dict[str, Any], *, replays: int = 0, **unread: str) -> ArmEvidence:
+    """The execution with roles of loose tensors, and digests of those that nobody reads."""
+    return changed_end(execution, loose=Loose(roles=roles, unread=unread), replays=replays)
+
+
+def loose(ours: dict[str, str], theirs: dict[str, str], *, replays: int = 0) -> Verdict:
+    """Arms that end with loose tensors: by name, a role and a digest. The control and the repetition are as theirs."""
+
+    def ended(tensors: dict[str, str], made_by: Callable[..., ArmEvidence], *given: str, **more: Any) -> ArmEvidence:
+        roles, digests = ({name: each.split()[part] for name, each in tensors.items()} for part in (0, 1))
+        unread = {name: digest for name, digest in digests.items() if roles[name] in ("log", "left")}
+        compared = {name: digest for name, digest in digests.items() if name not in unread}
+        execution = made_by(*given, end_state={"tensors": compared}, **more)
+        return made(execution, roles, replays=replays if made_by is graphed else 0, **unread)
+
+    executions = ended(ours, graphed), ended(theirs, arm, "ungraphed"), ended(theirs, untrained)
+    return verdict_of(TRAJECTORY, trajectory_run(*executions, ended(theirs, arm, "ungraphed", replica=1)))
+
+
+def unfollowed() -> Verdict:
+    """A ledger that failed in the candidate."""
+    execution = changed_end(graphed(), loose=Loose(roles=None, unread={}, failure="RuntimeError: no storage"))
+    return trajectory(execution)
+
+
 def old(execution: ArmEvidence) -> ArmEvidence:
     """As it was recorded before states were."""
     assert execution.end is not None
@@ -142,9 +167,29 @@ def counted_twice(apart_by: float | None, ours: dict[str, Any] = COUNTED) -> Ver
     return verdict_of(TRAJECTORY | WITHIN | {"max_relative_difference": 0.01}, run)
 
 
+LOOSE = [
+    Case("a log that a replay does not append to", "held", lambda: loose({}, {"log": "log a"}, replays=10)),
+    Case("a log that one arm alone keeps", "ends_uncompared", lambda: loose({}, {"log": "log a"})),
+    Case("a log that the candidate alone keeps", "ends_uncompared", lambda: loose({"log": "log a"}, {})),
+    Case("a log of other values", "held", lambda: loose({"log": "log b"}, {"log": "log a"})),
+    Case("what a step left, in one arm alone", "held", lambda: loose({}, {"out": "left a"})),
+    Case("an average that one arm alone makes", "end_differs", lambda: loose({}, {"ema": "derived a"}, replays=10)),
+    Case("an average of other values", "end_differs", lambda: loose({"ema": "derived b"}, {"ema": "derived a"})),
+    Case("an average that is a log in one arm", "end_differs", lambda: loose({"ema": "log b"}, {"ema": "derived a"})),
+    Case("state that one arm left as equal", "held", lambda: loose({"hidden": "left a"}, {"hidden": "state a"})),
+    Case("state that the candidate alone makes", "end_differs", lambda: loose({"hidden": "state a"}, {})),
+    Case("a table that one arm alone makes", "held", lambda: loose({"table": "table a"}, {})),
+    Case("a table of other values", "end_differs", lambda: loose({"table": "table b"}, {"table": "table a"})),
+    Case("a table that one arm changes", "end_differs", lambda: loose({"table": "state b"}, {"table": "table a"})),
+    Case("a log without a digest", "evidence_inconsistent", lambda: trajectory(made(graphed(), {"log": "log"}))),
+    Case("state without a digest", "evidence_inconsistent", lambda: trajectory(made(graphed(), {"h": "state"}))),
+    Case("a digest without a role", "evidence_inconsistent", lambda: trajectory(made(graphed(), {}, log="a"))),
+    Case("steps that nobody could follow", "end_state_unrecorded", unfollowed),
+]
 NOISE = np.array([2.5, 3.6, 2.8, 3.9, 2.6, 3.2, 3.7, 2.9, 3.4, 3.1, 3.8, 2.7])
 LEARNED = np.linspace(0.0, 0.6, 12)
 TRAJECTORY_ENDS = [
+    *LOOSE,
     *end_cases(lambda **changes: trajectory(graphed(**changes))),
     Case("ends infinite", "non_finite_end", lambda: trajectory(graphed(**INFINITE))),
     Case("the baseline ends infinite", "non_finite_end", lambda: trajectory(baseline=arm("ungraphed", **INFINITE))),

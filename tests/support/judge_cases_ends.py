@@ -11,7 +11,7 @@ from evidence_builders import LOSSES, TRAJECTORY, arm, graphed, paired, trajecto
 from judge_cases import Case
 from judge_cases_training import WITHIN
 
-from harness.evidence.arm_records import MovedApart
+from harness.evidence.arm_records import Loose, MovedApart
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge.verdict import Verdict
 
@@ -78,6 +78,8 @@ def missing(
     still: list[str] | None = None,
     compared: dict[str, tuple[float, float, float]] | None = None,
     own: list[str] | None = None,
+    roles: dict[str, Any] | None = None,
+    our_roles: dict[str, Any] | None = None,
 ) -> Verdict:
     """The verdict where these tensors of the baseline were compared with none of the candidate's."""
     found = moved(by=0.001).model_copy(update={"missing": names, "uncompared": own or []})
@@ -88,7 +90,17 @@ def missing(
     plain = twice("ungraphed", **(theirs or {}))
     assert plain[0].end is not None
     plain[0] = dataclasses.replace(plain[0], end=plain[0].end.model_copy(update={"still": still}))
+    if roles is not None:
+        plain[0] = dataclasses.replace(
+            plain[0], end=plain[0].end.model_copy(update={"loose": Loose(roles=roles, unread={})})
+        )
     mine_ended = ending(graphed(end="near", **(mine or {})), found)
+    if our_roles is not None:
+        assert mine_ended.end is not None
+        ended = mine_ended.end.model_copy(
+            update={"loose": Loose(roles=our_roles, unread=dict.fromkeys(our_roles, "f"))}
+        )
+        mine_ended = dataclasses.replace(mine_ended, end=ended)
     nudged = ending(arm("nudged", start="a rounding away"), control)
     return verdict_of(TRAJECTORY | WITHIN | ENDS, paired(*plain, mine_ended, untrained(), nudged))
 
@@ -150,6 +162,27 @@ UNCOMPARED = [
         "a table that the baseline alone has",
         "held",
         partial(missing, AVERAGE, theirs=ended_with(average_0="t"), still=["average.0"]),
+    ),
+    Case(
+        "a table that the baseline alone made",
+        "held",
+        partial(missing, AVERAGE, theirs=ended_with(average_0="t"), roles={"average.0": "table"}),
+    ),
+    Case(
+        "an average of its parameters that the baseline alone made",
+        "end_differs",
+        partial(missing, AVERAGE, theirs=ended_with(average_0="t"), roles={"average.0": "derived"}),
+    ),
+    Case(
+        "an average that may go by another name",
+        "ends_uncompared",
+        partial(
+            missing,
+            AVERAGE,
+            theirs=ended_with(average_0="t"),
+            roles={"average.0": "derived"},
+            our_roles={"flat": "log"},
+        ),
     ),
     Case(
         "an average that both name by another name as well",

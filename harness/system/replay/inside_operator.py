@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from harness.system.replay.cpu_checks import READS
 from harness.system.replay.host_made import tensors_in
@@ -31,7 +32,8 @@ def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         return func(*args, **kwargs), []
     given = list(tensors_in([*args, *kwargs.values()]))
     plain = bool(given) and all(_is_plain(tensor) for tensor in given)
-    others = torch._C._len_torch_dispatch_stack() > 0  # another mode, which wants to be given the operator, too
+    # another mode, which wants to be given the operator, too
+    others = any(not getattr(mode, "leaves_the_step", False) for mode in _get_current_dispatch_mode_stack())
     if not plain or others:
         return func(*args, **kwargs), []
     with _Inside() as inside, _Read(inside.needed):

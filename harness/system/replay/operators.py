@@ -24,7 +24,7 @@ _MOVES = frozenset(
     {
         "_reshape_alias", "_to_copy", "_local_scalar_dense", "_unsafe_view", "alias", "arange",
         "clone", "copy", "copy_", "detach", "empty", "empty_like", "empty_strided", "expand",
-        "fill", "fill_", "full", "full_like", "is_same_size", "lift_fresh", "new_empty",
+        "fill", "fill_", "full", "full_like", "is_pinned", "is_same_size", "lift_fresh", "new_empty",
         "new_empty_strided", "new_full", "new_ones", "new_zeros", "ones", "ones_like",
         "resize_", "scalar_tensor", "set_", "zero_", "zeros", "zeros_like",
     }

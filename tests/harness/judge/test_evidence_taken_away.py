@@ -35,6 +35,8 @@ AN_ENTRY = {
     "trajectory_match": {
         "start.trainable_dtypes": "one of two data types of an arm's parameters",
         "end.moved_apart.missing": "what the baseline alone ended with",
+        "end.loose.roles": "the role of a tensor without a digest, of which nothing is recorded then",
+        "end.loose.unread": "likewise the digest of a tensor without a role",
         "end.moved_apart.tensors": "what an optimizer keeps of a parameter",
         "capture.as_written": "the only line that calls torch.compile: a step without one calls none",
     },
@@ -65,6 +67,9 @@ ALL_OF_IT = {
         "end.moved_apart.missing": "an older harness's, which did not look for them",
         "end.clip": "an older harness's, which watched no clip",
         "end.clip.seen": "a clip may be hidden, as in compiled code",
+        "end.loose": "an older harness's, which did not follow steps",
+        "end.loose.roles": "as above",
+        "end.loose.unread": "as above",
         "capture.as_written": "an older harness's, which recorded no step that calls torch.compile",
     },
     "throughput_ratio": {

@@ -83,12 +83,12 @@ class Appends:
     """Each step adds an entry of its own; beside it lies an average that came with the first step, in a list too."""
 
     def __init__(self, entry: str) -> None:
-        self._entry = entry
+        self._entry, self._weight = entry, torch.nn.Parameter(torch.ones(2), requires_grad=False)
         self._state: dict[str, Tensor] = {}
 
     def step(self, index: int) -> None:
         self._state[self._entry.format(index)] = torch.tensor(float(index))
-        self._state.setdefault("averages.0.slow.1", torch.zeros(2)).add_(index)
+        self._state.setdefault("averages.0.slow.1", torch.zeros(2)).add_(self._weight)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         return {"tensors": self._state}
@@ -96,13 +96,11 @@ class Appends:
 
 @pytest.mark.parametrize("entry", ["log.{}", "log.{}.2", "log.{}.loss", "run.0.loss.{}.2", "log.{}.more.0.loss"])
 def test_an_entry_of_a_log_is_none_of_the_state_however_deep_its_tensor_lies(entry: str) -> None:
-    training = Appends(entry)
-    watch = StateWatch(training)  # type: ignore[arg-type]
-    watch.at_start()
-    training.step(0)
-    watch.after_first_step()
-    training.step(1)
+    watch = after_two_steps(Appends(entry))
     assert list(watch.at_end().digests["tensors"]) == ["averages.0.slow.1"]
+    assert watch.loose is not None
+    assert watch.loose.roles is not None
+    assert watch.loose.roles[entry.format(0)] == "log"
 
 
 class Counts:
@@ -127,11 +125,15 @@ def test_what_is_no_number_that_an_optimizer_counts_with_is_recorded_by_its_dige
 
 
 def after_two_steps(training: Any) -> StateWatch:
-    watch = StateWatch(training)
+    watch = StateWatch(training, follows=True)
     watch.at_start()
-    training.step(0)
-    watch.after_first_step()
-    training.step(1)
+    assert watch.steps is not None
+    for index in range(2):
+        with watch.steps.step(is_last=index == 1):
+            loss = training.step(index)
+        watch.steps.stepped(loss, is_last=index == 1)
+        if index == 0:
+            watch.after_first_step()
     return watch
 
 
@@ -146,7 +148,8 @@ class Spoils:
     def __init__(self) -> None:
         self._state: dict[str, Tensor] = {}
 
-    def step(self, index: int) -> None:
+    def step(self, index: int) -> Tensor:
+        """Its loss reads all of them."""
         self._state = self._state or {
             "average": torch.ones(2),
             "count": torch.zeros(2, dtype=torch.int64),
@@ -156,6 +159,7 @@ class Spoils:
         self._state["mask"][index] = -math.inf
         self._state["average"][0] *= math.nan if index else 1.0
         self._state["shown"][0] = index
+        return torch.stack([each.sum() for each in self._state.values()]).sum()
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         return {"tensors": self._state}

@@ -1,0 +1,238 @@
+"""Follow what the tensors of a training are made of, and which of them a later step reads.
+
+Each operator of a step carries what its inputs are made of into its results. What a tensor takes over a step's
+boundary has a mark of its own. A mark that reaches parameters, an optimizer, other state, the loss or the host says
+that the training reads the tensor. The mark of a sum of losses only reaches that sum: nobody else reads it.
+Memory is known by its storage, so views of it are the same memory. What compiled code makes, and what comes from
+outside of the steps, shows no operator, and counts as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from harness.system.replay.host_made import LIFT
+from harness.system.replay.observer import Observer
+
+PARAMETERS, DATA = 1, 2  # bits of what memory is made of; the bits above are marks
+_MADE_OF, _FIRST_MARK = PARAMETERS | DATA, 2
+_PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer})
+# In-place operators that leave nothing of what was there.
+_REPLACE = frozenset(
+    {
+        "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_", "normal_", "random_",
+        "uniform_", "zero_", "_foreach_copy_", "_foreach_zero_",
+    }
+)  # fmt: skip
+_CONDITIONS = frozenset({"condition", "mask"})  # arguments that choose between values, and are none of them
+
+
+class Effect(NamedTuple):
+    """What an operator does with its arguments, by their places and names."""
+
+    writes: frozenset[int | str]
+    chooses: frozenset[int | str]
+    replaces: bool  # nothing of what was there is left
+    by_shape: bool  # its result has the form of an argument, and nothing of its values
+    draws: bool
+    tells: bool  # it gives the host a value
+
+
+@cache
+def effect_of(func: OpOverload) -> Effect:
+    """Return what the schema of an operator says of its effect."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:  # a higher-order operator
+        return Effect(frozenset(), frozenset(), replaces=False, by_shape=False, draws=False, tells=False)
+    arguments = list(enumerate(schema.arguments))
+    written = [(place, each) for place, each in arguments if each.alias_info is not None and each.alias_info.is_write]
+    chosen = [(place, each) for place, each in arguments if each.name in _CONDITIONS]
+    name = schema.name.partition("::")[2]
+    is_out = bool(written) and all(each.kwarg_only for _, each in written)
+    return Effect(
+        writes=frozenset(key for place, each in written for key in (place, each.name)),
+        chooses=frozenset(key for place, each in chosen for key in (place, each.name)),
+        replaces=is_out or name in _REPLACE,
+        by_shape=name.endswith("_like") or name.startswith("new_"),
+        draws=torch.Tag.nondeterministic_seeded in func.tags,
+        tells=torch.Tag.data_dependent_output in func.tags,
+    )
+
+
+class Memory:
+    """What is known of one storage.
+
+    is_kept: it is a parameter's, a buffer's or an optimizer's. is_early: a loose tensor had it before the first step.
+    is_given: no operator of a step made it.
+    """
+
+    __slots__ = (
+        "born", "is_early", "is_given", "is_kept", "made_in", "made_of", "mark", "marks", "reference", "written",
+    )  # fmt: skip
+
+    def __init__(self, reference: StorageWeakRef, made_of: int, step: int, *, is_given: bool) -> None:
+        self.reference, self.made_of, self.is_given = reference, made_of, is_given
+        self.born = self.made_in = step  # the steps that it came in, and that its content was made in
+        self.written: int | None = None  # the last step that wrote to it
+        self.is_kept = self.is_early = False
+        self.mark = self.marks = 0  # the mark of its content, once a later step read it; and all that it had
+
+
+class Ledger(Observer):
+    """Watch the steps of one execution: enter it around each step, and call `ended` after the step.
+
+    failure: the error that stopped the ledger, or None. A step goes on without it.
+    """
+
+    leaves_the_step = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failure: str | None = None
+        self.step = 0
+        self._memories: dict[int, Memory] = {}  # references keep an address from being given out again
+        self._sources: list[int] = []  # of each mark: what its memory is made of
+        self._reached = 0  # marks that reached state, a loss or the host
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Take the memory for that of parameters, buffers or optimizers, whatever is written to it."""
+        for memory in self._in(list(tensors)):
+            memory.is_kept = True
+
+    def begin_with(self, tensors: Iterable[Tensor]) -> None:
+        """Take the memory for that of loose tensors from before the first step: data until a step writes to it, but
+        for a single number, which is a setting.
+        """
+        for tensor in tensors:
+            for memory in self._in(tensor):
+                memory.is_early, memory.made_of = True, DATA if tensor.numel() > 1 else 0
+
+    def ended(self, loss: object) -> None:
+        """Note the end of a step, whose loss is read. Forget memory that is gone."""
+        for memory in self._in(loss):
+            self._reached |= self._read(memory)
+        self.step += 1
+        self._memories = {key: each for key, each in self._memories.items() if not _is_gone(each.reference)}
+
+    def memory_of(self, tensor: Tensor) -> Memory | None:
+        """Return what is known of a tensor's memory; None where no step showed it."""
+        has_storage = type(tensor) in _PLAIN and torch._C._has_storage(tensor)
+        return self._memories.get(tensor.untyped_storage()._cdata) if has_storage else None
+
+    def read_marks(self, also: Iterable[Memory] = ()) -> int:
+        """Return the marks of all memory that the training reads, over other memory too. also: more that is read."""
+        reached, waiting = 0, self._reached & ~_MADE_OF
+        for memory in also:
+            waiting |= memory.made_of & ~_MADE_OF
+        while waiting:
+            reached |= waiting
+            sources = [each for place, each in enumerate(self._sources) if waiting >> (place + _FIRST_MARK) & 1]
+            waiting = 0
+            for each in sources:
+                waiting |= each & ~_MADE_OF & ~reached
+        return reached
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        returned = func(*args, **kwargs)
+        if self.failure is None:
+            try:
+                self._note(func, args, kwargs, returned)
+            except Exception as error:
+                self.failure = f"{type(error).__name__}: {error}"
+        return returned
+
+    def _note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
+        if func is LIFT:  # numbers of the host's; a single one is a setting
+            self._in([*args, returned], DATA if args[0].numel() > 1 else 0)
+            return
+        effect = effect_of(func)
+        made_of, written = DATA if effect.draws else 0, list[tuple[Memory, Any]]()
+        for place, value in (*enumerate(args), *kwargs.items()):
+            for memory in self._in(value):
+                if place in effect.writes:
+                    written.append((memory, value))
+                    continue
+                if effect.by_shape:
+                    continue
+                read = self._read(memory)
+                made_of |= read & ~_MADE_OF if place in effect.chooses else read
+        if effect.tells:
+            self._reached |= made_of
+        for memory, value in written:
+            self._write(memory, made_of, replaces=effect.replaces and _is_whole(value))
+        self._in(returned, made_of)
+
+    def _read(self, memory: Memory) -> int:
+        if memory.is_kept:
+            return PARAMETERS
+        if memory.is_early or memory.made_in == self.step:
+            return memory.made_of
+        if not memory.mark:
+            memory.mark = 1 << (len(self._sources) + _FIRST_MARK)
+            memory.marks |= memory.mark
+            self._sources.append(memory.made_of)
+        return memory.made_of & _MADE_OF | memory.mark
+
+    def _write(self, memory: Memory, made_of: int, *, replaces: bool) -> None:
+        is_first, memory.written = memory.written is None, self.step
+        if memory.is_kept:
+            self._reached |= made_of
+        elif memory.is_early:
+            self._reached |= made_of
+            memory.made_of = made_of | (0 if is_first or replaces else memory.made_of)
+        elif replaces:
+            memory.made_of, memory.made_in, memory.mark = made_of, self.step, 0
+        else:
+            memory.made_of |= made_of & ~memory.mark
+            if memory.mark:
+                self._sources[memory.mark.bit_length() - 1 - _FIRST_MARK] = memory.made_of
+
+    def _in(self, value: Any, made_of: int | None = None) -> Sequence[Memory]:
+        """Return the memory of all tensors in a value, and begin to know it.
+
+        made_of: what an operator made the memory of that is not known yet. None: it came from elsewhere, as a batch.
+        """
+        kind = type(value)
+        if kind in _PLAIN:
+            return self._of_plain(value, made_of)
+        parts: Iterable[Any] = value if kind is list or kind is tuple else ()
+        if issubclass(kind, Tensor) and not issubclass(kind, FakeTensor):
+            if not hasattr(kind, "__tensor_flatten__"):
+                return self._of_plain(value, made_of)
+            parts = [getattr(value, name) for name in value.__tensor_flatten__()[0]]
+        return [memory for each in parts for memory in self._in(each, made_of)]
+
+    def _of_plain(self, tensor: Tensor, made_of: int | None) -> Sequence[Memory]:
+        if tensor.is_meta or not torch._C._has_storage(tensor):
+            return ()
+        storage = tensor.untyped_storage()
+        memory = self._memories.get(storage._cdata)
+        if memory is None:
+            reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            is_given = made_of is None
+            memory = Memory(reference, DATA if made_of is None else made_of, self.step, is_given=is_given)
+            self._memories[storage._cdata] = memory
+        if type(tensor) is nn.Parameter:
+            memory.is_kept = True  # also where the training gave it other memory
+        return (memory,)
+
+
+def _is_gone(reference: StorageWeakRef) -> bool:
+    return bool(reference.expired())  # type: ignore[no-untyped-call]
+
+
+def _is_whole(value: Any) -> bool:
+    """Return True if a tensor, or each of a list, is all of its storage."""
+    tensors = value if isinstance(value, list | tuple) else [value]
+    return all(each.numel() * each.element_size() >= each.untyped_storage().nbytes() for each in tensors)

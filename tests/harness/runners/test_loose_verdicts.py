@@ -1,0 +1,66 @@
+"""Averages and copies of weights count wherever they hang, and logs do not: small trainers, executed and judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import loose_systems
+import pytest
+from claims_in_process import ARMS, CLAIM, judged, verdict_on
+
+OPTIMIZED: dict[str, dict[str, Any]] = {**ARMS, "captured": {"capture": "none", "drops": True}}
+UNCHANGED: dict[str, dict[str, Any]] = {**ARMS, "captured": {"capture": "none"}}
+
+
+def name_of(system: type[loose_systems.Makes]) -> str:
+    return f"loose_systems:{system.__name__}"
+
+
+@pytest.mark.parametrize(
+    ("system", "reason", "said"),
+    [
+        (loose_systems.AveragesLater, "end_differs", "average 0.bias (in one alone)"),
+        (loose_systems.AveragesAnew, "end_differs", "average"),
+        (loose_systems.TakesSnapshots, "end_differs", "snapshots.1.0"),
+        (loose_systems.ListsItsLosses, "held", "baseline plain alone keeps 11 logs: built.more.losses.0"),
+        (loose_systems.MeansItsLosses, "held", "baseline plain alone keeps 1 log: built.more.mean"),
+        (loose_systems.SumsItsLosses, "held", "equal in bits at all 12 steps"),
+    ],
+)
+def test_what_a_capture_does_not_repeat(
+    system: type[loose_systems.Makes], reason: str, said: str, tmp_path: Path
+) -> None:
+    verdict = verdict_on(name_of(system), tmp_path)
+    assert verdict.reason == reason, verdict.message
+    assert said in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("system", "reason"),
+    [
+        (loose_systems.AveragesLater, "end_differs"),
+        (loose_systems.TakesSnapshots, "end_differs"),
+        (loose_systems.ListsItsLosses, "ends_uncompared"),
+        (loose_systems.SumsItsLosses, "end_differs"),
+    ],
+)
+def test_what_an_optimized_arm_leaves_out(system: type[loose_systems.Makes], reason: str, tmp_path: Path) -> None:
+    assert judged(name_of(system), tmp_path, CLAIM, arms=OPTIMIZED).reason == reason
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        loose_systems.AveragesLater,
+        loose_systems.AveragesAnew,
+        loose_systems.TakesSnapshots,
+        loose_systems.ListsItsLosses,
+        loose_systems.MeansItsLosses,
+        loose_systems.LooksBack,
+    ],
+)
+def test_a_right_arm_keeps_all_of_it(system: type[loose_systems.Makes], tmp_path: Path) -> None:
+    verdict = judged(name_of(system), tmp_path, CLAIM, arms=UNCHANGED)
+    assert verdict.reason == "held", verdict.message
+    assert "nobody reads" not in verdict.message
