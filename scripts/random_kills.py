@@ -75,7 +75,7 @@ class Command:
         if (directory / layout.VERDICTS).exists():
             return "pages"
         working = any("harness.runners.worker" in line for line in self.command_lines())
-        return "runs" if working or not any(directory.glob("evidence/*/process.json")) else "judge"
+        return "runs" if working or not any(directory.glob("evidence/**/process.json")) else "judge"
 
     def directories(self) -> Iterator[Path]:
         reports = self.folder / "reports"
@@ -195,7 +195,7 @@ def accepted(directory: Path, expected: bytes, *, drilled: bool) -> list[str]:
         code = application(arguments)(arguments, standalone_mode=False)
     if code != 0:
         return []
-    records = [path.read_text().splitlines()[-1] for path in directory.glob("evidence/*/records.jsonl")]
+    records = [path.read_text().splitlines()[-1] for path in directory.glob("evidence/**/records.jsonl")]
     sealed = (directory / layout.MANIFEST).exists() and (directory / layout.VERDICTS).read_bytes() == expected
     whole = sealed and bool(records) and all('"record":"complete"' in record for record in records)
     return [] if whole else [f"the gate opens on {directory.name}, which did not finish"]

@@ -52,6 +52,8 @@ _OF_AN_ARM = {
     "steps before the load": Kind.JUDGED_TRAINING,
     "save": Kind.END,
     "save earlier": Kind.END,
+    "steps after the save": Kind.JUDGED_TRAINING,
+    "threads after the save": Kind.END,
     "load": Kind.OPENING,
     "gradients": Kind.JUDGED_TRAINING,  # at another arm's parameters
     "watch replays": Kind.DETECTORS,

@@ -239,7 +239,7 @@ def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baselin
     apart = counts_apart(candidate, baseline)
     if not apart:
         return
-    found = _difference_from(candidate, baseline.start.arm)
+    found = _difference_from(candidate, baseline)
     largest = None if found is None else found.buffers_relative
     if found is None or largest is None:
         statistics = "so other running statistics"
@@ -359,7 +359,7 @@ def _loose(end: ArmEnd) -> dict[str, str]:
 
 def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
     """How far the candidate's parameters and buffers ended from the baseline's, as far as the run recorded it."""
-    found = _difference_from(candidate, baseline.start.arm)
+    found = _difference_from(candidate, baseline)
     largest = None if found is None else found.largest
     if found is None and end_of(candidate).trainable_digest == end_of(baseline).trainable_digest:
         largest = 0.0  # executed in two processes, with equal bits
@@ -371,14 +371,14 @@ def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -
         sheet.figure("end_buffers_max_relative_difference_tensor", found.buffer)
 
 
-def require_distance(name: str, candidate: ArmEvidence, baseline: str) -> None:
+def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
     """Settle unless a claim within a bound can say how far apart the ends lie; for a NaN see `require_finite_end`."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None or not math.isfinite(found.largest):
-        settle(reasons.END_STATE_UNRECORDED, f"how far {name} ended from {baseline} was not recorded")
+        settle(reasons.END_STATE_UNRECORDED, f"how far {name} ended from {baseline.start.arm} was not recorded")
 
 
-def distance(candidate: ArmEvidence, baseline: str) -> str:
+def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
     """For a claim within a bound: the largest difference of parameters at the end, as a sentence's tail."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None:
@@ -386,7 +386,8 @@ def distance(candidate: ArmEvidence, baseline: str) -> str:
     return f"; their parameters end up to {number(found.largest)} apart"
 
 
-def _difference_from(candidate: ArmEvidence, baseline: str) -> EndDifference | None:
-    """Return its difference from the baseline's first execution; None where another process had that one."""
-    known = (each for each in end_of(candidate).differences or [] if each.arm == baseline and each.replica == 0)
-    return next(known, None)
+def _difference_from(candidate: ArmEvidence, baseline: ArmEvidence) -> EndDifference | None:
+    """Return its difference from that execution of the baseline; None where another process had that one."""
+    end = end_of(baseline)
+    known = end_of(candidate).differences or []
+    return next((each for each in known if (each.arm, each.replica) == (end.arm, end.replica)), None)

@@ -58,7 +58,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     require_equal(found, "within", bounds, f"{ours} (their mean) and {theirs}")
     for group in groups:
         comparison.end(group)
-    largest = _require_end(part, executions[0], sheet)
+    largest = _require_end(part, executions[0], baseline, sheet)
     after_each_step = ""
     if in_turn is not None:
         _require_in_turn(executions, in_turn, sheet)
@@ -107,9 +107,9 @@ def _settle_unequal(sheet: Sheet, step: int, rank: int | None, what: str) -> Non
     settle(reasons.UNEQUAL_BATCHES, f"at step {step}, {what}")
 
 
-def _require_end(part: RanksMatch, execution: ArmEvidence, sheet: Sheet) -> float:
+def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> float:
     """How far the parameters ended apart; settles FAIL where that is more than demanded."""
-    require_distance(part.candidate, execution, part.baseline)
+    require_distance(part.candidate, execution, baseline)
     [found] = [each for each in end_of(execution).differences or [] if each.arm == part.baseline]
     largest = float(found.largest or 0.0)
     if part.max_end_difference is None:

@@ -36,8 +36,8 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
     ends = ""
     if part.equality == "within":
         for name, execution in list(named.items())[1:]:
-            require_distance(name, execution, part.candidate)
-        ends = distance(executions[worst + 1], part.candidate)
+            require_distance(name, execution, executions[0])
+        ends = distance(executions[worst + 1], executions[0])
     how = "equal in bits" if part.equality == "bitwise" else f"within {number(found[worst].largest)} of the first"
     return comparison.held(
         f"{len(executions)} runs of {part.candidate} are {how} at all {found[worst].steps} steps{ends}"

@@ -59,8 +59,8 @@ def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
     _end(comparison, group, chain)
     ends = ""
     if part.equality == "within":
-        require_distance(theirs, other, part.candidate)
-        ends = distance(other, part.candidate)
+        require_distance(theirs, other, chain.whole)
+        ends = distance(other, chain.whole)
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {found.largest:.3g}"
     after = len(parts[-1].series.loss)
     return comparison.held(

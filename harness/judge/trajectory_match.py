@@ -90,8 +90,8 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         require_equal_clips(ours, candidate, theirs, baseline, sheet)
     same = note_same_step(part, context, candidate, baseline, sheet)
     if part.equality == "within":
-        require_distance(ours, candidate, part.baseline)
-        ends = distance(candidate, part.baseline)
+        require_distance(ours, candidate, baseline)
+        ends = distance(candidate, baseline)
     where = f"at all {found.steps} steps" if part.compare == "every" else f"at the {part.compare} step"
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
     return comparison.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}{same}")

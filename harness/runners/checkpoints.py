@@ -10,9 +10,8 @@ from harness.runners.checkpoint_folder import checkpoint_path, size_of
 from harness.system.protocol import NotAvailable, Resumes
 
 
-def save(life: ArmLife, *, steps: int, phase: str = "save") -> None:
+def save(life: ArmLife, *, steps: int) -> None:
     """Save what was trained over so many steps. Raises `NotAvailable` where the system cannot."""
-    life.phase(phase)
     _resumes(life).save(checkpoint_path(life.recorder.directory, steps))
 
 

@@ -32,7 +32,7 @@ class ClipWatch(Observer):
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self._parameters = list(parameters.values())
+        self._parameters, self._compiled_before = list(parameters.values()), _compiled()
         self._operator = ""
         self._updates = self._hidden = False  # if gradients were read at all; if something may bound them unseen
         self._norms: list[tuple[Tensor, Tensor]] = []  # of gradients, before they were bounded and after
@@ -104,7 +104,7 @@ class ClipWatch(Observer):
     def record(self) -> Clip:
         """Return what was seen; reads values from the device."""
         acted = any(float(before) != float(after) for before, after in self._norms)
-        hidden = not self._updates or self._hidden or _compiled()
+        hidden = not self._updates or self._hidden or _compiled() > self._compiled_before
         return Clip(seen=True if self._norms else None if hidden else False, acted=acted, operator=self._operator)
 
 
@@ -150,7 +150,7 @@ def _norm(tensor: Tensor) -> Tensor:
         return norm
 
 
-def _compiled() -> bool:
-    """Return True if torch compiled something in this process: no operator within is seen."""
+def _compiled() -> int:
+    """Return how many frames torch compiled in this process, of which no operator is seen."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and sum(dynamo.counters["frames"].values()) > 0
+    return 0 if dynamo is None else sum(dynamo.counters["frames"].values())

@@ -111,12 +111,14 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         def after(steps: int) -> None:
             """Save where nobody loads from, and train on: a saver may keep what it saved first, or disturb training."""
             if saves and part.first < earlier == steps:
-                save(life, steps=steps, phase="save earlier")
+                life.phase("save earlier")
+                save(life, steps=steps)
                 life.phase("steps")
 
         # a profile costs a process seconds, and with seeds there are many
         life.train_on(range(part.first, part.until), after, watched=part.seed is None)
         if saves:
+            life.phase("save")
             save(life, steps=part.until)
             more = range(part.until, min(part.until + STEPS_AFTER_SAVE, run.workload.steps))
             life.phase("steps after the save")

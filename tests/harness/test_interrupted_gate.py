@@ -393,9 +393,12 @@ def unfinished() -> Path:
     return found
 
 
-def processes(directory: Path) -> dict[str, str]:
-    """What was noted of the process of each run, which no other process has: its moments to the nanosecond."""
-    return {path.parent.name: path.read_text() for path in (directory / "evidence").glob("*/process.json")}
+def processes(directory: Path) -> dict[str, list[str]]:
+    """What was noted of the processes of each run, which no other process has: moments to the nanosecond."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((directory / "evidence").glob("**/process.json")):
+        found.setdefault(path.relative_to(directory / "evidence").parts[0], []).append(path.read_text())
+    return found
 
 
 ENDED = ("held", "violated", "leaves")

@@ -138,9 +138,9 @@ def state(parameters: str, /, **others: Mapping[str, str]) -> State:
     return State(digests=digests, tensors=sum(map(len, digests.values())))
 
 
-def apart(arm: str = "ungraphed", largest: float | None = 0.0) -> EndDifference:
-    """How far an execution's parameters ended from those of an arm."""
-    return EndDifference(arm=arm, replica=0, tensors=2, largest=largest, tensor="p0")
+def apart(arm: str = "ungraphed", largest: float | None = 0.0, replica: int = 0) -> EndDifference:
+    """How far an execution's parameters ended from those of an arm's execution."""
+    return EndDifference(arm=arm, replica=replica, tensors=2, largest=largest, tensor="p0")
 
 
 def arm(

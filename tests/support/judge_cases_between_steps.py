@@ -75,7 +75,7 @@ def resumed(
     """The verdict where one of the three executions differs from those that pass."""
     halves = [first or saved(), second or loaded()]
     name = halves[0].start.arm
-    last = other or arm(name, replica=2)
+    last = other or arm(name, replica=2, differences=[apart(replica=1)])
     arms = {name: halves}
     arms.setdefault(last.start.arm, []).append(last)
     return verdict_of(RESUME | dict(claim or {}), RunEvidence("run", "resume", arms))
@@ -92,7 +92,12 @@ def chained(
 ) -> Verdict:
     """The verdict where one of three parts differs from those that pass: saved after 4 steps, and after 7."""
     name = "ungraphed"
-    parts = [first or saved(), middle or middle_part(), last or last_part(), arm(name, replica=3)]
+    parts = [
+        first or saved(),
+        middle or middle_part(),
+        last or last_part(),
+        arm(name, replica=3, differences=[apart(replica=2)]),
+    ]
     return verdict_of(
         RESUME | {"save_at": SAVES, "steps": STEPS - 7} | claim, RunEvidence("run", "resume", {name: parts})
     )
@@ -125,7 +130,7 @@ def captured(first: Any = None, second: Any = None, **claim: Any) -> Verdict:
     return resumed(
         first or saved("graphed", capture=cuda_graph(replays=SAVE_AT)),
         second or loaded("graphed", capture=cuda_graph(replays=STEPS - SAVE_AT)),
-        arm("ungraphed", differences=[apart("graphed")]),
+        arm("ungraphed", differences=[apart("graphed", replica=1)]),
         claim={"candidate": "graphed", "baseline": "ungraphed", "mechanism": "cuda_graph", **claim},
     )
 
@@ -151,7 +156,9 @@ RESUME_CASES = [
     Case(
         "of another system",
         "held",
-        lambda: resumed(other=arm("other_system", frozen="another format", differences=[apart()]), claim=OTHER_SYSTEM),
+        lambda: resumed(
+            other=arm("other_system", frozen="another format", differences=[apart(replica=1)]), claim=OTHER_SYSTEM
+        ),
     ),
     Case("restored anew and equal", "held", lambda: resumed(second=loaded(after=ANEW))),
     Case("differs after the load", "differs", lambda: resumed(second=loaded(**from_step(5)))),

@@ -62,14 +62,15 @@ def test_an_arm_that_is_baseline_and_candidate_has_a_run_for_each() -> None:
 
 def test_no_process_has_arms_of_two_commits_and_readers_wait() -> None:
     [run] = runs_of(SAME, {**GRADIENTS, "id": "GRADIENTS", "steps": [0]})
-    baseline, others = lanes(run)
-    assert (list(baseline.arms), list(others.arms)) == (["main"], ["here", "untrained"])
+    baseline, repetition, others = lanes(run)
+    assert (list(baseline.arms), list(repetition.arms)) == (["main"], ["main"])
+    assert list(others.arms) == ["here", "untrained"]
     assert (awaits(others, baseline), awaits(baseline, others)) == (True, False)
 
 
 def test_what_is_judged_by_digests_does_not_wait() -> None:
     [run] = runs_of(SAME)
-    baseline, others = lanes(run)
+    baseline, _, others = lanes(run)
     assert not awaits(others, baseline)
 
 

@@ -111,8 +111,8 @@ def test_the_evidence_says_what_each_process_trained(equal: Compared) -> None:
     lanes = sorted(equal.directory.glob("evidence/*/lane.*"))
     runs = [Run.model_validate(_json(lane / "run.json")) for lane in lanes]
     arms = [{name: arm.commit for name, arm in run.arms.items()} for run in runs]
-    assert arms == [{"main": head}, {"here": None}]
-    assert [_json(lane / "process.json")["trained"] for lane in lanes] == [[head], [head]]
+    assert arms == [{"main": head}, {"main": head}, {"here": None}]
+    assert [_json(lane / "process.json")["trained"] for lane in lanes] == [[head]] * 3
 
 
 def test_the_verdicts_follow_from_the_evidence_alone(equal: Compared) -> None:
@@ -128,7 +128,7 @@ def test_a_run_of_another_commit_contradicts_the_header(equal: Compared) -> None
     object.__setattr__(bundle, "header", header)
     head = equal.repository.git("rev-parse", "HEAD")
     assert contradictions(bundle, [one.contract for one in load_contracts([equal.repository.root])]) == [
-        f"run.json: the tested commits are c0ffee, and run lane.{lane} trained {head}" for lane in (0, 1)
+        f"run.json: the tested commits are c0ffee, and run lane.{lane} trained {head}" for lane in (0, 1, 2)
     ]
     [verdict, _] = session.judge_bundles([bundle], load_contracts([equal.repository.root])).verdicts
     assert (verdict.status, verdict.reason) == (Status.NOT_RUN, "evidence_of_another_contract")
