@@ -389,5 +389,6 @@ def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
 def _difference_from(candidate: ArmEvidence, baseline: ArmEvidence) -> EndDifference | None:
     """Return its difference from that execution of the baseline; None where another process had that one."""
     end = end_of(baseline)
-    known = end_of(candidate).differences or []
-    return next((each for each in known if (each.arm, each.replica) == (end.arm, end.replica)), None)
+    numbers = (end.replica, 0)  # in older evidence each execution that was compared with is the first one
+    known = (each for each in end_of(candidate).differences or [] if each.arm == end.arm and each.replica in numbers)
+    return next(known, None)

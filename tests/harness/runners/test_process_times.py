@@ -64,7 +64,7 @@ def test_a_gpu_that_was_locked_is_held_alone(tmp_path: Path, monkeypatch: pytest
 def test_an_interpreter_started_ahead_says_since_when_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter, company = start(ahead=True), Company()
     assert select.select([interpreter.line], [], [], 60)[0]  # it has imported, and says so
-    monkeypatch.setattr(company, "interpreter", lambda: interpreter)
+    monkeypatch.setattr(company, "interpreter", lambda **_: interpreter)
     execute(stand_in_run("one_arm"), tmp_path / "run", company=company)
     process = read_times(tmp_path / "run")[0].process
     assert process is not None
