@@ -72,7 +72,7 @@ def test_a_folder_that_takes_no_file_is_usage_too(folder: Path, monkeypatch: pyt
 
 
 def test_init_leaves_nothing_where_one_of_its_files_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.commands.init._measured", lambda draft, _watch: (draft, "", []))  # nothing is trained
+    monkeypatch.setattr("harness.commands.init._measured", lambda draft, *_: (draft, "", []))  # nothing is trained
     (folder / "contracts-long").write_text("a file")
     before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
     code, said = called("init", "train.py:make_step")
