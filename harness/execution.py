@@ -131,6 +131,8 @@ class _End:
             if death is not None and noted:
                 return
             self._left -= 1
+            if self._left and self._early is not None:  # arms that it executed may have ended with it
+                self._early.moves([each.name for each in self._directories], "")
             if self._left or self._journal is None:
                 return
             for directory in self._directories:

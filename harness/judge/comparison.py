@@ -133,7 +133,7 @@ class Comparison:
         explained = self._context.contract.host_values
         read = [f"`{each.name}` ({each.read})" for each in numbers if each.read and each.name not in explained]
         if read:
-            self._sheet.figure("host_values_read", len(read), "numbers")
+            self._sheet.figure("host_values", len(read), "numbers")
             self._sheet.leave_open(
                 reasons.HOST_VALUE_UNEXPLAINED,
                 f"no replay of arm {arm} changes {some(read)}, which its step reads: keep the number in a tensor, or "

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from harness.system.replay.as_written import as_written
 from harness.system.replay.host_made import HostMade, tensors_in
 from harness.system.replay.named_devices import MOVES, caller, names_a_device
+from harness.system.replay.observer import leaves_the_step
 
 READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__format__, Tensor.__repr__}
 
@@ -72,8 +73,7 @@ def as_on_a_device() -> Iterator[None]:
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     on_a_device = any(isinstance(mode, OnADevice) for mode in modes)
-    watching = _get_current_dispatch_mode_stack()
-    if on_a_device or all(getattr(mode, "leaves_the_step", False) for mode in watching):
+    if on_a_device or all(map(leaves_the_step, _get_current_dispatch_mode_stack())):
         yield
         return
     with as_written(), OnADevice():

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from harness.system.replay.cpu_checks import READS
 from harness.system.replay.host_made import tensors_in
-from harness.system.replay.observer import Observer
+from harness.system.replay.observer import Observer, leaves_the_step
 
 # what their operators wait for is known by name and tag
 _OF_TORCH = {"aten", "prims", "c10d", "_c10d_functional", "quantized", "mkldnn", "inductor"}
@@ -33,7 +33,7 @@ def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     given = list(tensors_in([*args, *kwargs.values()]))
     plain = bool(given) and all(_is_plain(tensor) for tensor in given)
     # another mode, which wants to be given the operator, too
-    others = any(not getattr(mode, "leaves_the_step", False) for mode in _get_current_dispatch_mode_stack())
+    others = not all(map(leaves_the_step, _get_current_dispatch_mode_stack()))
     if not plain or others:
         return func(*args, **kwargs), []
     with _Inside() as inside, _Read(inside.needed):

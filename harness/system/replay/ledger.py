@@ -92,8 +92,6 @@ class Ledger(Observer):
     failure: the error that stopped the ledger, or None. A step goes on without it.
     """
 
-    leaves_the_step = True
-
     def __init__(self) -> None:
         super().__init__()
         self.failure: str | None = None

@@ -21,8 +21,6 @@ _SAME = {"neg", "clone", "detach", "alias", "view", "_to_copy", "squeeze", "unsq
 class LossTerms(Observer):
     """Within its block, follow the size of each single number: the sum of its terms without their signs."""
 
-    leaves_the_step = True
-
     def __init__(self) -> None:
         super().__init__()
         self._sizes: Any = WeakTensorKeyDictionary()

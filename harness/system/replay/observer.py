@@ -10,10 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode under which compiled code stays compiled: `as_written` is for who needs its operators.
 
-    leaves_the_step: the step executes as it does without the mode, and not as it would on a device.
+    One that has a `host`, a `HostMade`, tells a device's memory from the host's: a step executes under it as it would
+    on a device. Any other leaves the step as it is.
     """
-
-    leaves_the_step = False
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -25,3 +24,8 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def ignore_compile_internals(cls) -> bool:
         """Return True, so that torch.compile works under it: a mode that does not say so lets nothing be compiled."""
         return True
+
+
+def leaves_the_step(mode: object) -> bool:
+    """Return True if a step executes under the dispatch mode as it does without it."""
+    return isinstance(mode, Observer) and getattr(mode, "host", None) is None

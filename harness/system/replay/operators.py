@@ -98,8 +98,6 @@ class OperatorWatch(Observer):
     those that draw random numbers, in their order.
     """
 
-    leaves_the_step = True
-
     def __init__(self) -> None:
         super().__init__()
         self.names: set[str] = set()

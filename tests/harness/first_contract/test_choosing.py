@@ -52,11 +52,13 @@ IN_NOISE = "compares: within the plain step's own noise, since the plain step do
 
 
 def init(project: Path, before_update: str, **replaced: str) -> tuple[str, Contract]:
-    """The line that says what is compared, and the contract."""
+    """The line that says what is compared, and the contract, in which every number that a replay freezes is excused."""
     written(project, **{"at_import": DRAWN, "before_update": before_update, **replaced})
     code, printed, errors = called(project, "init", "train.py:make_step", "--no-compile", "--steps", "12", "--force")
     assert (code, "Traceback" in errors) == (0, False), errors
-    return printed.splitlines()[0], load_contract(project / "contracts" / "train-v1.yaml").contract
+    contract = project / "contracts" / "train-v1.yaml"
+    contract.write_text(contract.read_text().replace("\": ''", '": it is tried'))
+    return printed.splitlines()[0], load_contract(contract).contract
 
 
 def verified(project: Path) -> tuple[int, str]:
@@ -257,7 +259,7 @@ def test_a_step_that_does_not_run_here_gets_the_contract_of_bits(project: Path) 
     written(project, at_import="raise SystemExit(1)")
     code, printed, _ = called(project, "init", "train:make_step", "--no-compile")
     line, *kept = printed.splitlines()
-    assert (code, [each.partition(" ")[0] for each in kept]) == (0, ["wrote", "wrote", "wrote", "next:"])
+    assert (code, [each.partition(" ")[0] for each in kept]) == (0, ["long", "wrote", "wrote", "wrote", "next:"])
     assert line.startswith("compares: in bits; this was not measured, since the step did not run: ")
     assert "SystemExit: 1" in line
 

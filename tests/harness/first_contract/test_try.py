@@ -88,8 +88,10 @@ def test_a_sound_step_is_kept_with_its_contract_and_its_run(project: Path) -> No
         "memory": "",
         "on a GPU": "foreseen",
     }
-    assert lines[-6:] == [
+    assert lines[-8:] == [
         "report: runs/first/report.html",
+        "steps: every claim compares 12, where 211 are the default",
+        "long run: TRAIN-LONG, of 10,000 steps, is apart: `harness verify contracts-long/` runs it",
         "wrote train_harness.py",
         "wrote contracts/train-v1.yaml",
         "wrote contracts-long/train-long-v1.yaml",

@@ -39,6 +39,7 @@ AN_ENTRY = {
         "end.loose.unread": "likewise the digest of a tensor without a role",
         "end.moved_apart.tensors": "what an optimizer keeps of a parameter",
         "capture.as_written": "the only line that calls torch.compile: a step without one calls none",
+        "capture.host_numbers": "a number that a step reads, of which nothing is recorded then",
     },
     "throughput_ratio": {
         "telemetry.samples": "a sample, as long as no more than two seconds lie between the others",
@@ -71,6 +72,8 @@ ALL_OF_IT = {
         "end.loose.roles": "as above",
         "end.loose.unread": "as above",
         "capture.as_written": "an older harness's, which recorded no step that calls torch.compile",
+        "capture.host_numbers": "an older harness's, which followed no numbers",
+        "capture.host_numbers.read": "what reads a number: one that nothing reads only counts",
     },
     "throughput_ratio": {
         "telemetry.samples.sm_clock_mhz": "an idle moment has no clock under load",

@@ -1,0 +1,34 @@
+"""What a watch of a step's operators leaves as it is: compiled code stays compiled, tensors stay where they are."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import _get_current_function_mode_stack
+
+from harness.runners.clip_watch import ClipWatch
+from harness.runners.sync_detectors import DispatchWatch
+from harness.system.replay.cpu_checks import as_on_a_device
+from harness.system.replay.ledger import Ledger
+from harness.system.replay.loss_terms import LossTerms
+from harness.system.replay.operators import OperatorWatch
+from harness.system.replay.waits import Waits
+
+LEAVE = {"clips": lambda: ClipWatch({}), "ledger": Ledger, "terms": LossTerms, "operators": OperatorWatch}
+STAND_IN = {"waits": lambda: Waits(torch.device("cpu")), "syncs": lambda: DispatchWatch("cpu")}
+
+
+@pytest.mark.parametrize(
+    ("watches", "stands_in"),
+    [*(([watch], False) for watch in LEAVE.values()), (list(LEAVE.values()), False)]
+    + [([LEAVE["ledger"], watch], True) for watch in STAND_IN.values()],
+)
+def test_only_a_watch_that_tells_host_from_device_changes_how_a_step_executes(watches: Any, stands_in: bool) -> None:
+    with ExitStack() as entered:
+        for watch in watches:
+            entered.enter_context(watch())
+        with as_on_a_device():
+            assert bool(_get_current_function_mode_stack()) == stands_in  # type: ignore[no-untyped-call]
