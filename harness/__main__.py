@@ -1,9 +1,9 @@
 """`harness`, and `python -m harness`, which works from a source tree without installation."""
 
 import gc
+import sys
 
 from harness.commands import first_signals
-from harness.commands.found_first import refuse_to_start
 
 
 def main() -> None:
@@ -13,11 +13,22 @@ def main() -> None:
     try:
         from harness.commands.application import main as run
     except BaseException as error:  # Python's own exit code 1 would read as a violated claim; and a module may exit
-        refuse_to_start(error)
+        _refuse_to_start(error)
     try:
         run()
     except Exception as error:  # `run` has a code for each that is the command's
-        refuse_to_start(error)
+        _refuse_to_start(error)
+
+
+def _refuse_to_start(error: BaseException) -> None:
+    """Print in a line why the harness does not start, and end with the code of an error.
+
+    What escapes a text elsewhere may be what cannot be imported.
+    """
+    text = f"error: the harness does not start: {type(error).__name__}: {error}"
+    line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text).replace("##", "#\\x23")
+    sys.stderr.write(f"{line}\n")
+    sys.exit(12)  # ExitCode.ERROR
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from harness.commands import interruption
 from harness.commands.examples import epilog
-from harness.commands.found_first import found_first
 from harness.errors import ExitCode, HarnessError
-from harness.signals_noted import noted
+from harness.signals_noted import CODES, noted
 from harness.standard_streams import print_line, print_lines, print_quoted, surviving_streams
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
-    *("import", "migrate", "schema", "init", "try"),
+    *("import", "schema", "init", "try"),
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = "make it readable, and writable where the command writes, or name another"
@@ -82,7 +81,7 @@ def main() -> None:
         try:
             run = application(sys.argv[1:])
             _collect_from_now_on()
-            sys.exit(run(standalone_mode=False) or ExitCode.HELD)
+            code = run(standalone_mode=False) or ExitCode.HELD
         except HarnessError as error:
             first, *more = error.lines()
             print_lines([f"error: {first}", *more, *_notes(error)], sys.stderr)
@@ -91,8 +90,9 @@ def main() -> None:
             sys.exit(_refused(error) or _broken(error))
         except Exception as error:  # Python's own exit code 1 would read as a violated claim
             sys.exit(_usage(error) or _broken(error))
-        except SystemExit as leaving:  # of a command; or of a file that is no part of it
+        except SystemExit as leaving:
             sys.exit(_left(leaving))
+        sys.exit(code)
 
 
 def _collect_from_now_on() -> None:
@@ -119,11 +119,10 @@ def _notes(error: Exception) -> list[str]:
 
 
 def _left(leaving: SystemExit) -> int | str | None:
-    """The exit code of a command that leaves."""
-    line = None if noted else found_first(leaving, everywhere=False)
-    if line is None:
+    """Return the code of a signal. A command returns its own, so any other exit is a module's, and no verdict."""
+    if noted or leaving.code in CODES.values():
         return leaving.code
-    print_line(f"error: {line}", file=sys.stderr)
+    print_line(f"error: something ended the command before it was done: {leaving!r}", file=sys.stderr)
     return ExitCode.ERROR
 
 
@@ -148,8 +147,6 @@ def _refused(error: OSError) -> int:
 def _broken(error: Exception) -> int:
     import traceback
 
-    if line := found_first(error, everywhere=isinstance(error, ImportError | AttributeError)):
-        print_line(f"error: {line}", file=sys.stderr)
     print_quoted("".join(traceback.format_exception(error)))
     return ExitCode.ERROR
 

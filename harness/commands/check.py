@@ -72,7 +72,7 @@ def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
         Finding(
             "note",
             one.where("schema"),
-            f"this is {version_1.SCHEMA_VERSION}; `harness migrate {one.path}` rewrites it as {SCHEMA_VERSION}",
+            f"this is {version_1.SCHEMA_VERSION}, which is read as ever; new contracts are {SCHEMA_VERSION}",
         )
         for one in contracts
         if one.version == 1

@@ -31,10 +31,6 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "pack": (("harness-reports/RUN --redact --out reports/RUN", "to publish it, without names"),),
     "attest": (("reports/RUN --key private.pem", "sign its verdicts"),),
     "import": (("upstream/ --write mine.yaml", "contracts of another language as one of ours"),),
-    "migrate": (
-        ("contracts/", "rewrite files of contract/v1 as contract/v2, comments and all"),
-        ("--check contracts/", "say what would be rewritten, and write nothing"),
-    ),
     "schema": (("> contract.schema.json", "for an editor"),),
     "init": (("train.py:make_step", "an adapter and a contract, by what a trial measured"),),
     "try": (

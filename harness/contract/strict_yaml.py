@@ -41,13 +41,11 @@ _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\uff
 
 @dataclass(frozen=True)
 class Unportable:
-    """A plain scalar, key or value, that YAML 1.1 reads otherwise; `start` and `end` are its place in the text."""
+    """A plain scalar, key or value, that YAML 1.1 reads otherwise."""
 
     position: Position
     text: str
     instead: str
-    start: int
-    end: int
 
     def remedy(self) -> str:
         """What to write; of a text that YAML 1.1 takes for a number, such as `1_000`, first the number."""
@@ -304,10 +302,8 @@ class _Reader:
         value = self._by_core_schema(event, text)
         instead = portable(text, value)
         if instead is not None:
-            start, end = event.start_mark, event.end_mark
-            self.unportable.append(
-                Unportable((start.line + 1, start.column + 1), text, instead, start.index, end.index)
-            )
+            start = event.start_mark
+            self.unportable.append(Unportable((start.line + 1, start.column + 1), text, instead))
         return value
 
     def _by_core_schema(self, event: Any, text: str) -> Any:

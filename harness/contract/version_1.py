@@ -12,7 +12,7 @@ from harness.errors import ContractError
 SCHEMA_VERSION = "contract/v1"
 RENAMED = {"judged_on": "on"}  # keys of version 2, and what version 1 calls them
 
-MIGRATE_FIRST = "`harness migrate` rewrites the file as version 2, which has it"
+WRITE_2 = "write the file as contract/v2, which has it"
 
 Path = tuple[Key, ...]
 
@@ -98,7 +98,7 @@ class _Translator:
             cases.append({"workload": name, "value": value})
         return {"otherwise": otherwise, "cases": cases}
 
-    def _refuse(self, values: dict[str, Any], path: Path, key: str, remedy: str = MIGRATE_FIRST) -> None:
+    def _refuse(self, values: dict[str, Any], path: Path, key: str, remedy: str = WRITE_2) -> None:
         """Note an error where a mapping has a key that came with version 2."""
         if key in values:
             where = self.document.error((*path, key), "", of_key=True).where

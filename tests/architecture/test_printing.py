@@ -15,7 +15,7 @@ TO_A_PARENT = {
     "harness/runners/worker.py": "the evidence of a worker's own words, kept by its supervisor",
     "harness/processes/keeper.py": "what its parent is told of the process",
 }
-ALONE = "harness/commands/found_first.py"  # the line of a harness that cannot import what escapes; it escapes its own
+ALONE = "harness/__main__.py"  # the line of a harness that cannot import what escapes; it escapes its own
 SOURCES = sorted(path for path in (ROOT / "harness").rglob("*.py"))
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 WRITERS = {"print", "pprint", "echo", "secho", "print_exc", "print_exception", "print_stack", "print_tb", "breakpoint"}

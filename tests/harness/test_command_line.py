@@ -40,7 +40,6 @@ THAT_READ_A_PATH = {
     "pack": [],
     "attest": ["--key", "key.pem"],
     "import": [],
-    "migrate": [],
 }
 # options and arguments that name a path beside the one above
 THAT_NAME_ANOTHER = {

@@ -64,30 +64,18 @@ RUN, PUB = "runs/run", "published"
         (".", ["try", "train.py:make_step", "--reports", RUN]),
         (RUN, ["try", "../../train.py:make_step", "--write-contract"]),
         (".", ["import", "upstream.yaml", "--write", f"{RUN}/imported.yaml"]),
-        (".", ["migrate", f"{RUN}/contracts"]),
     ],
     ids=lambda value: "-".join(map(str, value)).replace("/", "_") if isinstance(value, list) else None,
 )
-def test_a_run_stays_as_it_was_sealed(
-    within: str, words: Sequence[str | Path], runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stays_as_it_was_sealed(within: str, words: Sequence[str | Path], runs: Path) -> None:
     (runs / "train.py").write_text(STEP)
     (runs / "upstream.yaml").write_text(UPSTREAM)
-    if words[0] == "migrate":
-        monkeypatch.setattr("harness.commands.migrate.migration_of", rewritten)
     before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
     with contextlib.chdir(within):
         code, said = called(*words)
     assert (code, "nothing is written into a run that is there" in said) == (ExitCode.USAGE, True), said
     assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
     assert [rejudged(Path(run)).problems for run in (RUN, PUB)] == [[], []]
-
-
-def rewritten(file: Path) -> object:
-    """A migration of a file that is in the newest version: what older runs' copies would get."""
-    from harness.contract.migrate import Migration
-
-    return Migration(file, "another", ["1: changed"])
 
 
 def test_a_run_is_packed_under_its_own_name(runs: Path) -> None:
