@@ -6,8 +6,12 @@ Matplotlib asks for another place with two lines on stderr, and Triton raises Pe
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from harness.errors import HarnessError
 
 _BELOW_HOME = {"TRITON_CACHE_DIR": ".triton/cache", "MPLCONFIGDIR": ".config/matplotlib"}
 
@@ -22,9 +26,6 @@ def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     }
     if not moved or not hasattr(os, "getuid"):
         return {}
-    from harness.errors import HarnessError
-    from harness.private_folder import private_folder
-
     try:
         # nobody else's: what lies in Triton's cache is executed
         return {name: str(private_folder() / place.lstrip(".")) for name, place in moved.items()}
@@ -39,3 +40,30 @@ def _can_be_made(folder: Path) -> bool:
     while not os.path.lexists(folder):
         folder = folder.parent
     return os.access(folder, os.W_OK | os.X_OK)
+
+
+def private_folder() -> Path:
+    """The folder, made where it is not there. Raises HarnessError when it does not belong to this user alone."""
+    name = f"contract-harness-{os.getuid()}"
+    directory = Path(name)
+    try:
+        directory = Path(tempfile.gettempdir()) / name
+        directory.mkdir(mode=0o700, exist_ok=True)
+        found = directory.lstat()
+    except OSError as error:  # also where there is no folder for temporary files at all
+        raise unusable(directory, error) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        got = f"owner {found.st_uid}" if stat.S_ISDIR(found.st_mode) else "a link"
+        rule = "the lock directory must belong to this user"
+        raise HarnessError(rule, where=str(directory), got=got, remedy="remove it, or set TMPDIR")
+    return directory
+
+
+def unusable(path: Path, error: OSError) -> HarnessError:
+    """What is wrong with a lock's file or folder."""
+    return HarnessError(
+        "the lock of a GPU is a file that this user can write and lock",
+        where=str(path),
+        got=error.strerror or type(error).__name__,
+        remedy="set TMPDIR to a folder of yours on a file system with locks",
+    )

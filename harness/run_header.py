@@ -12,8 +12,8 @@ from harness.contract.load import LoadedContract
 from harness.contract.waivers import Waiver
 from harness.evidence import environment, redaction, sources
 from harness.evidence.commit_records import TwoCommits
+from harness.evidence.git import trainers
 from harness.evidence.redaction import Redaction
-from harness.evidence.trainers import trainers
 from harness.run_directory.attempts import attempts_before
 from harness.run_directory.bundle import Digests, Header, Narrowed, WaiverRecord, contract_digests, shared_digests
 from harness.run_directory.drill_record import drilled_claims, records_below

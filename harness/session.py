@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.commits.checkout import Checkout
-from harness.contract.load import LoadedContract, load_contracts
-from harness.contract.tags import selected
+from harness.contract.load import LoadedContract, load_contracts, selected
 from harness.contract.waivers import Waiver, find_waivers
 from harness.early_verdicts import Judged, units_as_they_end
 from harness.errors import UsageError
@@ -28,9 +27,8 @@ from harness.judging import judge_runs as judge_runs  # noqa: PLC0414
 from harness.judging import judgement_json as judgement_json  # noqa: PLC0414
 from harness.report.view import ReportView
 from harness.run_directory.interrupted_run import Described, made_directory
-from harness.run_directory.run_place import require_place
 from harness.run_directory.verdict_file import write_verdicts
-from harness.run_directory.writer import KEPT
+from harness.run_directory.writer import KEPT, require_place
 from harness.run_header import VerifyOptions as VerifyOptions  # noqa: PLC0414
 from harness.run_header import beside_the_header
 from harness.run_header import directory_name as directory_name  # noqa: PLC0414

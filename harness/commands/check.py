@@ -13,9 +13,8 @@ import typer
 from harness.commands.arguments import Json, Paths, Tags, Waivers
 from harness.contract import version_1
 from harness.contract.folders import folders_read
-from harness.contract.load import LoadedContract, load_contracts, unused_files
+from harness.contract.load import LoadedContract, load_contracts, selected, unused_files
 from harness.contract.schema import SCHEMA_VERSION
-from harness.contract.tags import selected
 from harness.contract.waivers import Waiver, expired_on, find_waivers, unmatched
 from harness.errors import ContractError, ContractErrors, ExitCode
 from harness.existing_paths import require_existing

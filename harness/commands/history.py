@@ -11,9 +11,8 @@ import typer
 from harness.errors import HarnessError, UsageError
 from harness.evidence import layout
 from harness.existing_paths import require_existing
-from harness.named_file import write_named
 from harness.numbers import counted
-from harness.output_paths import refuse_within_run, way
+from harness.output_paths import refuse_within_run, way, write_named
 from harness.rejudge import judged
 from harness.report.history import render_history
 from harness.report.history_runs import HistoryRun

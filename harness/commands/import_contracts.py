@@ -16,9 +16,8 @@ from harness.contract.upstream.items import Item, LeftOut, reasons
 from harness.contract.upstream.sections import NOT_NAMED
 from harness.contract.upstream.written import contract_text
 from harness.errors import ContractError, ExitCode, UsageError
-from harness.named_file import write_named
 from harness.numbers import counted, dump_json
-from harness.output_paths import refuse_within_run
+from harness.output_paths import refuse_within_run, write_named
 from harness.standard_streams import print_json, print_line, print_lines
 
 UpstreamPaths = Annotated[list[Path], typer.Argument(help="Upstream contract files, or folders of them.")]

@@ -16,8 +16,7 @@ from harness.errors import ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.files import write_text
 from harness.github_actions import append_step_summary
-from harness.named_file import write_named
-from harness.output_paths import refuse_within_run
+from harness.output_paths import refuse_within_run, write_named
 from harness.rejudge import judged, refuse_others, rejudged, replaced, rewritten
 from harness.report.badge import render_badge
 from harness.run_directory.bundle import read_bundle

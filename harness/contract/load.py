@@ -17,9 +17,9 @@ from harness.contract.folders import RULE, files_of_folder, real, shared_files
 from harness.contract.references import problems
 from harness.contract.schema import SCHEMA_VERSION, Contract
 from harness.contract.shared import Locate, SharedFile, SharedFiles
-from harness.contract.strict_yaml import MOST_ERRORS
+from harness.contract.strict_yaml import MOST_ERRORS, nearest
 from harness.contract.validation_errors import explain
-from harness.errors import ContractError, ContractErrors
+from harness.errors import ContractError, ContractErrors, UsageError
 from harness.existing_paths import require_existing
 
 NO_CONTRACT = "a file that is no contract lies in another folder, or in a hidden one"
@@ -213,3 +213,25 @@ def _unportable(document: strict_yaml.Document) -> list[ContractError]:
     numbers = range(len(claims) if isinstance(claims, list) else 0)
     renamed = [document.keys[path] for number in numbers if (path := ("claims", number, "on")) in document.keys]
     return document.unportable_errors(dict.fromkeys(renamed, "judged_on"))
+
+
+def selected(contracts: Sequence[LoadedContract], tags: Sequence[str], claims: Sequence[str] = ()) -> tuple[str, ...]:
+    """The ids of the claims that have one of the tags, among `claims` where there are any; without tags, `claims`.
+
+    Raises UsageError for a tag that no claim has, and where no claim is left.
+    """
+    if not tags:
+        return tuple(claims)
+    tagged = [(one.id, loaded.contract.tags_of(one)) for loaded in contracts for one in loaded.contract.claims]
+    known = dict.fromkeys(tag for _, own in tagged for tag in own)
+    for tag in tags:
+        if tag not in known:
+            remedy = nearest(tag, known) or "no claim has any: write `tags` into a claim or a contract"
+            raise UsageError("no claim here has this tag", got=f"`{tag}`", remedy=remedy)
+    found = dict.fromkeys(
+        name for name, own in tagged if not set(tags).isdisjoint(own) and (not claims or name in claims)
+    )
+    if not found:
+        got = f"--tag {', '.join(tags)} and --claim {', '.join(claims)}"
+        raise UsageError("no claim is selected", got=got, remedy="leave out one of them")
+    return tuple(found)

@@ -9,24 +9,24 @@ from functools import partial
 from pathlib import Path
 
 from harness import session
-from harness.contract.load import LoadedContract, load_contracts
-from harness.contract.tags import selected
-from harness.drill import interrupted
+from harness.contract.load import LoadedContract, load_contracts, selected
 from harness.drill.execution import runs_of
 from harness.drill.matrix import headline_of
-from harness.drill.plan import Case, DrillPlan, plan_drill
+from harness.drill.plan import Case, DrillPlan, NotRun, plan_drill
 from harness.drill.rows import controls_of, decidable, row_of, sources_of
 from harness.early_verdicts import AsTheyEnd
 from harness.errors import ExitCode
 from harness.evidence import environment, layout
 from harness.evidence.environment import Machine
 from harness.evidence.files import write_text
+from harness.evidence.read_run import has_ended
 from harness.execution import work_of
 from harness.judge.verdict import Status
 from harness.numbers import counted
 from harness.run_directory.bundle import Bundle, Header
 from harness.run_directory.drill_record import (
     FILE,
+    INTERRUPTED,
     Control,
     DrillMachine,
     DrillRecord,
@@ -35,10 +35,11 @@ from harness.run_directory.drill_record import (
     record_text,
 )
 from harness.run_directory.interrupted_run import Described, made_directory
-from harness.run_directory.run_place import require_place
-from harness.run_directory.writer import KEPT, BundleWriter
+from harness.run_directory.writer import KEPT, BundleWriter, require_place
 from harness.runners.plan import Plan
 from harness.system.described import describe, describe_all
+
+MESSAGE = "the drill was ended before all runs of this row had"
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,7 @@ def drill(
             _write(writer, contracts, record)
             return DrillResult(record, writer.finish())
         except BaseException as error:
-            ended = isinstance(error, KeyboardInterrupt | SystemExit) and interrupted.ended_part(
-                planned, writer.bundle()
-            )
+            ended = isinstance(error, KeyboardInterrupt | SystemExit) and ended_part(planned, writer.bundle())
             if ended and ended.cases:
                 error.add_note(_keep_rows(ended, contracts, writer, machine, started))
             else:
@@ -173,7 +172,7 @@ def _rows_as_they_end(
         if row.seen.status != Status.NOT_RUN:  # what that is depends on the control: told at the end
             tell(row)
 
-    waiting = [(interrupted.rests_on(case, planned), partial(drilled, case)) for case in planned.cases]
+    waiting = [(rests_on(case, planned), partial(drilled, case)) for case in planned.cases]
     return AsTheyEnd(waiting, runs_of(planned))
 
 
@@ -207,3 +206,32 @@ def _write(
     write_text(writer.path / FILE, record_text(record))
     view = session.judge_bundles([writer.bundle()], contracts).view
     session.write_judgement(writer.path, session.Judgement(replace(view, drill=record, incomplete=incomplete)))
+
+
+def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
+    """The plan's cases and controls of which every run ended, whatever it ended with; the other cases as not run."""
+    ended = {run.id for run in runs_of(planned) if has_ended(bundle.root / layout.EVIDENCE / run.id)}
+    controls = [unit for unit in planned.controls.units if ended.issuperset(unit.runs)]
+    judged = {(unit.contract, unit.claim, unit.workload) for unit in controls}
+    cases = [
+        case
+        for case in planned.cases
+        if (case.unit.contract, case.unit.claim, case.unit.workload) in judged and rests_on(case, planned) <= ended
+    ]
+    left = [case for case in planned.cases if case not in cases]
+    not_run = [NotRun(case.unit.contract, case.unit.claim, case.fault, INTERRUPTED, MESSAGE) for case in left]
+    read = {run for case in cases for run in case.unit.runs}
+    return replace(
+        planned,
+        controls=Plan(controls, [run for run in planned.controls.runs if run.id in ended]),
+        cases=cases,
+        faulted={name: faulted for name, faulted in planned.faulted.items() if name in read},
+        not_run=[*planned.not_run, *not_run],
+    )
+
+
+def rests_on(case: Case, planned: DrillPlan) -> set[str]:
+    """The runs whose evidence the case is judged from."""
+    faulted = [planned.faulted[run] for run in case.unit.runs]
+    own = {item.executed.id for item in faulted if item.executed is not None}
+    return own | {item.donor for item in faulted if item.donor is not None}

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
+
+from harness.evidence.environment_records import CHANGES, GitFacts
+from harness.evidence.modules import module_spec
 
 _TIMEOUT_S = 10.0
 # of the repository in which git itself was called, in a hook say
@@ -28,3 +32,24 @@ def git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
+
+
+def trainers(systems: Iterable[str]) -> dict[str, GitFacts]:
+    """The commit of each system, named as `module:attribute`, with `+changes` when its repository's files differ.
+
+    Without a commit: the module is not found, or no repository has its file, as of an installed package. Nothing of
+    the system is imported.
+    """
+    return {system: GitFacts(commit=_commit(system.partition(":")[0])) for system in systems}
+
+
+def _commit(module: str) -> str | None:
+    spec = module_spec(module)
+    if spec is None or not spec.has_location or spec.origin is None:
+        return None
+    file = Path(spec.origin).resolve()
+    if git(file.parent, "ls-files", "--error-unmatch", "--", file.name) is None:
+        return None
+    commit = git(file.parent, "rev-parse", "HEAD")
+    changes = commit and git(file.parent, "status", "--porcelain", "--untracked-files=no", "--", ":/")
+    return f"{commit}{CHANGES}" if changes else commit

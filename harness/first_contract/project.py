@@ -14,8 +14,7 @@ from harness.contract.load import loaded_from
 from harness.errors import ContractError, HarnessError, UsageError
 from harness.evidence import environment
 from harness.first_contract.draft import Arms, Draft
-from harness.named_file import write_together
-from harness.output_paths import refuse_within_run
+from harness.output_paths import refuse_within_run, write_together
 
 COMPILERS = ("g++", "clang++", "c++")
 

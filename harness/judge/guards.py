@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from harness.contract.kinds.training import Bounded, Floor, Guarded, Guarding, Guards, TrainingEffect, TrajectoryMatch
-from harness.evidence.digest_column import distinct
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.evidence.series_file import distinct
 from harness.judge import reasons
 from harness.judge.context import end_of, executed
 from harness.judge.end_state import start_differences

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from itertools import product
 
 from harness.contract.kinds.accuracy import StepAccuracy
-from harness.evidence.digest_column import distinct
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import StepErrors
+from harness.evidence.series_file import distinct
 from harness.judge import reasons
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, replicas

@@ -14,7 +14,7 @@ from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.judge import reasons, statistics
 from harness.judge.block_order import require_one_after_another
-from harness.judge.clocks import require_no_clock_advantage
+from harness.judge.clocks import require_no_clock_advantage, require_sound_clock
 from harness.judge.comparison import Comparison
 from harness.judge.context import Context, executed
 from harness.judge.equal_training import named_trajectory, require_equal_training
@@ -24,7 +24,6 @@ from harness.judge.own_noise import require_timed_within_noise
 from harness.judge.pace import Counted, counted
 from harness.judge.random_numbers import drew_otherwise
 from harness.judge.sheet import Settled, Sheet, number, settle
-from harness.judge.sound_clock import require_sound_clock
 from harness.judge.speed_figures import (
     measured,
     median_seconds,

@@ -123,7 +123,7 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
 
 
 def _require_device_time(process: Process, arm: str) -> None:
-    """A graph that ran took time on the device: without it no clock contradicts the process's own (`sound_clock`)."""
+    """A graph that ran took time on the device: without it no clock contradicts the process's own (`clocks`)."""
     seconds = process.timing.observed_device_seconds.get(arm, 0.0)
     if not math.isfinite(seconds):
         settle(reasons.TELEMETRY_MISSING, f"{process.name} saw the device work for {seconds} s in a step of {arm}")

@@ -17,15 +17,33 @@ from harness.judge import reasons
 from harness.judge.clips import require_equal_clips
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, end_of, executed, replicas
-from harness.judge.end_state import distance, note_distance, note_watched, require_distance, require_equal_counts
+from harness.judge.end_state import (
+    differing,
+    distance,
+    note_distance,
+    note_watched,
+    require_distance,
+    require_equal_counts,
+)
 from harness.judge.near_ends import require_near_ends
 from harness.judge.own_noise import require_decided, require_within_noise
-from harness.judge.series import LOSS, Bounds, called, difference, note_difference, require_equal, rounding_of, values
+from harness.judge.series import (
+    EXACT,
+    LOSS,
+    Bounds,
+    called,
+    difference,
+    losses,
+    note_difference,
+    require_equal,
+    rounding_of,
+    values,
+)
 from harness.judge.sheet import Sheet, number, settle, some
-from harness.judge.switched_on import note_same_step
 from harness.judge.verdict import Judgement
 
 NO_BOUNDS = Bounds(None)
+SAME = "the same operators on the same types, shapes and strides, and equal bits in every loss and all state"
 
 
 def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
@@ -186,3 +204,31 @@ def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metr
         sheet.figure(f"final_{metric}_{name}", float(series[-1]) if len(series) else None, metric)
     equal = end_of(candidate).trainable_digest == end_of(baseline).trainable_digest
     sheet.figure("final_parameters_equal", equal)
+
+
+def note_same_step(
+    part: TrajectoryMatch, context: Context, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet
+) -> str:
+    """Return what a sentence says of a candidate that is the baseline's step once more; "" of any other one.
+
+    Leaves the claim open where the claim demands another step, and none was seen.
+    """
+    ours, theirs = end_of(candidate).step_form, end_of(baseline).step_form
+    equal = _equal_bits(candidate, baseline)
+    if part.switched_on and equal and (None in (ours, theirs) or ours == theirs):
+        sheet.leave_open(
+            reasons.OPTIMIZATION_OFF,
+            f"the optimization is not on, as far as was seen: {part.candidate} and {part.baseline} run {SAME}. Where "
+            "it changes neither, a claim of speed or memory shows what it gains, and `switched_on` can go",
+        )
+    arms = context.contract.arms
+    differs = arms[part.candidate].settings() != arms[part.baseline].settings()
+    return f"; nothing tells them apart: {SAME}" if differs and equal and ours is not None and ours == theirs else ""
+
+
+def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
+    ours, theirs = end_of(candidate), end_of(baseline)
+    apart = difference(losses(candidate), losses(baseline), "every", EXACT)
+    if apart.first_differing is not None or ours.trainable_digest != theirs.trainable_digest:
+        return False
+    return ours.state is None or theirs.state is None or not differing(ours.state, theirs.state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -14,11 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
-from harness.processes.leftovers import TOKEN, kill_marked, new_token
-from harness.processes.user_name import lent_name
-
 KEEPER = Path(__file__).with_name("keeper.py")
 Stream = IO[bytes] | int | None
+TOKEN = "CONTRACT_HARNESS_RUN"  # noqa: S105 - the name of a variable
+_PROCESSES = Path("/proc")
 
 
 class KeptProcess:
@@ -153,3 +153,40 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
     """A pipe that no other process inherits; its ends are closed with the objects."""
     reads, writes = os.pipe()
     return open(reads, "rb", buffering=0), open(writes, "wb", buffering=0)  # noqa: PTH123
+
+
+def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
+    """`USER` where neither a variable nor the machine's list of users has a name: `getpass.getuser` reads it."""
+    if any(environment.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) or not hasattr(os, "getuid"):
+        return {}
+    import pwd
+
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return {"USER": f"user-{os.getuid()}"}
+    return {}
+
+
+# Every process that it started has inherited a token in its environment, unless it was cleared.
+
+
+def new_token() -> str:
+    """A value that no other kept process carries."""
+    return secrets.token_hex(16)
+
+
+def kill_marked(token: str) -> list[int]:
+    """SIGKILL every process of this user that carries the token; their ids. Linux only, else none are found."""
+    mark = f"{TOKEN}={token}".encode()
+    killed: list[int] = []
+    for entry in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed.append(int(entry.name))
+        except OSError:
+            continue  # it has ended meanwhile, or belongs to another user
+    return killed

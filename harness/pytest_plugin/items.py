@@ -10,8 +10,7 @@ import pytest
 
 from harness import session
 from harness.contract.folders import SUFFIXES, files_of_folder, real
-from harness.contract.load import LoadedContract, id_again, load_contracts
-from harness.contract.tags import selected
+from harness.contract.load import LoadedContract, id_again, load_contracts, selected
 from harness.errors import ExitCode, HarnessError
 from harness.escaping import escaped, escaped_command, escaped_lines
 from harness.evidence.plan_records import Unit

@@ -17,8 +17,7 @@ from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict
-from harness.run_directory.run_place import require_place
-from harness.run_directory.writer import BundleWriter
+from harness.run_directory.writer import BundleWriter, require_place
 from harness.runners import supervisor
 from harness.runners.plan import Plan
 

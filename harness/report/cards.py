@@ -11,11 +11,13 @@ from harness.judge.reasons import reason_of
 from harness.judge.verdict import WORST_FIRST, Status, Verdict
 from harness.kinds import kind_of
 from harness.report.advice import Advice, advice
+from harness.report.glossary import terms_in
 from harness.report.text import clean, line, rows, sentence, words
 from harness.report.view import ReportView
 
-if TYPE_CHECKING:  # it brings the plots, which a terminal does not draw
+if TYPE_CHECKING:
     from harness.report.blocks import Section, Unit
+
 
 WORDS = {
     Status.PASS: "held",
@@ -215,3 +217,24 @@ def waiver_line(view: ReportView, verdict: Verdict) -> str | None:
     if waiver.expired:
         return f"The waiver by {owner} ended with {expires}: {reason}"
     return f"Waived by {owner} until {expires}: {reason}"
+
+
+@dataclass(frozen=True)
+class CardTerms:
+    """The terms of a card; `elsewhere` is the anchor of the card that explains them, empty for this one."""
+
+    terms: dict[str, str]
+    elsewhere: str = ""
+
+
+def card_terms(cards: Iterable[Card]) -> dict[str, CardTerms]:
+    """By the anchor of a card's first unit; cards without a term have none."""
+    first: dict[tuple[str, ...], str] = {}
+    found = {}
+    for card in cards:
+        names = [name for name, _ in (*card.figures, *card.denominators)]
+        if terms := terms_in(names):
+            anchor = card.units[0].anchor
+            explained = first.setdefault(tuple(terms), anchor)
+            found[anchor] = CardTerms(terms) if explained == anchor else CardTerms({}, explained)
+    return found

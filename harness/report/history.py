@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from harness.judge.verdict import Status
 from harness.numbers import counted
 from harness.report.blocks import Section
-from harness.report.gates import gates
 from harness.report.history_figures import changes, figures, history
 from harness.report.history_runs import HistoryRun, machine
 from harness.report.page import render_page
@@ -97,3 +96,48 @@ def _drill(run: HistoryRun) -> Row:
     survived, controls = len(record.survivors), len(record.controls)
     killed, held = len(record.rows) - survived, controls - len(record.failed_controls)
     return _row([run], [f"{killed} of {record.planned}", survived, len(record.not_run), f"{held} of {controls}"])
+
+
+def gates(runs: Sequence[HistoryRun]) -> list[list[HistoryRun]]:
+    """The runs in their order, those of one gate together where its first part stands.
+
+    Parts have the beginning of their name in common, are of the same sources, commits, trainers and contracts, and
+    share no unit: the second run of a unit is another gate's.
+    """
+    found: dict[object, list[list[HistoryRun]]] = {}
+    ordered: list[list[HistoryRun]] = []
+    for run in runs:
+        known = found.setdefault(_sources(run), [])
+        gate = next((parts for parts in known if _fits(run, parts)), None)
+        if gate is None:
+            gate = []
+            known.append(gate)
+            ordered.append(gate)
+        gate.append(run)
+    return ordered
+
+
+def _sources(run: HistoryRun) -> tuple[object, ...]:
+    if run.view is None:
+        return (run.name,)
+    header = run.view.header
+    commits = header.commits.model_dump_json() if header.commits is not None else ""
+    return run.gate, header.digests.source, header.environment.git.commit, commits, tuple(trainers(run.view))
+
+
+def _fits(run: HistoryRun, parts: Sequence[HistoryRun]) -> bool:
+    """Whether no part has a unit of the run's, or another text of a contract of the run's."""
+    return all(_units(run).isdisjoint(_units(part)) and _alike(_contracts(run), _contracts(part)) for part in parts)
+
+
+def _units(run: HistoryRun) -> set[tuple[str, str, str]]:
+    verdicts = run.view.verdicts if run.view is not None else []
+    return {(verdict.contract, verdict.claim, verdict.workload) for verdict in verdicts}
+
+
+def _contracts(run: HistoryRun) -> dict[str, str]:
+    return run.view.header.digests.contracts if run.view is not None else {}
+
+
+def _alike(ours: dict[str, str], theirs: dict[str, str]) -> bool:
+    return all(theirs[name] == digest for name, digest in ours.items() if name in theirs)

@@ -10,7 +10,7 @@ from harness.report import cards as unit_cards
 from harness.report import first_screen
 from harness.report.blocks import Section, Table
 from harness.report.budget import BYTES, BYTES_OF_PARTS, page_within
-from harness.report.card_terms import card_terms
+from harness.report.cards import card_terms
 from harness.report.claim_rows import claim_rows
 from harness.report.figures import placed
 from harness.report.glossary import terms_in

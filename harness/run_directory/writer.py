@@ -190,3 +190,11 @@ def _record_death(folder: Path, name: str, what: str) -> None:
     if not os.path.lexists(folder / layout.DEATH):
         death = Death(cause="garbage", detail=f"it left {shown(name)}: {what}", phase=None, stack="")
         write_text(folder / layout.DEATH, dump_json(death.model_dump(), indent=2) + "\n")
+
+
+def require_place(final: Path) -> None:
+    """Make the folder that the run directory `final` comes into.
+
+    Raises UsageError where that cannot be or lies in another run, and where the name cannot be given there.
+    """
+    temporary_folder(final, UNFINISHED_NAME).rmdir()

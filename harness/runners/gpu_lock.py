@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.private_folder import private_folder, unusable
+from harness.caches import private_folder, unusable
 
 ALONE = None  # the share of a command that has the GPU to itself
 POLL_S = 0.1

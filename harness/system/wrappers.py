@@ -14,8 +14,19 @@ from harness.errors import UsageError
 from harness.system import between_faults, rank_faults
 from harness.system.end_faults import DrawnNumbers, DroppedLastUpdate, HalfMoved, NanEndState, WipedMoments
 from harness.system.faulty_run import FAULTY_STEP, FaultyRun
-from harness.system.late_faults import LATE, SLOWING, LateDroppedUpdate, LateNan, LateStaleBatch, SlowingSteps
-from harness.system.memory_faults import HiddenMemory, LeakingSteps, MemorySpike, ResetPeak, RetainedTensors
+from harness.system.memory_faults import (
+    LATE,
+    SLOWING,
+    HiddenMemory,
+    LateDroppedUpdate,
+    LateNan,
+    LateStaleBatch,
+    LeakingSteps,
+    MemorySpike,
+    ResetPeak,
+    RetainedTensors,
+    SlowingSteps,
+)
 from harness.system.metric_faults import (
     SHIFT,
     ConstantMetric,
@@ -38,6 +49,62 @@ CANDIDATE_SLOWDOWN = 2
 CANDIDATE_SLEEP_S = 0.05
 BUSY_OPERATIONS = 200
 RARELY = 10  # a fault in every tenth step, which two watched steps pass by
+_SUMMARIES = {
+    "nan_tail": f"every loss from step {FAULTY_STEP} on is NaN, in both arms",
+    "constant_loss": "every step reports the first loss",
+    "flat_loss": "every step reports the first loss, but for a millionth of what its own lies off",
+    "unsteady_loss": "each loss is up to twice as large, by numbers that no seed reaches",
+    "nan_metric": f"every metric from step {FAULTY_STEP} on is NaN, in both arms",
+    "constant_metric": "every step reports the metrics of the first one, in both arms",
+    "doubled_metric": f"every metric from step {FAULTY_STEP} on is twice what it is",
+    "halved_metric": f"every metric from step {FAULTY_STEP} on is half of what it is",
+    "shifted_metric": f"every metric from step {FAULTY_STEP} on is {SHIFT:g} more than it is",
+    "nan_end_state": "once the last step has returned, every parameter is NaN",
+    "dropped_last_update": "the last step's update is taken back",
+    "half_moved": "once the last step has returned, every parameter is put back half of its way",
+    "wiped_moments": "once the last step has returned, the optimizer's moments are zero",
+    "drawn_numbers": "once the last step has returned, a random number is drawn",
+    "dropped_step": f"step {FAULTY_STEP} is not executed",
+    "doubled_step": f"step {FAULTY_STEP} is executed twice",
+    "stale_batch": "each step trains on the batch before its own",
+    "extra_sync": "each step reads its loss on the host",
+    "rare_sync": f"one step in {RARELY} reads its loss on the host",
+    "busy_step": f"step {FAULTY_STEP} issues {BUSY_OPERATIONS} operations beside its graph",
+    DECOY_GRAPH: "the arm trains uncaptured, and launches a small graph beside each step as its capture",
+    "slow_candidate": f"each step takes {CANDIDATE_SLOWDOWN} times its time, at least {CANDIDATE_SLEEP_S} s more",
+    "slow_baseline": f"each step of the baseline takes {SLOWDOWN} times as long as it would, asleep for the rest",
+    "one_batch": "every step of both arms trains on batch 0",
+    "idle_clip": "norms before clipping are 0 in both arms, so the clip never scales anything",
+    "noisy_control": "each step of the control reads its loss on the host once more",
+    "fewer_tokens": "half of each sequence is processed",
+    SWAPPED_ARMS: "candidate and baseline have changed places",
+    "memory_spike": f"after step {FAULTY_STEP} both arms allocate nearly all of the device for a moment",
+    "retained_tensors": f"from step {FAULTY_STEP} on each step keeps a tensor; in the end they hold half of the device",
+    "hidden_memory": f"step {FAULTY_STEP} takes half of the device from the driver, behind torch's allocator",
+    "reset_peak": "both arms do as in `memory_spike`, and then set torch's peak statistics back",
+    "leaking_steps": "each step keeps a tensor of 1 KiB",
+    "late_stale_batch": f"the step at {LATE:.0%} of the run trains on the batch before its own",
+    "late_dropped_update": f"the update of the step at {LATE:.0%} of the run is taken back",
+    "late_nan": f"the loss of the step at {LATE:.0%} of the run is NaN",
+    "slowing_steps": f"steps take longer and longer, the last {1 + SLOWING:g} times its time",
+    **between_faults.SUMMARIES,
+    **rank_faults.SUMMARIES,
+}
+_EXCEEDS_RELATIVE = Expectation("FAIL", "exceeds_tolerance", {"exceeded_bound": "max_relative_difference"})
+_ON_CUDA = (
+    DECOY_GRAPH,
+    "busy_step",
+    "memory_spike",
+    "reset_peak",
+    "retained_tensors",
+    "hidden_memory",
+    "leaking_steps",
+)
+_PLANTED_IN_BOTH = (
+    *("nan_tail", "constant_loss", "flat_loss", "nan_metric", "constant_metric", "one_batch", "idle_clip"),
+    *(SWAPPED_ARMS, "memory_spike", "reset_peak"),
+)
+_PLANTED_IN_BASELINE = ("slow_baseline", "noisy_control")
 
 
 class NanTail(FaultyRun):
@@ -256,54 +323,12 @@ _WRAPPERS: dict[str, type[FaultyRun]] = {
     **between_faults.WRAPPERS,
     **rank_faults.WRAPPERS,
 }
-_SUMMARIES = {
-    "nan_tail": f"every loss from step {FAULTY_STEP} on is NaN, in both arms",
-    "constant_loss": "every step reports the first loss",
-    "flat_loss": "every step reports the first loss, but for a millionth of what its own lies off",
-    "unsteady_loss": "each loss is up to twice as large, by numbers that no seed reaches",
-    "nan_metric": f"every metric from step {FAULTY_STEP} on is NaN, in both arms",
-    "constant_metric": "every step reports the metrics of the first one, in both arms",
-    "doubled_metric": f"every metric from step {FAULTY_STEP} on is twice what it is",
-    "halved_metric": f"every metric from step {FAULTY_STEP} on is half of what it is",
-    "shifted_metric": f"every metric from step {FAULTY_STEP} on is {SHIFT:g} more than it is",
-    "nan_end_state": "once the last step has returned, every parameter is NaN",
-    "dropped_last_update": "the last step's update is taken back",
-    "half_moved": "once the last step has returned, every parameter is put back half of its way",
-    "wiped_moments": "once the last step has returned, the optimizer's moments are zero",
-    "drawn_numbers": "once the last step has returned, a random number is drawn",
-    "dropped_step": f"step {FAULTY_STEP} is not executed",
-    "doubled_step": f"step {FAULTY_STEP} is executed twice",
-    "stale_batch": "each step trains on the batch before its own",
-    "extra_sync": "each step reads its loss on the host",
-    "rare_sync": f"one step in {RARELY} reads its loss on the host",
-    "busy_step": f"step {FAULTY_STEP} issues {BUSY_OPERATIONS} operations beside its graph",
-    DECOY_GRAPH: "the arm trains uncaptured, and launches a small graph beside each step as its capture",
-    "slow_candidate": f"each step takes {CANDIDATE_SLOWDOWN} times its time, at least {CANDIDATE_SLEEP_S} s more",
-    "slow_baseline": f"each step of the baseline takes {SLOWDOWN} times as long as it would, asleep for the rest",
-    "one_batch": "every step of both arms trains on batch 0",
-    "idle_clip": "norms before clipping are 0 in both arms, so the clip never scales anything",
-    "noisy_control": "each step of the control reads its loss on the host once more",
-    "fewer_tokens": "half of each sequence is processed",
-    SWAPPED_ARMS: "candidate and baseline have changed places",
-    "memory_spike": f"after step {FAULTY_STEP} both arms allocate nearly all of the device for a moment",
-    "retained_tensors": f"from step {FAULTY_STEP} on each step keeps a tensor; in the end they hold half of the device",
-    "hidden_memory": f"step {FAULTY_STEP} takes half of the device from the driver, behind torch's allocator",
-    "reset_peak": "both arms do as in `memory_spike`, and then set torch's peak statistics back",
-    "leaking_steps": "each step keeps a tensor of 1 KiB",
-    "late_stale_batch": f"the step at {LATE:.0%} of the run trains on the batch before its own",
-    "late_dropped_update": f"the update of the step at {LATE:.0%} of the run is taken back",
-    "late_nan": f"the loss of the step at {LATE:.0%} of the run is NaN",
-    "slowing_steps": f"steps take longer and longer, the last {1 + SLOWING:g} times its time",
-    **between_faults.SUMMARIES,
-    **rank_faults.SUMMARIES,
-}
 
 
 def _fails(reason: str, **figures: float) -> Expectation:
     return Expectation("FAIL", reason, figures)
 
 
-_EXCEEDS_RELATIVE = Expectation("FAIL", "exceeds_tolerance", {"exceeded_bound": "max_relative_difference"})
 _BREAKS: dict[str, dict[str, Expectation]] = {
     "nan_tail": {
         "trajectory_match": _fails("non_finite", first_non_finite_step=FAULTY_STEP),
@@ -415,20 +440,6 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
     **between_faults.BREAKS,
     **rank_faults.BREAKS,
 }
-_ON_CUDA = (
-    DECOY_GRAPH,
-    "busy_step",
-    "memory_spike",
-    "reset_peak",
-    "retained_tensors",
-    "hidden_memory",
-    "leaking_steps",
-)
-_PLANTED_IN_BOTH = (
-    *("nan_tail", "constant_loss", "flat_loss", "nan_metric", "constant_metric", "one_batch", "idle_clip"),
-    *(SWAPPED_ARMS, "memory_spike", "reset_peak"),
-)
-_PLANTED_IN_BASELINE = ("slow_baseline", "noisy_control")
 
 
 def _planted_in(name: str) -> Literal["candidate", "baseline", "both"]:

@@ -18,7 +18,6 @@ def loaded() -> None:
     import harness.commands.application
     import harness.commands.verify
     import harness.forecast.estimates
-    import harness.forecast.recorded
     import harness.judge.registry
     import harness.pytest_plugin.verifier
     import harness.report.html

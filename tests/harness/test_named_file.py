@@ -12,7 +12,7 @@ import pytest
 
 from harness.commands.history import write_history
 from harness.errors import ExitCode, UsageError
-from harness.named_file import write_named, write_together
+from harness.output_paths import write_named, write_together
 
 REPORTS = Path(__file__).parents[2] / "reports" / "examples"
 RUN = REPORTS / "2026-11-22-h200-plain_loop"

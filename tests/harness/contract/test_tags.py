@@ -13,8 +13,7 @@ from harness import session
 from harness.commands import application
 from harness.commands.check import print_findings
 from harness.commands.explain import explanation_of
-from harness.contract.load import load_contract, load_contracts
-from harness.contract.tags import selected
+from harness.contract.load import load_contract, load_contracts, selected
 from harness.drill.drill import DrillOptions, drill
 from harness.errors import UsageError
 from harness.run_directory.bundle import read_bundle

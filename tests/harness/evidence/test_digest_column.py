@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.evidence.digest_column import DigestColumn, distinct
 from harness.evidence.files import Damaged
-from harness.evidence.series_file import read_series
+from harness.evidence.series_file import DigestColumn, distinct, read_series
 
 TEXTS = ["b0", "b1", "", "b1"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.contract.load import load_contract
 from harness.evidence import environment
-from harness.evidence.trainers import trainers
+from harness.evidence.git import trainers
 from harness.run_header import VerifyOptions, header_of
 from harness.runners.plan import Plan
 

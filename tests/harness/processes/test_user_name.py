@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from harness.processes.kept import KeptProcess
-from harness.processes.user_name import lent_name
+from harness.processes.kept import KeptProcess, lent_name
 
 
 def _nameless(monkeypatch: pytest.MonkeyPatch) -> None:

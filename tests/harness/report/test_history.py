@@ -12,8 +12,7 @@ from report_views import CONTRACT, contract, full_view, verdict, view_with, whol
 from harness.contract.schema import Contract
 from harness.judge.verdict import Figure, Status
 from harness.report import history_figures
-from harness.report.gates import gates
-from harness.report.history import render_history
+from harness.report.history import gates, render_history
 from harness.report.history_figures import history
 from harness.report.history_runs import HistoryRun, machine
 from harness.report.view import ReportView

@@ -11,7 +11,7 @@ from judge_cases_throughput import timed
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
-from harness.report.plots_throughput import timing
+from harness.report.sections.throughput import timing
 from harness.report.time_axis import GAP, ProcessTiming, side_by_side
 
 

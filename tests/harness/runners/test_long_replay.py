@@ -91,7 +91,7 @@ def test_steps_that_become_slower_are_killed_and_others_hold(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("harness.runners.long_replay.monotonic", clock.perf_counter)
-    monkeypatch.setattr("harness.system.late_faults.time", clock)
+    monkeypatch.setattr("harness.system.memory_faults.time", clock)
     verdict = judged(SYSTEM, tmp_path, CLAIM | {"slowdown_at_most": 0.2}, fault=fault, steps=STEPS)
     assert verdict.reason == reason, verdict.message
 
