@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
 from harness.contract.schema import Contract
-from harness.costs.of_directories import costs_of
+from harness.costs.account import costs_of
 from harness.errors import ExitCode
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.plan_records import Run, Unit

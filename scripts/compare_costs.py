@@ -13,9 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.costs.account import Costs
+from harness.costs.account import Costs, costs_of
 from harness.costs.kinds import Kind
-from harness.costs.of_directories import costs_of
 from harness.rejudge import copies
 from harness.run_directory.bundle import Bundle, read_bundle
 

@@ -15,8 +15,7 @@ import reference_of_kinds
 import typer.main
 
 from harness import errors
-from harness.commands.application import COMMANDS, application
-from harness.commands.examples import EXAMPLES
+from harness.commands.application import COMMANDS, EXAMPLES, application
 from harness.errors import ExitCode
 from harness.judge.reasons import REASONS
 from harness.judge.verdict import Status

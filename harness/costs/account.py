@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from pydantic import Field
 
-from harness.costs.kinds import Kind
+from harness.contract.schema import Contract
+from harness.costs.kinds import Kind, control_arms
 from harness.costs.spans import Span, on_gpu, spans
+from harness.evidence import layout
 from harness.evidence.base import Record
-from harness.evidence.worker_times import WorkerTimes
+from harness.evidence.worker_times import WorkerTimes, read_times
 from harness.numbers import Amount
+from harness.run_directory.bundle import Bundle
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -148,3 +152,29 @@ def _in_order(seconds: Mapping[Kind, float]) -> dict[Kind, float]:
 def _rounded(seconds: float) -> float:
     """To a millisecond: no clock here is better."""
     return round(seconds, 3)
+
+
+def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
+    """What one run directory cost, whichever of its runs a verdict rests on.
+
+    A run that was interrupted has parts by clocks of their own: the machine's may have begun anew.
+    """
+    controls = {contract.id: control_arms(contract) for contract in contracts}
+    has_gpu = bundle.header.environment.gpu.uuid is not None
+    times = _times(bundle)
+    part_of = dict.fromkeys(times, 0)
+    for number, resumption in enumerate(bundle.header.resumed, start=1):
+        part_of |= {run: number for run in resumption.executed if run in times}
+    numbers = sorted(set(part_of.values())) or [0]
+    parts = [
+        costs({run: times[run] for run in times if part_of[run] == number}, controls, has_gpu=has_gpu)
+        for number in numbers
+    ]
+    return joined([("", part) for part in parts]) if len(parts) > 1 else parts[0]
+
+
+def _times(bundle: Bundle) -> Mapping[str, list[WorkerTimes]]:
+    """The workers of every run that left any; an id that leads out of the directory is none."""
+    evidence = bundle.root / layout.EVIDENCE
+    seen = {name: read_times(evidence / name) for name in bundle.header.runs if Path(name).name == name}
+    return {name: workers for name, workers in seen.items() if workers}

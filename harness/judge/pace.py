@@ -14,8 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from harness.contract.kinds.throughput import ThroughputRatio
-from harness.evidence.pace import disturbed
-from harness.evidence.run_records import Block, TimingEvidence
+from harness.evidence.run_records import Block, TimingEvidence, disturbed
 from harness.judge import statistics
 from harness.judge.sheet import Sheet
 from harness.judge.timed_launches import Process

@@ -15,8 +15,7 @@ from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, capture_of, end_of
 from harness.judge.end_state import differing, note_watched
 from harness.judge.launched import graphs_per_step
-from harness.judge.rank_rows import require_own_rows, require_whole_shares
-from harness.judge.ranks import named, odd_one, of_ranks, rank_steps
+from harness.judge.ranks import named, odd_one, of_ranks, rank_steps, require_own_rows, require_whole_shares
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 

@@ -13,8 +13,7 @@ from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, executed, obstacle_reason, require_uncaptured
-from harness.judge.other_precision import with_other_precision
-from harness.judge.random_numbers import with_other_numbers
+from harness.judge.random_numbers import with_other_numbers, with_other_precision
 from harness.judge.repeats import accused_by_bits
 from harness.judge.sheet import Sheet, concluded, settle
 from harness.judge.verdict import WORST_FIRST, Figure, Judgement, Status, Verdict

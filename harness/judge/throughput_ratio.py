@@ -13,7 +13,6 @@ from typing import NoReturn
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.judge import reasons, statistics
-from harness.judge.block_order import require_one_after_another
 from harness.judge.clocks import require_no_clock_advantage, require_sound_clock
 from harness.judge.comparison import Comparison
 from harness.judge.context import Context, executed
@@ -34,6 +33,7 @@ from harness.judge.speed_figures import (
 )
 from harness.judge.statistics import Reading
 from harness.judge.timed_launches import Process, require_declared_baseline, require_launches, require_profiled
+from harness.judge.timing import require_one_after_another
 from harness.judge.verdict import Judgement
 
 ANSWERS = {1: "proves it", 0: "decides nothing", -1: "refutes it"}

@@ -10,8 +10,6 @@ from pydantic import ConfigDict, Field
 from harness.bounded_model import BoundedModel
 from harness.numbers import Real, counted
 
-FORMAT_VERSION = 1
-
 
 class Status(StrEnum):
     """What a judge may answer. Order of severity: see `WORST_FIRST`."""

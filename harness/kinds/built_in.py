@@ -6,8 +6,7 @@ Capabilities `parameters` and `inputs`: equal starts and equal batches are prove
 from __future__ import annotations
 
 from harness.kinds.checks import SHARED_CHECKS
-from harness.kinds.deciding import Deciding, Interval
-from harness.kinds.kind import Kind
+from harness.kinds.kind import Deciding, Interval, Kind
 
 MISSING_RUN = "harness.drill.evidence_faults:MISSING_RUN"
 NO_STEPS = "harness.drill.evidence_faults:NO_STEPS"

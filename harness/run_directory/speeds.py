@@ -15,8 +15,8 @@ from harness.contract.claims import parts_of
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.schema import Contract
 from harness.errors import EvidenceError
-from harness.evidence.pace import DISTURBED, disturbed
 from harness.evidence.run_evidence import RunEvidence
+from harness.evidence.run_records import DISTURBED, disturbed
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.shards import name_of, timed_by
 

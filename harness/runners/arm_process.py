@@ -64,7 +64,7 @@ def main() -> int:
 
 def _serve(line: Line, run: Run, arm: str, recorder: Recorder) -> None:
     # torch, and with it what looks for a device: by now the path is the commit's
-    from harness.runners.quiet import wait_for_quiet_device
+    from harness.runners.recorder import wait_for_quiet_device
     from harness.runners.throughput import TimedProcess
     from harness.runners.timed_arm import raise_clocks
 

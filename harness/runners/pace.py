@@ -14,8 +14,7 @@ from os import listdir
 from threading import get_native_id
 from time import process_time_ns, thread_time_ns
 
-from harness.evidence.pace import disturbed
-from harness.evidence.run_records import Block
+from harness.evidence.run_records import Block, disturbed
 
 PASSES = 20_000  # about a millisecond
 LOOKS = 5

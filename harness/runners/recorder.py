@@ -7,6 +7,7 @@ by the thread that does the work and by nothing else: a background thread would 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -22,14 +23,19 @@ from harness.evidence.layout import METRIC_NAME, RECORDS, SERIES_COLUMNS, series
 from harness.evidence.run_records import Complete, Phase
 from harness.numbers import dump_json, encode
 from harness.processes.line import ALONE, TOGETHER, Line
-from harness.runners.quiet import wait_for_quiet_device
 from harness.runners.rank_seat import note_phase
+
+# bound here, before a system is imported: it could replace it in its module
+
 
 HEARTBEAT = "heartbeat"
 TIMED_PHASE = "timed"  # a throughput probe enters it with its first timed block; telemetry is kept from it
 WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
 WAITS = (WAIT_ALONE, WAIT_TOGETHER)  # for the supervisor, while other ranks wait for this one
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
+SHORT_S = 0.5e-3  # chosen: far more than a kernel and its wait take alone, less than another context's time slice
+QUIET_S = 0.02  # chosen: several time slices
+LIMIT_S = 5.0  # a stopped process has at most a block of 50 enqueued steps left
 
 
 def _loss(value: float) -> str:
@@ -193,3 +199,18 @@ class Recorder:
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
+
+
+def wait_for_quiet_device() -> None:
+    """Return once a short kernel has taken no longer than alone for 20 ms, or after five seconds."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    torch.cuda.synchronize()
+    value = torch.zeros(1, device="cuda")
+    began = quiet_since = monotonic()
+    while (now := monotonic()) - quiet_since < QUIET_S and now - began < LIMIT_S:
+        value.add_(1)
+        torch.cuda.synchronize()
+        if monotonic() - now > SHORT_S:
+            quiet_since = monotonic()

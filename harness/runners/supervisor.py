@@ -23,7 +23,9 @@ from harness.evidence.plan_records import Run
 from harness.evidence.read_run import death_from_records, read_records
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
+from harness.evidence.worker_times import ProcessTimes
 from harness.kinds import probe_named
+from harness.numbers import dump_json
 from harness.processes.child import Child
 from harness.processes.line import NoMessage
 from harness.runners import interpreters
@@ -33,7 +35,6 @@ from harness.runners.gpu_lock import gpu_locks
 from harness.runners.interpreters import Interpreters
 from harness.runners.output import OutputPump
 from harness.runners.own_folder import put_back, write_death
-from harness.runners.process_times import write_process_times
 from harness.runners.rank_marks import MARKS
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.remaining import without_the_arm, write_run
@@ -212,3 +213,36 @@ def _last_words(output: Path) -> str:
         return ""
     last = next((line for line in reversed(lines) if line.strip()), "")
     return f", having printed at last {last[:SHOWN]!r}" if last else ""
+
+
+def write_process_times(
+    directory: Path,
+    *,
+    started: float,
+    ended: float,
+    given_run: float | None = None,
+    ready: float | None = None,
+    asked_for_gpu: float | None = None,
+    commit: str | None = None,
+    trained: Sequence[str] = (),
+    gpu: str | None = None,
+    gpu_alone: bool | None = None,
+    stopped: Sequence[tuple[float, float]] = (),
+) -> None:
+    """Write `process.json` into a run's directory, as `ProcessTimes` describes it; once for each worker, at its end.
+
+    Moments are `time.monotonic()` of the supervisor.
+    """
+    times = ProcessTimes(
+        started=started,
+        ended=ended,
+        given_run=given_run,
+        ready=ready,
+        asked_for_gpu=asked_for_gpu,
+        commit=commit,
+        trained=list(trained),
+        gpu=gpu,
+        gpu_alone=gpu_alone,
+        stopped=list(stopped),
+    )
+    (directory / layout.PROCESS).write_text(dump_json(times.model_dump()) + "\n", encoding="utf-8")

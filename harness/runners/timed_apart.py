@@ -17,9 +17,8 @@ from contextlib import ExitStack
 
 from harness.commits.import_path import ImportPath
 from harness.evidence.commit_records import SHORT
-from harness.evidence.pace import disturbed
 from harness.evidence.plan_records import Run
-from harness.evidence.run_records import Block, TimingEvidence
+from harness.evidence.run_records import Block, TimingEvidence, disturbed
 from harness.processes.child import start_child
 from harness.runners.arm_process import ArmAnswer, ArmJob, Command
 from harness.runners.job import ProcessFailed, answered, name_of

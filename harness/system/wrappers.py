@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from harness.errors import UsageError
 from harness.system import between_faults, rank_faults
-from harness.system.end_faults import DrawnNumbers, DroppedLastUpdate, HalfMoved, NanEndState, WipedMoments
+from harness.system.end_faults import (
+    SHIFT,
+    ConstantMetric,
+    DoubledMetric,
+    DrawnNumbers,
+    DroppedLastUpdate,
+    HalfMoved,
+    HalvedMetric,
+    NanEndState,
+    NanMetric,
+    ShiftedMetric,
+    WipedMoments,
+)
 from harness.system.faulty_run import FAULTY_STEP, FaultyRun
 from harness.system.memory_faults import (
     LATE,
@@ -26,14 +38,6 @@ from harness.system.memory_faults import (
     ResetPeak,
     RetainedTensors,
     SlowingSteps,
-)
-from harness.system.metric_faults import (
-    SHIFT,
-    ConstantMetric,
-    DoubledMetric,
-    HalvedMetric,
-    NanMetric,
-    ShiftedMetric,
 )
 from harness.system.protocol import CaptureRecord, Expectation, FaultDescription, TrainingRun
 

@@ -20,8 +20,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.commands.application import COMMANDS, application, main
-from harness.commands.examples import EXAMPLES
+from harness.commands.application import COMMANDS, EXAMPLES, application, main
 from harness.existing_paths import require_existing
 from harness.standard_streams import broken, print_line
 

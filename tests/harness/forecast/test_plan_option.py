@@ -15,7 +15,7 @@ from harness.drill.drill import DrillOptions, drill
 from harness.evidence import environment, layout
 from harness.evidence.files import write_text
 from harness.run_directory.bundle import read_bundle
-from harness.runners.process_times import write_process_times
+from harness.runners.supervisor import write_process_times
 
 RUN = "scripted-v1+held+paired"
 
