@@ -61,14 +61,14 @@ class StepFunctionRun:
 
     def _begin(self, function: StepFunction) -> None:
         """Take over functions that were just built."""
-        from harness.system.replay.attributes import Attributes
         from harness.system.replay.reachable import reach
+        from harness.system.replay.snapshots import Snapshot
 
         self._function = function
         self._parameters = _trained_parameters(function)
         found = reach(function.step, function.parameters, function.after)
         require_updated(self._parameters, found.optimizers, function.parameters)
-        self._shared = Attributes(found.shared)
+        self._shared = Snapshot(each for each in found.places if each.is_shared)
         self._device = next(iter(self._parameters.values())).device
         first = function.batch(0)
         self._current = self._select(require_batch(first, 0, function.batch))

@@ -385,6 +385,15 @@ def table_in_global_dictionary() -> Tensor:
     return TABLES[2]
 
 
+LISTED: list[Tensor | None] = [None]
+
+
+def table_in_a_list() -> Tensor:
+    table = torch.ones(2) if LISTED[0] is None else LISTED[0]
+    LISTED[0] = table
+    return table
+
+
 class Tables:
     """A class that keeps one for all of its instances."""
 
@@ -413,6 +422,7 @@ TABLE: dict[str, Callable[[], Tensor]] = {
     "cache": lambda: unbounded(2)["table"],
     "global": global_table,
     "global dictionary": table_in_global_dictionary,
+    "list": table_in_a_list,
     "slot": table_in_a_slot,
     "class": Tables.get,
     "cached method": Tables().cached,
@@ -423,7 +433,7 @@ TABLE: dict[str, Callable[[], Tensor]] = {
 def forget_tables() -> None:
     """As a new process begins."""
     global GLOBAL
-    GLOBAL = Tables.table = SLOTTED.average = None
+    GLOBAL = Tables.table = SLOTTED.average = LISTED[0] = None
     TABLES.clear()
     bounded.cache_clear()
     unbounded.cache_clear()

@@ -15,14 +15,11 @@ from torch import Tensor
 from harness.errors import HarnessError
 from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
-from harness.system.replay.attributes import Attributes
 from harness.system.replay.first_values import FirstValues
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.graph import CaptureMode, CudaGraph, MemPoolId, graph_pool_handle, require_cuda, warm_up
-from harness.system.replay.host_changes import HostChanges
-from harness.system.replay.kept_tensors import KeptTensors
-from harness.system.replay.reachable import reach
+from harness.system.replay.host_changes import HostChanges, KeptUp, keep_up
 from harness.system.replay.state import State, StateGuard, UnknownStartError
 
 Body = Callable[[], Tensor | None]
@@ -74,7 +71,7 @@ class CapturedStep:
         self._graphs: dict[str, CudaGraph] = {}
         self._loss: Tensor | None = None
         self.outputs: Mapping[str, Tensor] = {}
-        self._kept: KeptTensors | None = None
+        self._kept: KeptUp = []
         self.host_changes: list[str] = []
         self.host_numbers: list[HostNumber] | None = None
 
@@ -87,16 +84,14 @@ class CapturedStep:
                 guard = self._warm_up(FirstValues())
         except Exception as error:
             raise CaptureFailedError("the warm-up before a capture", error) from error
-        attributes, kept = Attributes(reach(*self._roots).containers), KeptTensors(self._roots)
         changes = HostChanges(self._roots, of_device=True)
         try:
             # outside the guard's `with`: its optimizer hook would be recorded as part of the step
             self._capture_bodies()
             self.outputs = dict(self._read_outputs())
-            kept.find(self.outputs)
-            self._kept = kept
-            self.host_changes = changes.found(kept)
-            attributes.restore()  # what the body keeps of one step lies in the graph's memory, which replays overwrite
+            self._kept = changes.kept_up(self.outputs)
+            self.host_changes = changes.found(self._kept)
+            changes.restore()  # what the body keeps of one step lies in the graph's memory, which replays overwrite
         except Exception as error:
             self.release()
             guard.restore()
@@ -125,8 +120,7 @@ class CapturedStep:
             graph.replay()
         if self._loss is None:
             raise CaptureFailedError("a replay", RuntimeError("nothing is captured"))
-        if self._kept is not None:
-            self._kept.bind(self.outputs)
+        keep_up(self._kept, self.outputs)
         self.replays += 1
         return self._loss.clone()
 
@@ -139,7 +133,7 @@ class CapturedStep:
         for graph in self._graphs.values():
             graph.reset()
         self._graphs.clear()
-        self._loss, self._kept, self.outputs = None, None, {}
+        self._loss, self._kept, self.outputs = None, [], {}
 
     def _run_bodies(self) -> None:
         for body in self._bodies.values():

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import CellType
 from typing import Any, NamedTuple
 
 from torch import distributed
@@ -26,10 +25,8 @@ from torch.overrides import TorchFunctionMode
 
 from harness.system.replay.as_written import as_written
 from harness.system.replay.frames import of_current_stack
-from harness.system.replay.holders import Bindings
 from harness.system.replay.host_changes import HostChanges
-from harness.system.replay.kept_tensors import KeptTensors
-from harness.system.replay.reachable import Container
+from harness.system.replay.places import Slot
 from harness.system.replay.stand_ins import standing_in
 
 _ARITHMETIC = (
@@ -51,28 +48,6 @@ class HostNumber(NamedTuple):
 
     name: str
     read: str | None
-
-
-class Slot(NamedTuple):
-    """Where a container holds a number."""
-
-    container: Container
-    key: Any
-    name: str
-
-    def value(self) -> Any:
-        if isinstance(self.container, CellType):
-            return self.container.cell_contents
-        held: Any = self.container.current() if isinstance(self.container, Bindings) else self.container
-        return held[self.key]
-
-    def put(self, value: object) -> None:
-        if isinstance(self.container, CellType):
-            self.container.cell_contents = value
-        elif isinstance(self.container, Bindings):
-            self.container.bind(self.key, value)
-        else:
-            self.container[self.key] = value  # type: ignore[index]
 
 
 class Followed:
@@ -234,7 +209,7 @@ def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bo
     """
     changes = HostChanges(roots, of_device=of_device)
     body()
-    slots = [Slot(*each) for each in changes.numbers(KeptTensors(()))]
+    slots = changes.numbers([])
     notes = _read_in(body, slots) if slots else {}
     if notes is None:  # one of them was refused: each by itself
         notes = {}

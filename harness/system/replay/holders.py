@@ -15,7 +15,6 @@ import queue
 import sys
 import threading
 import weakref
-from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -24,7 +23,6 @@ from functools import partial
 from pathlib import Path
 from types import (
     BuiltinMethodType,
-    CellType,
     CodeType,
     FunctionType,
     GeneratorType,
@@ -35,9 +33,7 @@ from types import (
 )
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from harness.evidence.modules import is_users as is_users_code
 
@@ -56,54 +52,8 @@ _FAMILIAR = {"torch", "numpy", "builtins"} | set(sys.stdlib_module_names)
 _ITERATORS = ("builtins", "itertools")
 _T = TypeVar("_T")
 _U = TypeVar("_U")
-LARGEST = 2**28  # bytes: a data set in one array is no training's state, and each trial execution would copy it
 LOCALS = "<locals>"  # in the path to what a generator's variables hold
-_SET, _DELETE = object.__setattr__, object.__delattr__
 LruCache = functools._lru_cache_wrapper
-# The class of a chain's links, which nothing else names.
-_LINK = next(
-    (each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")),
-    None,
-)
-
-
-class Bindings:
-    """Names of a module that code reads or binds, the data of a class, or an object's slots: what has no dictionary of
-    its own, or one of which no other entry is a training's.
-    """
-
-    def __init__(self, owner: object, names: frozenset[str] = frozenset()) -> None:
-        """owner: a module's dictionary, a class, or an object with slots; names: of a module's alone."""
-        self.owner, self._names = owner, names
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether it is of a whole process: what an object has is its own."""
-        return isinstance(self.owner, dict | type)
-
-    def current(self) -> dict[str, Any]:
-        """What is bound now, by name."""
-        if isinstance(self.owner, dict):
-            return {name: self.owner[name] for name in sorted(self._names) if name in self.owner}
-        return dict(data_of(self.owner) if isinstance(self.owner, type) else slots_of(self.owner))
-
-    def bind(self, name: str, value: Any) -> None:
-        """Bind a name anew."""
-        if isinstance(self.owner, dict):
-            self.owner[name] = value
-        elif isinstance(self.owner, type):
-            setattr(self.owner, name, value)
-        else:
-            _SET(self.owner, name, value)  # past what a frozen dataclass says to it
-
-    def unbind(self, name: str) -> None:
-        """Take a name out."""
-        if isinstance(self.owner, dict):
-            del self.owner[name]
-        elif isinstance(self.owner, type):
-            delattr(self.owner, name)
-        else:
-            _DELETE(self.owner, name)
 
 
 class OwnPart:
@@ -138,76 +88,6 @@ def _bound_by(kind: type) -> frozenset[str]:
     codes = [inspect.unwrap(function).__code__ for function in functions_of(kind)]
     instructions = (each for code in codes for each in dis.get_instructions(code))
     return frozenset(each.argval for each in instructions if each.opname == "STORE_ATTR")
-
-
-class Memo:
-    """The results that `functools.cache` or `lru_cache` keeps of a function. They can be forgotten together alone."""
-
-    def __init__(self, function: LruCache[Any]) -> None:
-        self.owner = function
-
-    def size(self) -> int:
-        """How many results are kept."""
-        return self.owner.cache_info().currsize
-
-    def results(self) -> list[Any]:
-        """What is kept, as the collector of garbage sees it: before the function a dictionary, and before that, where
-        it is bounded, a chain of keys with their results.
-        """
-        held = gc.get_referents(self.owner)
-        function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
-        if not function or not isinstance(held[function - 1], dict):  # `__wrapped__` was set anew
-            return []
-        cache, chain = held[function - 1], held[: function - 1]
-        if self.owner.cache_parameters()["maxsize"] is None:
-            return list(cache.values())
-        return [chain[index - 1] for index, each in enumerate(chain) if each is _LINK]
-
-    def forget(self, before: int, is_kept: Callable[[Any], bool]) -> None:
-        """Undo what was cached since there were ``before`` results, unless that is to be kept.
-
-        Beside earlier ones it stays, since these may be a training's own, but for fake tensors, which are nobody's.
-        """
-        if self.size() == before:
-            return
-        results = self.results()
-        fake = any(isinstance(each, FakeTensor) for result in results for each in _leaves(result))
-        if fake or (before == 0 and not is_kept(results)):
-            self.owner.cache_clear()
-
-
-class Values:
-    """Data that is changed in place and holds no tensor: numpy's arrays, sets, arrays of bytes and of numbers."""
-
-    def __init__(self, owner: Any) -> None:
-        self.owner = owner
-
-    @staticmethod
-    def has(value: object) -> bool:
-        """Whether it is such data, that anybody can change. What nobody has room for a copy of is left alone."""
-        if isinstance(value, np.ndarray):
-            return bool(value.flags.writeable) and value.nbytes <= LARGEST
-        return isinstance(value, set | bytearray | array) and sys.getsizeof(value) <= LARGEST
-
-    def current(self) -> Any:
-        """A copy."""
-        return self.owner.copy() if isinstance(self.owner, np.ndarray | set) else self.owner[:]
-
-    def is_as(self, before: Any) -> bool:
-        """Whether it holds what the copy does, NaN for NaN; the bytes of an array of objects are their addresses."""
-        if not isinstance(self.owner, np.ndarray):
-            return bool(self.owner == before)
-        return bool(self.owner.tobytes() == before.tobytes())
-
-    def put_back(self, before: Any) -> None:
-        """Make it hold what the copy does."""
-        if isinstance(self.owner, set):
-            self.owner.clear()
-            self.owner.update(before)
-        elif isinstance(self.owner, np.ndarray):
-            self.owner[...] = before
-        else:
-            self.owner[:] = before
 
 
 def data_of(kind: type) -> Iterator[tuple[str, Any]]:
@@ -302,14 +182,6 @@ def names_of(code: CodeType) -> frozenset[str]:
     return own.union(*(names_of(each) for each in inner))
 
 
-def is_filled(cell: CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
-
-
 def is_users(kind: type) -> bool:
     """Whether a class is of no installed package, so that its methods and its data are the training's own."""
     module = module_of(kind)
@@ -342,14 +214,3 @@ def is_users_callable(value: Any) -> bool:
 def is_users_file(file: str) -> bool:
     """Whether code is the user's own: what a library or the harness binds in its own modules is left to it."""
     return is_users_code(Path(file))
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple):
-        for each in value:
-            yield from _leaves(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _leaves(each)
-    else:
-        yield value

@@ -6,16 +6,15 @@ all parameters together (MADGRAD's), which lies beside the entries of parameters
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from harness.errors import HarnessError
 from harness.system.replay.first_values import FirstValues
-from harness.system.replay.writing import copy_into, writing_to
+from harness.system.replay.places import Place, joined, parts_of
+from harness.system.replay.writing import writing_to
 from harness.system.shards import local
 
 # torch's own whose lazily created tensors start at zero, so that "not created yet" and "zero" train alike.
@@ -24,7 +23,6 @@ _STARTS_AT_ZERO = (
     *(torch.optim.RAdam, torch.optim.SGD),
 )
 _WHOLE = object()  # in the place of a name: the entry is no dictionary of a parameter's
-Slot = tuple[Any, Any]  # a parameter and a name; or a name of the optimizer's own and `_WHOLE`
 
 
 class StateError(HarnessError):
@@ -35,81 +33,64 @@ class UnknownStartError(StateError):
     """The same, of an execution in which nobody saw what that state was made of."""
 
 
-def slots_of(optimizer: Optimizer) -> dict[Slot, Any]:
-    """Everything that it keeps now, by where it lies."""
-    found: dict[Slot, Any] = {}
-    for owner, entry in optimizer.state.items():
-        of_parameter = isinstance(owner, Tensor) and isinstance(entry, dict)
-        found |= {(owner, name): value for name, value in entry.items()} if of_parameter else {(owner, _WHOLE): entry}
-    return found
+class OptimizerState(Place):
+    """Everything that an optimizer keeps now. A key is a parameter and a name; or a name of the optimizer's own and
+    `_WHOLE`.
+    """
 
+    def read(self) -> dict[tuple[Any, Any], Any]:
+        found: dict[tuple[Any, Any], Any] = {}
+        for owner, entry in self.owner.state.items():
+            of_parameter = isinstance(owner, Tensor) and isinstance(entry, dict)
+            found |= {(owner, name): each for name, each in entry.items()} if of_parameter else {(owner, _WHOLE): entry}
+        return found
 
-def restore(
-    optimizer: Optimizer,
-    known: Mapping[Slot, tuple[Any, Any]],
-    *,
-    keep_created: bool,
-    first_values: FirstValues | None,
-) -> None:
-    """Bind what was `known` again, with its values; what came to be goes away, or begins anew (`keep_created`)."""
-    for slot, value in slots_of(optimizer).items():
-        if slot in known:
-            continue
-        holder, name = _holder(optimizer, slot)
-        if keep_created:
-            _rewind(optimizer, str(name), value, first_values)
+    def name(self, key: tuple[Any, Any], _index: int) -> str:
+        """Parameters go by their number."""
+        number = next((str(number) for number, each in enumerate(self.owner.state) if each is key[0]), "")
+        return joined(joined(self.path, f"state.{number}"), "" if key[1] is _WHOLE else str(key[1]))
+
+    def put(self, key: tuple[Any, Any], value: object) -> None:
+        owner, name = key
+        if name is _WHOLE:
+            self.owner.state[owner] = value
         else:
-            del holder[name]
-    for slot, (original, value) in known.items():
-        holder, name = _holder(optimizer, slot)
-        if isinstance(original, Tensor):
-            copy_into(original, value)
-        holder[name] = original
-    of_nothing = [owner for owner, entry in optimizer.state.items() if isinstance(entry, dict) and not entry]
-    for owner in of_nothing:
-        del optimizer.state[owner]
+            self.owner.state.setdefault(owner, {})[name] = value
 
+    def fill(self, entries: dict[Any, Any]) -> None:
+        state = self.owner.state
+        for owner, name in self.read().keys() - entries.keys():
+            if name is not _WHOLE:
+                del state[owner][name]
+            if name is _WHOLE or not state[owner]:
+                del state[owner]
+        for key, value in entries.items():
+            self.put(key, value)
 
-def _holder(optimizer: Optimizer, slot: Slot) -> tuple[dict[Any, Any], Any]:
-    """The dictionary that has the slot, and its key there."""
-    owner, name = slot
-    state: Any = optimizer.state
-    return (state, owner) if name is _WHOLE else (state.setdefault(owner, {}), name)
+    def begin_anew(self, key: tuple[Any, Any], value: Any, first_values: FirstValues | None) -> None:
+        """Give what was made lazily, under this key, the value that it began with.
 
-
-def _rewind(optimizer: Optimizer, name: str, value: Any, first_values: FirstValues | None) -> None:
-    """Give what was made lazily the value that it began with."""
-    parts = list(_parts(value))
-    dampened = any(group.get("dampening", 0) for group in optimizer.param_groups)
-    if type(optimizer) in _STARTS_AT_ZERO and not dampened and all(isinstance(part, Tensor) for part in parts):
-        for part in parts:
-            with writing_to(part):
-                local(part).zero_()
-        return
-    numbers = [part for part in parts if not isinstance(part, Tensor)]
-    if numbers or first_values is None or not all(first_values.put_back(part) for part in parts):
-        raise (UnknownStartError if first_values is None else StateError)(
-            "a captured optimizer must have its state before the first step",
-            where=type(optimizer).__name__,
-            got=f"state {name!r} created lazily, {_described(numbers)}",
-            remedy="keep it in a tensor: a captured step reads no Python number anew"
-            if numbers
-            else "create the optimizer's state when building the trainer, and change it in place",
-        )
+        Raises `UnknownStartError` where nobody saw what it was made of, and `StateError` where nobody can know it.
+        """
+        parts = [part for part in parts_of(value) if part is not None]
+        dampened = any(group.get("dampening", 0) for group in self.owner.param_groups)
+        if type(self.owner) in _STARTS_AT_ZERO and not dampened and all(isinstance(part, Tensor) for part in parts):
+            for part in parts:
+                with writing_to(part):
+                    local(part).zero_()
+            return
+        numbers = [part for part in parts if not isinstance(part, Tensor)]
+        if numbers or first_values is None or not all(first_values.put_back(part) for part in parts):
+            raise (UnknownStartError if first_values is None else StateError)(
+                "a captured optimizer must have its state before the first step",
+                where=type(self.owner).__name__,
+                got=f"state {str(key[0] if key[1] is _WHOLE else key[1])!r} created lazily, {_described(numbers)}",
+                remedy="keep it in a tensor: a captured step reads no Python number anew"
+                if numbers
+                else "create the optimizer's state when building the trainer, and change it in place",
+            )
 
 
 def _described(numbers: list[Any]) -> str:
     kinds = ", ".join(sorted({type(each).__name__ for each in numbers}))
     return f"of what is no tensor: {kinds}" if numbers else "with an unknown first value"
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    """Tensors and whatever else is in a value, within lists and dictionaries; what is absent (None) is no part."""
-    if isinstance(value, dict):
-        for each in value.values():
-            yield from _parts(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _parts(each)
-    elif value is not None:
-        yield value

@@ -28,7 +28,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from harness.system.replay import holders
 from harness.system.replay.generators import Accessors, accessors_of
-from harness.system.replay.holders import ATOMS, NAMESPACES, Bindings, LruCache, Memo, OwnPart, Values
+from harness.system.replay.holders import ATOMS, NAMESPACES, LruCache, OwnPart
+from harness.system.replay.optimizer_state import OptimizerState
+from harness.system.replay.places import ABSENT, Bindings, Elements, Memo, Place, Values, contents, joined
 
 _LIBRARIES = {"torch", "numpy", "triton", "harness", "builtins", "functorch", "cuda"} | set(sys.stdlib_module_names)
 # A Lightning module names its trainer, and a trainer everything: batches, loggers, what it has counted.
@@ -42,7 +44,6 @@ _HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _LAYERS = "torch.nn.modules."  # a step may set what torch's own layers keep: `p` of a dropout, `training`
 _RESULT = "()"  # in the path to what a function keeps of its results
-Container = dict[Any, Any] | list[Any] | deque[Any] | CellType | Bindings | Memo | Values
 
 
 @dataclass
@@ -57,9 +58,19 @@ class Reachable:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     arrays: dict[str, Tensor] = field(default_factory=dict)  # numpy's, as tensors over the same memory
     memoized: dict[str, Tensor] = field(default_factory=dict)  # what functions keep of results: no training's state
-    containers: list[Container] = field(default_factory=list)
-    shared: list[Container] = field(default_factory=list)  # of them those of modules and classes: of a whole process
-    paths: dict[int, str] = field(default_factory=dict)  # to each container, by its identity
+    places: list[Place] = field(default_factory=list)
+    of_optimizers: list[OptimizerState] = field(default_factory=list)
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every tensor by its path, but those that optimizers hold: loose, registered, and loss scales."""
+        yield from self.tensors.items()
+        yield from self.memoized.items()
+        for path, module in self.modules.items():
+            named = [*module.named_parameters(), *module.named_buffers()]
+            yield from ((joined(path, name), each) for name, each in named)
+        for path, scaler in self.scalers.items():
+            of_scaler = ((name, each) for name, each in vars(scaler).items() if isinstance(each, Tensor))
+            yield from ((joined(path, name), each) for name, each in of_scaler)
 
 
 def reach(*roots: object) -> Reachable:
@@ -101,16 +112,14 @@ class _Walk:
             held: list[tuple[str, Any]] | None = holders.asked(partial(self._inside, path, value), None)
             if held is None:  # as what it is it cannot be read: as an object it may have attributes
                 held = holders.asked(partial(self._attributes, path, value), [])
-            inside = [(_joined(path, name), each) for name, each in held]
+            inside = [(joined(path, name), each) for name, each in held]
             if id(value) in self._shared:
                 self._share(inside)
             waiting += inside[::-1]
 
-    def _hold(self, container: Container, path: str) -> None:
-        self.found.containers.append(container)
-        self.found.paths[id(container)] = path
-        if self._is_shared or isinstance(container, Memo) or (isinstance(container, Bindings) and container.is_shared):
-            self.found.shared.append(container)
+    def _hold(self, place: Place) -> None:
+        place.is_shared |= self._is_shared
+        self.found.places.append(place)
 
     def _share(self, entries: Iterable[tuple[str, Any]]) -> None:
         self._shared.update(id(each) for _, each in entries)
@@ -134,22 +143,23 @@ class _Walk:
                 return [("", inner)]
             groups, _ = value.param_groups, value.state  # asked before it is kept: what raises here has neither
             found.optimizers[_free(path, found.optimizers)] = value
+            self.found.of_optimizers.append(OptimizerState(value, path))
             for number, group in enumerate(groups):
-                self._hold(group, _joined(path, f"group{number}"))
+                self._hold(Place(group, joined(path, f"group{number}")))
             own = [each for each in self._attributes(path, value) if not _OF_OPTIMIZERS.fullmatch(each[0])]
             return [*own, *_hooks(value, _HOOKS_OF_OPTIMIZERS)]
         if isinstance(value, LRScheduler):
             found.schedulers[_free(path, found.schedulers)] = value
-            self._hold(vars(value), path or type(value).__name__)
+            self._hold(Place(vars(value), path or type(value).__name__))
             return [("optimizer", vars(value).get("optimizer"))]
         if isinstance(value, torch.amp.GradScaler):
             found.scalers[_free(path, found.scalers)] = value
-            self._hold(vars(value), path or type(value).__name__)
+            self._hold(Place(vars(value), path or type(value).__name__))
             # a step that a trial left half made would be refused the next time
             stages: dict[int, dict[str, Any]] = vars(value).get("_per_optimizer_states", {})  # none of a disabled one
-            self._hold(stages, path or type(value).__name__)
+            self._hold(Place(stages, path or type(value).__name__))
             for stage in stages.values():
-                self._hold(stage, path or type(value).__name__)
+                self._hold(Place(stage, path or type(value).__name__))
             return []
         accessors = accessors_of(value)
         if accessors is not None:
@@ -163,31 +173,31 @@ class _Walk:
         inside: list[tuple[str, Any]] = []
         for name, each in named:
             self._seen[id(each)] = each
-            held = _joined(path, name) or type(each).__name__
+            held = joined(path, name) or type(each).__name__
             for own in (each._parameters, each._buffers, each._modules):
-                self._hold(own, held)
+                self._hold(Place(own, held))
             tensors = [*each._parameters.items(), *each._buffers.items()]
-            inside += [(_joined(name, key), tensor) for key, tensor in tensors]
+            inside += [(joined(name, key), tensor) for key, tensor in tensors]
             inside += [(name, hook) for _, hook in _hooks(each, _HOOKS_OF_MODULES)]
             if any(map(_is_own, type(each).__mro__)):  # FSDP2 makes a class of torch's of the user's
-                self._hold(vars(each), held)
-                inside += [(_joined(name, key), own) for key, own in vars(each).items() if key not in _OF_MODULES]
+                self._hold(Place(vars(each), held))
+                inside += [(joined(name, key), own) for key, own in vars(each).items() if key not in _OF_MODULES]
                 inside.append((name, type(each)))
             elif holders.module_of(type(each)).startswith(_LAYERS):
-                self._hold(vars(each), held)  # to be put back; a tensor there is made in each pass
+                self._hold(Place(vars(each), held))  # to be put back; a tensor there is made in each pass
         return inside
 
     def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
         """What scripts hang on a parameter, `p.velocity`, and what it calls when its gradient comes."""
         if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):  # torch's other kinds keep their own
             return []
-        self._hold(vars(tensor), path)
+        self._hold(Place(vars(tensor), path))
         return [*vars(tensor).items(), *_hooks(tensor, _HOOKS_OF_TENSORS)]
 
     def _own_part(self, path: str, part: OwnPart) -> list[tuple[str, Any]]:
         self._seen[id(part.owner)] = part.owner  # who else names it leads no further
-        self._hold(vars(part.owner), type(part.owner).__name__)
-        self._last += [(_joined(path, name), each) for name, each in part.current()]
+        self._hold(Place(vars(part.owner), type(part.owner).__name__))
+        self._last += [(joined(path, name), each) for name, each in part.current()]
         return [("", type(part.owner))]
 
     def _of_python(self, path: str, value: Any) -> list[tuple[str, Any]]:
@@ -218,23 +228,23 @@ class _Walk:
 
     def _of_data(self, path: str, value: Any) -> list[tuple[str, Any]]:
         if isinstance(value, CellType):
-            self._hold(value, path)
-            return [("", value.cell_contents)] if holders.is_filled(value) else []
+            self._hold(Bindings(value, path))
+            return [] if (held := contents(value)) is ABSENT else [("", held)]
         if Values.has(value):
-            self._hold(Values(value), path)
+            self._hold(Values(value, path))
             if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and _RESULT not in path:
                 with suppress(TypeError, ValueError):  # torch has no such numbers, or goes through none backwards
                     self.found.arrays[_free(path, self.found.arrays)] = torch.from_numpy(value)
         entries: list[tuple[str, Any]] = []
         if isinstance(value, dict):
-            self._hold(value, path)
+            self._hold(Place(value, path))
             items = holders.asked(lambda: list(value.items()), None)
             if items is None:
                 items = list(dict.items(value))
             entries = [(holders.key_name(key, index), each) for index, (key, each) in enumerate(items)]
         elif isinstance(value, list | tuple | deque | set | frozenset):
             if isinstance(value, list | deque):
-                self._hold(value, path)
+                self._hold(Elements(value, path))
             elements: list[Any] = holders.asked(partial(list, value), [])
             entries = [(str(index), each) for index, each in enumerate(elements)]
         elif isinstance(value, np.ndarray) and value.dtype.hasobject:
@@ -246,11 +256,11 @@ class _Walk:
             return []
         entries: list[tuple[str, Any]] = []
         if holders.slots_of_class(type(value)):
-            self._hold(Bindings(value), path or type(value).__name__)
+            self._hold(Bindings(value, path or type(value).__name__))
             entries = [*holders.slots_of(value)]
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
-            self._hold(own, path or type(value).__name__)
+            self._hold(Place(own, path or type(value).__name__))
             entries += list(own.items())
         return [*entries, ("", type(value))]
 
@@ -259,15 +269,15 @@ class _Walk:
         bases = [("", base) for base in kind.__bases__ if base is not object]
         if not _is_own(kind) or not holders.is_users(kind):
             return bases
-        self._hold(Bindings(kind), path or kind.__name__)
+        self._hold(Bindings(kind, path or kind.__name__))
         data, methods = [*holders.data_of(kind)], [*holders.functions_of(kind)]
         self._share(data)
         self._methods.update(id(each) for each in methods)
         return [*data, *(("", each) for each in methods), *bases]
 
     def _memo(self, path: str, function: LruCache[Any]) -> list[tuple[str, Any]]:
-        memo = Memo(function)
-        self._hold(memo, f"{path}{_RESULT}")
+        memo = Memo(function, f"{path}{_RESULT}")
+        self._hold(memo)
         results = [(f"{_RESULT}{index}", each) for index, each in enumerate(memo.results())]
         return [("", function.__wrapped__), *results]
 
@@ -279,7 +289,7 @@ class _Walk:
         entries += list((function.__kwdefaults__ or {}).items())
         if holders.is_users_file(function.__code__.co_filename):
             self._is_shared |= "<locals>" not in function.__qualname__  # made once, as its module is
-            self._hold(vars(function), path or function.__name__)
+            self._hold(Place(vars(function), path or function.__name__))
             entries += list(vars(function).items())
         # a function that torch wraps has the name of its module, and torch's globals
         is_own = _is_own_code(function.__globals__)
@@ -294,14 +304,14 @@ class _Walk:
         entries: list[tuple[str, Any]] = []
         names, is_users = holders.names_of(code), holders.is_users_file(code.co_filename)
         if is_users:
-            self._hold(Bindings(module, names), path)
+            self._hold(Bindings(module, path, names))
         for name in sorted(names & set(module)):
             value = module[name]
             if not issubclass(type(value), ModuleType):
                 entries.append((name, value))
             elif _is_own_module(value):
                 if is_users:
-                    self._hold(Bindings(vars(value), names), _joined(path, name))
+                    self._hold(Bindings(vars(value), joined(path, name), names))
                 entries += [(key, each) for key, each in vars(value).items() if key in names]
         self._share(entries)
         return entries
@@ -338,7 +348,3 @@ def _free(path: str, taken: Mapping[str, object]) -> str:
         return path
     count = sum(other == path or other.startswith(f"{path}#") for other in taken)
     return f"{path}#{count}"
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path and name else path or name

@@ -7,7 +7,7 @@ Without undoing them the captured arm would start ahead, or its `.grad` and attr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,18 +15,30 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
-from harness.system.replay import generators, optimizer_state
-from harness.system.replay.attributes import Attributes
+from harness.system.replay import generators
 from harness.system.replay.first_values import FirstValues
 from harness.system.replay.found_state import same
-from harness.system.replay.optimizer_state import Slot, slots_of
+from harness.system.replay.optimizer_state import OptimizerState
 from harness.system.replay.optimizer_state import StateError as StateError  # noqa: PLC0414 - what a guard raises
 from harness.system.replay.optimizer_state import UnknownStartError as UnknownStartError  # noqa: PLC0414 - likewise
-from harness.system.replay.reachable import Reachable, reach, tensors_of
+from harness.system.replay.places import Place, Slot
+from harness.system.replay.reachable import reach, tensors_of
+from harness.system.replay.snapshots import Snapshot
 from harness.system.replay.writing import copy_into
 from harness.system.shards import local
 
 State = Callable[[], Mapping[str, Tensor]]
+
+
+class _Known(NamedTuple):
+    """A tensor as it was. memory: another one that shares it; value: a copy on the host. Its gradient is known, too."""
+
+    tensor: Tensor
+    memory: Tensor
+    value: Tensor
+    is_trained: bool  # it can have a gradient
+    requires_gradient: bool
+    gradient: Tensor | None
 
 
 class StateGuard:
@@ -38,18 +50,18 @@ class StateGuard:
 
     def __init__(self, state: State, roots: Sequence[object] = ()) -> None:
         self._state, self._roots = state, roots
-        self._values: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # each, one that shares its memory, and a copy
-        self._grads: dict[int, tuple[Tensor, bool, Tensor | None, Tensor | None]] = {}  # with `requires_grad`
-        self._optimizers: dict[int, tuple[Optimizer, dict[Slot, tuple[Any, Any]]]] = {}
+        self._known: dict[int, _Known] = {}
+        self._stepped: set[int] = set()  # identities of optimizers
+        self._created: dict[int, tuple[Tensor, Tensor]] = {}  # tensors that the first execution made, with their values
 
     def __enter__(self) -> Self:
         found = reach(*self._roots)
-        self._attributes = Attributes(found.containers)
-        for tensor in [*self._state().values(), *_tensors(found)]:
+        self._places = Snapshot([*found.places, *found.of_optimizers])
+        for tensor in [*self._state().values(), *(tensor for _, tensor in found.named_tensors())]:
             self._remember(tensor, known_gradient=True)
         for optimizer in found.optimizers.values():
             self._remember_optimizer(optimizer, known_gradient=True)
-        self._attributes.know(self._values)
+        self._before = {*self._known}
         self._own_generators = found.generators
         self._generators = generators.states(generators.global_generators() | self._own_generators)
         self._hook = register_optimizer_step_pre_hook(self._before_optimizer_step)
@@ -60,14 +72,14 @@ class StateGuard:
 
     def executed_once(self) -> None:
         """Call after the first of several executions: it shows which tensors that came to be are then left alone."""
-        self._attributes.note_created(self._roots)
+        self._places.grown()
+        with _disable_current_modes(), torch.no_grad():
+            self._created = {id(each): (each, each.detach().clone()) for _, each in self._new_tensors()}
 
     @property
     def created_state(self) -> bool:
         """Whether an optimizer made its state during the guarded execution, or an attribute changed."""
-        return self._attributes.changed() or any(
-            slot not in known for optimizer, known in self._optimizers.values() for slot in slots_of(optimizer)
-        )
+        return self._places.changed()
 
     def restore(self, *, keep_created: bool = False, first_values: FirstValues | None = None) -> None:
         """Put everything back. `keep_created`: lazily made state stays, an optimizer's, a gradient scaler's or a table,
@@ -77,87 +89,97 @@ class StateGuard:
         first execution. Raises `UnknownStartError` for what changes and is not known to start at zero, where nobody
         saw it, and `StateError` where it is not made of numbers alone.
         """
-        kept = self._created(first_values) if keep_created else set()
         with _disable_current_modes(), torch.no_grad():
-            self._attributes.restore(kept)
-            for tensor, memory, value in self._values.values():
-                _put_back_memory(tensor, memory)
-                _put_back(tensor, value)
-            for tensor, requires_gradient, gradient, gradient_value in self._grads.values():
-                _make_leaf(tensor, requires_gradient)
-                tensor.grad = gradient
-                if gradient is not None and gradient_value is not None:
-                    copy_into(gradient, gradient_value)
-            for optimizer, known in self._optimizers.values():
-                optimizer_state.restore(optimizer, known, keep_created=keep_created, first_values=first_values)
+            kept = self._begin_anew(first_values) if keep_created else set()
+
+            def stays(slot: Slot, value: Any) -> bool:
+                if keep_created and isinstance(slot.place, OptimizerState):
+                    slot.place.begin_anew(slot.key, value, first_values)
+                    return True
+                return _is_made_of(value, kept)
+
+            self._places.restore(stays)
+            for known in self._known.values():
+                _put_back_memory(known.tensor, known.memory)
+                _put_back(known.tensor, known.value)
+            for known in self._known.values():
+                if known.is_trained:
+                    _put_back_gradient(known)
             generators.restore(generators.global_generators() | self._own_generators, self._generators)
 
-    def _created(self, first_values: FirstValues | None) -> set[int]:
-        """Identities of the tensors that came to be and stay, each with the value that it began with."""
-        kept, changed = self._attributes.created(self._roots)
-        for path, tensor in changed:
-            with _disable_current_modes(), torch.no_grad():
-                known = first_values is not None and first_values.put_back(tensor)
-            if not known:
+    def _new_tensors(self) -> list[tuple[str, Tensor]]:
+        """Return the tensors that nothing held before, by path."""
+        if not self._places.changed():
+            return []
+        return [(path, each) for path, each in reach(*self._roots).named_tensors() if id(each) not in self._before]
+
+    def _begin_anew(self, first_values: FirstValues | None) -> set[int]:
+        """Return the identities of tensors that came to be and stay, each with the value that it began with.
+
+        What every execution makes anew does not stay.
+        """
+        stay = [(path, tensor) for path, tensor in self._new_tensors() if id(tensor) in self._created]
+        for path, tensor in stay:
+            _, value = self._created[id(tensor)]
+            if torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(value)):
+                continue
+            if first_values is None or not first_values.put_back(tensor):
                 raise (UnknownStartError if first_values is None else StateError)(
                     "a captured step must have its state before the first step",
                     where=path,
                     got="a tensor created lazily of other tensors, and changed by the steps that follow",
                     remedy="create it when building the trainer",
                 )
-            kept.add(id(tensor))
-        return kept
+        return {id(tensor) for _, tensor in stay}
 
     def _remember(self, tensor: Tensor, *, known_gradient: bool) -> None:
-        if id(tensor) in self._values:
+        if id(tensor) in self._known:
             return
         with _disable_current_modes(), torch.no_grad():
-            self._values[id(tensor)] = (tensor, tensor.detach(), _saved(tensor))
             # a frozen one, too: a step may freeze and thaw, as one against a critic does
-            if tensor.is_leaf and (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_inference():
-                gradient = tensor.grad if known_gradient else None
-                value = None if gradient is None else _saved(gradient)
-                self._grads[id(tensor)] = (tensor, tensor.requires_grad, gradient, value)
+            is_number = tensor.is_floating_point() or tensor.is_complex()
+            is_trained = tensor.is_leaf and is_number and not tensor.is_inference()
+            gradient = tensor.grad if is_trained and known_gradient else None
+            known = _Known(tensor, tensor.detach(), _saved(tensor), is_trained, tensor.requires_grad, gradient)
+        self._known[id(tensor)] = known
+        if gradient is not None:
+            self._remember(gradient, known_gradient=True)
 
     def _before_optimizer_step(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-        if id(optimizer) in self._optimizers:
-            return
-        self._attributes.add(optimizer.param_groups)
         # The backward pass has already run: what `.grad` held before is unknown, and None is its start.
         self._remember_optimizer(optimizer, known_gradient=False)
 
     def _remember_optimizer(self, optimizer: Optimizer, *, known_gradient: bool) -> None:
+        if id(optimizer) in self._stepped:
+            return
+        self._stepped.add(id(optimizer))
+        state = OptimizerState(optimizer, "")
+        within = reach([*state.read().values()])
+        self._places.add([state, *within.places, *(Place(group, "") for group in optimizer.param_groups)])
         for group in optimizer.param_groups:
             for tensor in [*group["params"], *(each for each in group.values() if isinstance(each, Tensor))]:
                 self._remember(tensor, known_gradient=known_gradient)
-        self._remember_state(optimizer)
-
-    def _remember_state(self, optimizer: Optimizer) -> None:
-        slots = slots_of(optimizer)
-        within = reach([value for value in slots.values() if not isinstance(value, Tensor)])
-        self._attributes.add(within.containers)
-        for tensor in _tensors(within):
+        for _, tensor in within.named_tensors():
             self._remember(tensor, known_gradient=True)
-        with _disable_current_modes(), torch.no_grad():
-            known = {
-                slot: (value, _saved(value) if isinstance(value, Tensor) else None) for slot, value in slots.items()
-            }
-        self._optimizers[id(optimizer)] = (optimizer, known)
 
 
-def _tensors(found: Reachable) -> list[Tensor]:
-    """What a step may change beside optimizer state: registered tensors, loose ones, loss scales."""
-    registered = [tensor for module in found.modules.values() for tensor in tensors_of(module)]
-    scales = [each for scaler in found.scalers.values() for each in vars(scaler).values() if isinstance(each, Tensor)]
-    return [*registered, *found.tensors.values(), *found.memoized.values(), *scales]
+def _is_made_of(value: Any, kept: set[int]) -> bool:
+    """Return True if a value holds tensors, and none but those in `kept`."""
+    if not kept:
+        return False
+    found = reach(value)
+    tensors = [*found.tensors.values(), *(each for module in found.modules.values() for each in tensors_of(module))]
+    return bool(tensors) and all(id(tensor) in kept for tensor in tensors)
 
 
-def _make_leaf(tensor: Tensor, requires_gradient: bool) -> None:
-    """Where a step froze a tensor, thawed it, or wrote to it what it had not detached."""
+def _put_back_gradient(known: _Known) -> None:
+    """A step may have frozen the tensor, thawed it, or written to it what it had not detached."""
+    tensor = known.tensor
     if not tensor.is_leaf and not tensor._is_view():
         tensor.detach_()
-    if tensor.is_leaf and tensor.requires_grad != requires_gradient:
-        tensor.requires_grad_(requires_gradient)
+    if tensor.is_leaf and tensor.requires_grad != known.requires_gradient:
+        tensor.requires_grad_(known.requires_gradient)
+    tensor.grad = known.gradient
 
 
 def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:

@@ -34,8 +34,7 @@ from harness.system.replay.first_values import FirstValues
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.generator_states import noted_generator_states
-from harness.system.replay.host_changes import HostChanges
-from harness.system.replay.kept_tensors import KeptTensors
+from harness.system.replay.host_changes import HostChanges, KeptUp, keep_up
 from harness.system.replay.operations import Operations, record
 from harness.system.replay.reachable import reach
 from harness.system.replay.state import State, StateError, StateGuard, UnknownStartError
@@ -89,7 +88,7 @@ class TracedStep:
         self._read_outputs: State = outputs or dict
         self._recorded: Operations | None = None
         self._output_names: list[str] = []
-        self._kept: KeptTensors | None = None
+        self._kept: KeptUp = []
         self.host_changes: list[str] = []
         self.host_numbers: list[HostNumber] | None = None
         self.asked_whether_captured: list[str] = []
@@ -173,13 +172,12 @@ class TracedStep:
         self.buffers.check()
         loss, *outputs = cast("Operations", self._recorded)()
         self.outputs = dict(zip(self._output_names, outputs, strict=True))
-        if self._kept is not None:
-            self._kept.bind(self.outputs)
+        keep_up(self._kept, self.outputs)
         self.replays += 1
         return torch.clone(loss)
 
     def _body_and_outputs(self) -> list[Tensor]:
-        kept, changes = KeptTensors(self._roots), HostChanges(self._roots, of_device=False)
+        changes = HostChanges(self._roots, of_device=False)
         with (
             OnADevice(),
             as_written() as self.as_written,
@@ -189,7 +187,7 @@ class TracedStep:
             loss = self._body()
         outputs = self._read_outputs()
         self._output_names = list(outputs)
-        kept.find(outputs)
+        kept = changes.kept_up(outputs)
         set_anew = [f"torch's generator ({how})" for how in states_set]
         self.host_changes = [*changes.found(kept), *set_anew]
         self._changes_numbers = bool(changes.numbers(kept))

@@ -14,11 +14,10 @@ from held_averages import DATA, IN_PLACE, REBOUND, TABLE
 from torch import Tensor, nn
 
 from harness.system.built import StepFunction
-from harness.system.replay import holders
+from harness.system.replay import places
 from harness.system.replay.found_state import found_state
-from harness.system.replay.holders import Values
-from harness.system.replay.host_changes import HostChanges
-from harness.system.replay.kept_tensors import KeptTensors
+from harness.system.replay.host_changes import HostChanges, keep_up
+from harness.system.replay.places import Values
 from harness.system.replay.reachable import reach
 from harness.system.replay.state import StateGuard
 from harness.system.replay.traced import TracedStep, fake_pass
@@ -62,16 +61,15 @@ def test_what_is_bound_anew_is_told(name: str) -> None:
     step, _ = REBOUND[name]()
     changes = HostChanges([step], of_device=False)
     step()
-    assert [each.endswith("(another Tensor)") for each in changes.found(KeptTensors([step]))] == [True]
+    assert [each.endswith("(another Tensor)") for each in changes.found([])] == [True]
 
 
 @pytest.mark.parametrize("name", REBOUND)
 def test_a_result_that_is_kept_there_is_kept_up_with_replays(name: str) -> None:
     step, read = REBOUND[name]()
-    kept = KeptTensors([step])
+    changes = HostChanges([step], of_device=False)
     step()
-    kept.find({"average": read()})
-    kept.bind({"average": (newer := torch.full((2,), 9.0))})
+    keep_up(changes.kept_up({"average": read()}), {"average": (newer := torch.full((2,), 9.0))})
     assert read() is newer
 
 
@@ -90,9 +88,9 @@ def test_a_trial_leaves_no_trace_in_data_without_tensors(name: str) -> None:
 def test_data_that_is_changed_in_place_is_told_where_it_is(name: str) -> None:
     step, _ = DATA[name]()
     quiet, changes = (HostChanges([step], of_device=False) for _ in range(2))
-    assert quiet.found(KeptTensors([step])) == []
+    assert quiet.found([]) == []
     step()
-    [told] = changes.found(KeptTensors([step]))
+    [told] = changes.found([])
     assert "held" in told
     assert told.endswith("changed in place)")
 
@@ -121,15 +119,15 @@ def test_an_array_in_the_memory_of_a_tensor_is_changed_by_replays_too() -> None:
     step = lambda: (average.add_(1), array)
     changes = [HostChanges([step], of_device=each) for each in (False, True)]
     step()  # type: ignore[no-untyped-call]
-    assert [len(each.found(KeptTensors([step]))) for each in changes] == [0, 2]
+    assert [len(each.found([])) for each in changes] == [0, 2]
 
 
 def test_what_nobody_has_room_for_a_copy_of_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "LARGEST", 1000)
+    monkeypatch.setattr(places, "LARGEST", 1000)
     arrays = [np.zeros(125), np.zeros(126), np.zeros(2)]
     arrays[2].flags.writeable = False
     found = reach(lambda: arrays)
-    assert [each.owner is arrays[0] for each in found.containers if isinstance(each, Values)] == [True]
+    assert [each.owner is arrays[0] for each in found.places if isinstance(each, Values)] == [True]
 
 
 class Reads:
@@ -252,12 +250,12 @@ def test_an_array_with_objects_is_as_it_was_where_it_holds_the_same_ones(kind: A
     """numpy makes a row anew whenever it is looked at."""
     array = np.zeros(2, dtype=kind)
     array["name" if array.dtype.names else ...] = "a", ["b"]
-    values = Values(array)
-    before = values.current()
+    values = Values(array, "")
+    before = values.read()
     assert values.is_as(before)
     array[0] = array[1]
     assert not values.is_as(before)
-    values.put_back(before)
+    values.restore(before, lambda _slot, _value: False)
     assert values.is_as(before)
 
 
@@ -293,4 +291,4 @@ def test_an_assertion_that_pytest_has_written_leads_to_none_of_its_own() -> None
         assert str(average) != "x"
 
     assert any(name.startswith("@") for name in step.__code__.co_names)  # so that this test shows something
-    assert not [path for path in reach(step).paths.values() if "_config" in path]
+    assert not [each.path for each in reach(step).places if "_config" in each.path]

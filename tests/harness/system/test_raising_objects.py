@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from harness.system.built import StepFunction
-from harness.system.replay.attributes import Attributes
 from harness.system.replay.found_state import found_state
 from harness.system.replay.host_changes import HostChanges
-from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.reachable import reach
+from harness.system.replay.snapshots import Snapshot
 from harness.system.replay.state import StateGuard
 from harness.system.step_function_run import StepFunctionRun
 
@@ -202,11 +201,10 @@ def test_its_neighbour_is_seen_to_change(shy: Any) -> None:
     holder = Holder(shy, torch.zeros(2))
     holder.count = 0  # type: ignore[attr-defined]
     step = lambda: holder
-    changes, kept = HostChanges([step], of_device=True), KeptTensors([step])
+    changes = HostChanges([step], of_device=True)
     holder.count += 1  # type: ignore[attr-defined]
-    kept.find({})
-    assert [each for each in changes.found(kept) if "count" in each]
-    assert not Attributes(reach(step).containers).changed()
+    assert [each for each in changes.found(changes.kept_up({})) if "count" in each]
+    assert not Snapshot(reach(step).places).changed()
 
 
 def test_a_training_with_it_is_captured(shy: Any) -> None:

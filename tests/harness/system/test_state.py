@@ -267,6 +267,33 @@ def test_a_table_that_later_executions_leave_alone_is_kept() -> None:
     assert (held.steps, held.average.tolist()) == (0, [0, 0])
 
 
+def test_a_table_in_a_variable_that_was_not_bound_is_kept() -> None:
+    table = torch.zeros(1)
+
+    def step() -> None:
+        nonlocal table
+        try:
+            table.abs()
+        except NameError:
+            table = torch.ones(2)
+
+    [variable] = step.__closure__ or ()
+    del variable.cell_contents
+    with StateGuard(dict, [step]) as guard:
+        step()
+        guard.executed_once()
+        step()
+        guard.restore(keep_created=True)
+    assert table.tolist() == [1.0, 1.0]
+
+
+def test_what_an_optimizer_had_set_to_nothing_begins_with_what_its_first_step_made() -> None:
+    parameter, optimizer = parameter_and(torch.optim.SGD, momentum=0.9)
+    optimizer.state[parameter]["momentum_buffer"] = None
+    begun_anew(parameter, optimizer)
+    assert optimizer.state[parameter]["momentum_buffer"].tolist() == [0.0] * 3
+
+
 def test_what_a_step_sets_of_torchs_own_layers_is_put_back_after_a_trial() -> None:
     dropout = nn.Dropout(0.1)
     model = nn.Sequential(nn.Linear(2, 2), dropout)

@@ -1,0 +1,302 @@
+"""The places that a training keeps things in. Each is read, compared, put back, kept up and named in the same way.
+
+`reachable` finds them, `snapshots` remembers many of them at once. A slot is one entry of a place.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import operator
+import sys
+from array import array
+from collections.abc import Callable, Collection, Iterator
+from types import CellType
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch._subclasses.fake_tensor import FakeTensor
+
+from harness.system.replay.holders import data_of, key_name, slots_of
+
+ABSENT = object()  # in the place of a value: there is none
+LARGEST = 2**28  # bytes: a data set in one array is no training's state, and each trial execution would copy it
+# The class of a chain's links, which nothing else names.
+_LINK = next(
+    (each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")),
+    None,
+)
+# How names are bound and unbound in each kind of owner; in slots past what a frozen dataclass says to it.
+_WAYS: tuple[tuple[type, Callable[..., None], Callable[..., None]], ...] = (
+    (dict, operator.setitem, operator.delitem),
+    (type, setattr, delattr),
+    (object, object.__setattr__, object.__delattr__),
+)
+_CONTENTS = "cell_contents"
+_PLAIN = (bool, int, float, str, type(None))
+_SHOWN = 40  # characters of a value
+
+
+class Slot(NamedTuple):
+    """One entry of a place."""
+
+    place: Place
+    key: Any
+    name: str
+
+    @property
+    def identity(self) -> tuple[int, Any]:
+        """Equal for slots of the same thing: each walk makes places of its own."""
+        return id(self.place.owner), self.key
+
+    def value(self) -> Any:
+        return self.place.read()[self.key]
+
+    def put(self, value: object) -> None:
+        self.place.put(self.key, value)
+
+
+class Change(NamedTuple):
+    """What a slot held, and holds now."""
+
+    slot: Slot
+    was: Any
+    now: Any
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.slot.name} ({self.how})"
+
+
+Stays = Callable[[Slot, Any], bool]
+
+
+class Place:
+    """A dictionary, and the base of the other kinds: each says how its owner is read and filled.
+
+    is_shared: it is of a whole process, as what modules and classes hold.
+    """
+
+    is_shared = False
+
+    def __init__(self, owner: Any, path: str) -> None:
+        self.owner, self.path = owner, path
+        self.identity: tuple[Any, ...] = (id(owner),)
+
+    def read(self) -> Any:
+        """Return a shallow copy."""
+        return dict(self.owner)
+
+    def put(self, key: Any, value: object) -> None:
+        self.owner[key] = value
+
+    def fill(self, entries: dict[Any, Any]) -> None:
+        """Make it hold these entries, in their order, and no others."""
+        self.owner.clear()
+        self.owner.update(entries)
+
+    def entries(self, held: Any) -> Collection[tuple[Any, Any]]:
+        """Yield key and value of each entry of what `read` returned."""
+        found: Collection[tuple[Any, Any]] = held.items()
+        return found
+
+    def name(self, key: Any, index: int) -> str:
+        """Return the name of the entry with this key, which is the one at this index."""
+        return joined(self.path, key_name(key, index))
+
+    def is_as(self, before: Any) -> bool:
+        """Return True if it holds what it held: the same objects in the same order."""
+        was, now = self.entries(before), self.entries(self.read())
+        # by hash: two tensors that are keys are equal to no truth
+        return len(was) == len(now) and all(
+            one is other and hash(key) == hash(place) for (key, one), (place, other) in zip(was, now, strict=True)
+        )
+
+    def restore(self, before: Any, stays: Stays) -> None:
+        """Put back what it held. Entries that came to be stay if their values do."""
+        held, now = dict(self.entries(before)), enumerate(self.entries(self.read()))
+        came = ((Slot(self, key, self.name(key, index)), each) for index, (key, each) in now if held.get(key) is None)
+        self.fill({**held, **{slot.key: each for slot, each in came if stays(slot, each)}})
+
+    def changes(self, before: Any) -> Iterator[Change]:
+        """Yield the entries that differ."""
+        was, now = dict(self.entries(before)), dict(self.entries(self.read()))
+        for index, key in enumerate(dict.fromkeys([*was, *now])):
+            one, other = was.get(key, ABSENT), now.get(key, ABSENT)
+            if one is not other and not (isinstance(one, _PLAIN) and type(one) is type(other) and one == other):
+                yield Change(Slot(self, key, self.name(key, index)), one, other, _manner(one, other))
+
+
+class Elements(Place):
+    """A list or a deque, by index."""
+
+    grew_to: int | None = None  # its length after the first of several executions
+
+    def read(self) -> list[Any]:
+        return list(self.owner)
+
+    def fill(self, entries: dict[Any, Any]) -> None:
+        self.owner.clear()
+        self.owner.extend(entries.values())
+
+    def entries(self, held: list[Any]) -> Collection[tuple[int, Any]]:
+        return [*enumerate(held)]
+
+    def restore(self, before: list[Any], stays: Stays) -> None:
+        is_log = len(self.owner) not in (len(before), self.grew_to)  # what grows each time
+        super().restore(before, (lambda _slot, _value: False) if is_log else stays)
+
+    def changes(self, before: list[Any]) -> Iterator[Change]:
+        now = len(self.read())
+        if now == len(before):
+            yield from super().changes(before)
+        else:
+            yield Change(Slot(self, None, self.path), ABSENT, ABSENT, f"{len(before)} entries, then {now}")
+
+
+class Bindings(Place):
+    """Names of a module that code reads or binds, the data of a class, an object's slots, or a closure's variable: what
+    has no dictionary of its own, or one of which no other entry is a training's.
+    """
+
+    def __init__(self, owner: object, path: str, names: frozenset[str] = frozenset()) -> None:
+        """owner: a module's dictionary, a class, a closure's cell, or an object with slots; names: of a module's."""
+        super().__init__(owner, path)
+        self.is_shared = isinstance(owner, dict | type)  # what an object has is its own
+        self.identity = id(owner), names
+        self._bind, self._unbind = next(ways for kind, *ways in _WAYS if isinstance(owner, kind))
+
+    def read(self) -> dict[str, Any]:
+        if isinstance(self.owner, dict):
+            return {name: self.owner[name] for name in sorted(self.identity[1]) if name in self.owner}
+        if isinstance(self.owner, CellType):
+            value = contents(self.owner)
+            return {} if value is ABSENT else {_CONTENTS: value}
+        return dict(data_of(self.owner) if isinstance(self.owner, type) else slots_of(self.owner))
+
+    def name(self, key: str, _index: int) -> str:
+        return joined(self.path, "" if isinstance(self.owner, CellType) else key)
+
+    def put(self, key: str, value: object) -> None:
+        self._bind(self.owner, key, value)
+
+    def fill(self, entries: dict[str, Any]) -> None:
+        now = self.read()
+        for key in now.keys() - entries.keys():
+            self._unbind(self.owner, key)
+        for key, value in entries.items():
+            if now.get(key, ABSENT) is not value:
+                self.put(key, value)
+
+
+class _Whole(Place):
+    """What is read, compared and put back as one."""
+
+    def entries(self, _held: Any) -> Collection[tuple[Any, Any]]:
+        return ()
+
+    def changes(self, before: Any) -> Iterator[Change]:
+        yield Change(Slot(self, None, self.path), ABSENT, ABSENT, self._difference(before))
+
+    def _difference(self, before: Any) -> str:
+        raise NotImplementedError
+
+
+class Memo(_Whole):
+    """The results that `functools.cache` or `lru_cache` keeps of a function. They can be forgotten together alone."""
+
+    is_shared = True
+
+    def read(self) -> int:
+        """Return how many results are kept."""
+        size: int = self.owner.cache_info().currsize
+        return size
+
+    def results(self) -> list[Any]:
+        """Return what is kept, as the collector of garbage sees it: before the function a dictionary, and before that,
+        where it is bounded, a chain of keys with their results.
+        """
+        held = gc.get_referents(self.owner)
+        function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
+        if not function or not isinstance(held[function - 1], dict):  # `__wrapped__` was set anew
+            return []
+        cache, chain = held[function - 1], held[: function - 1]
+        if self.owner.cache_parameters()["maxsize"] is None:
+            return list(cache.values())
+        return [chain[index - 1] for index, each in enumerate(chain) if each is _LINK]
+
+    def is_as(self, before: int) -> bool:
+        return self.read() == before
+
+    def restore(self, before: int, stays: Stays) -> None:
+        """New results stay next to earlier ones, which may be a training's own; fake ones, nobody's, go."""
+        results = self.results()
+        fake = any(isinstance(each, FakeTensor) for each in parts_of(results))
+        if fake or (before == 0 and not stays(Slot(self, None, self.path), results)):
+            self.owner.cache_clear()
+
+    def _difference(self, before: int) -> str:
+        return f"{before} results kept, then {self.read()}"
+
+
+class Values(_Whole):
+    """Data that is changed in place and holds no tensor: numpy's arrays, sets, arrays of bytes and of numbers."""
+
+    @staticmethod
+    def has(value: object) -> bool:
+        """Return True if a value is such data, which can be changed, and there is room for a copy of it."""
+        if isinstance(value, np.ndarray):
+            return bool(value.flags.writeable) and value.nbytes <= LARGEST
+        return isinstance(value, set | bytearray | array) and sys.getsizeof(value) <= LARGEST
+
+    def read(self) -> Any:
+        return self.owner.copy() if isinstance(self.owner, np.ndarray | set) else self.owner[:]
+
+    def is_as(self, before: Any) -> bool:
+        """NaN is as NaN; the bytes of an array of objects are their addresses."""
+        if not isinstance(self.owner, np.ndarray):
+            return bool(self.owner == before)
+        return bool(self.owner.tobytes() == before.tobytes())
+
+    def restore(self, before: Any, _stays: Stays) -> None:
+        if isinstance(self.owner, set):
+            self.owner.clear()
+            self.owner.update(before)
+        else:
+            self.owner[... if isinstance(self.owner, np.ndarray) else slice(None)] = before
+
+    def _difference(self, _before: Any) -> str:
+        return f"{type(self.owner).__name__}, changed in place"
+
+
+def contents(cell: CellType) -> Any:
+    """Return what a closure's cell holds, `ABSENT` if that is nothing."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return ABSENT
+
+
+def joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name
+
+
+def parts_of(value: Any) -> Iterator[Any]:
+    """Yield what lies within lists, tuples and dictionaries."""
+    if isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from parts_of(each)
+    else:
+        yield value
+
+
+def _manner(was: Any, now: Any) -> str:
+    if type(was) is type(now) and not isinstance(now, _PLAIN):
+        return f"another {type(now).__name__}"
+    return f"{_shown(was)}, then {_shown(now)}"
+
+
+def _shown(value: Any) -> str:
+    if value is ABSENT:
+        return "nothing"
+    return repr(value)[:_SHOWN] if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
