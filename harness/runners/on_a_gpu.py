@@ -42,8 +42,8 @@ def _warm_up(training: HasStepBody, body: Callable[[], object]) -> None:
     """Execute the step and undo it, but for state that it makes lazily: what it puts elsewhere is put back, too."""
     roots = training.state_roots() if isinstance(training, HasStateRoots) else [training]
     with StateGuard(training.state_tensors, roots) as guard:
-        body()
-        guard.executed_once()
+        with guard.first_execution():
+            body()
         body()
         try:
             guard.restore(keep_created=True)

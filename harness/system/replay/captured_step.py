@@ -7,7 +7,6 @@ the first replay is step 0. A failed capture is ended, says why, and leaves the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -15,12 +14,11 @@ from torch import Tensor
 from harness.errors import HarnessError
 from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
-from harness.system.replay.first_values import FirstValues
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.graph import CaptureMode, CudaGraph, MemPoolId, graph_pool_handle, require_cuda, warm_up
 from harness.system.replay.host_changes import HostChanges, KeptUp, keep_up
-from harness.system.replay.state import State, StateGuard, UnknownStartError
+from harness.system.replay.state import State, StateGuard
 
 Body = Callable[[], Tensor | None]
 
@@ -78,10 +76,7 @@ class CapturedStep:
     def capture(self) -> None:
         """Warm up, undo it, capture. Raises `CaptureFailedError`."""
         try:
-            try:
-                guard = self._warm_up(None)
-            except UnknownStartError:
-                guard = self._warm_up(FirstValues())
+            guard = self._warm_up()
         except Exception as error:
             raise CaptureFailedError("the warm-up before a capture", error) from error
         changes = HostChanges(self._roots, of_device=True)
@@ -98,16 +93,15 @@ class CapturedStep:
             raise CaptureFailedError("the capture", error) from error
         self.buffers.remember()
 
-    def _warm_up(self, first_values: FirstValues | None) -> StateGuard:
+    def _warm_up(self) -> StateGuard:
         """What stands in the guard is what was there before."""
         with StateGuard(self._state, self._roots) as guard:
             try:
-                with first_values or nullcontext():
+                with guard.first_execution():
                     warm_up(self.stream, self._run_bodies, min(1, self.warmup_steps))
-                guard.executed_once()
                 warm_up(self.stream, self._run_bodies, self.warmup_steps - 2)
                 warm_up(self.stream, self._follow_numbers, min(1, self.warmup_steps - 1))
-                guard.restore(keep_created=True, first_values=first_values)
+                guard.restore(keep_created=True)
             except Exception:
                 guard.restore()
                 raise

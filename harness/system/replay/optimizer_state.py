@@ -29,10 +29,6 @@ class StateError(HarnessError):
     """A trial execution created optimizer state whose first value the harness does not know."""
 
 
-class UnknownStartError(StateError):
-    """The same, of an execution in which nobody saw what that state was made of."""
-
-
 class OptimizerState(Place):
     """Everything that an optimizer keeps now. A key is a parameter and a name; or a name of the optimizer's own and
     `_WHOLE`.
@@ -67,10 +63,10 @@ class OptimizerState(Place):
         for key, value in entries.items():
             self.put(key, value)
 
-    def begin_anew(self, key: tuple[Any, Any], value: Any, first_values: FirstValues | None) -> None:
+    def begin_anew(self, key: tuple[Any, Any], value: Any, first_values: FirstValues) -> None:
         """Give what was made lazily, under this key, the value that it began with.
 
-        Raises `UnknownStartError` where nobody saw what it was made of, and `StateError` where nobody can know it.
+        Raises `StateError` where numbers alone did not make it.
         """
         parts = [part for part in parts_of(value) if part is not None]
         dampened = any(group.get("dampening", 0) for group in self.owner.param_groups)
@@ -80,8 +76,8 @@ class OptimizerState(Place):
                     local(part).zero_()
             return
         numbers = [part for part in parts if not isinstance(part, Tensor)]
-        if numbers or first_values is None or not all(first_values.put_back(part) for part in parts):
-            raise (UnknownStartError if first_values is None else StateError)(
+        if numbers or not all(first_values.put_back(part) for part in parts):
+            raise StateError(
                 "a captured optimizer must have its state before the first step",
                 where=type(self.owner).__name__,
                 got=f"state {str(key[0] if key[1] is _WHOLE else key[1])!r} created lazily, {_described(numbers)}",

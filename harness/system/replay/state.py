@@ -6,7 +6,8 @@ Without undoing them the captured arm would start ahead, or its `.grad` and attr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -20,7 +21,6 @@ from harness.system.replay.first_values import FirstValues
 from harness.system.replay.found_state import same
 from harness.system.replay.optimizer_state import OptimizerState
 from harness.system.replay.optimizer_state import StateError as StateError  # noqa: PLC0414 - what a guard raises
-from harness.system.replay.optimizer_state import UnknownStartError as UnknownStartError  # noqa: PLC0414 - likewise
 from harness.system.replay.places import Place, Slot
 from harness.system.replay.reachable import reach, tensors_of
 from harness.system.replay.snapshots import Snapshot
@@ -51,6 +51,7 @@ class StateGuard:
     def __init__(self, state: State, roots: Sequence[object] = ()) -> None:
         self._state, self._roots = state, roots
         self._known: dict[int, _Known] = {}
+        self._first_values = FirstValues()
         self._stepped: set[int] = set()  # identities of optimizers
         self._created: dict[int, tuple[Tensor, Tensor]] = {}  # tensors that the first execution made, with their values
 
@@ -70,8 +71,13 @@ class StateGuard:
     def __exit__(self, *_: object) -> None:
         self._hook.remove()
 
-    def executed_once(self) -> None:
-        """Call after the first of several executions: it shows which tensors that came to be are then left alone."""
+    @contextmanager
+    def first_execution(self) -> Iterator[None]:
+        """Execute the step first in the block: this shows which tensors come to be, what numbers they are made of, and
+        whether later executions leave them alone.
+        """
+        with self._first_values:
+            yield
         self._places.grown()
         with _disable_current_modes(), torch.no_grad():
             self._created = {id(each): (each, each.detach().clone()) for _, each in self._new_tensors()}
@@ -81,20 +87,19 @@ class StateGuard:
         """Whether an optimizer made its state during the guarded execution, or an attribute changed."""
         return self._places.changed()
 
-    def restore(self, *, keep_created: bool = False, first_values: FirstValues | None = None) -> None:
+    def restore(self, *, keep_created: bool = False) -> None:
         """Put everything back. `keep_created`: lazily made state stays, an optimizer's, a gradient scaler's or a table,
         with the value that it began with.
 
-        A capture needs that: state created inside it would be created again by every replay. `first_values` saw the
-        first execution. Raises `UnknownStartError` for what changes and is not known to start at zero, where nobody
-        saw it, and `StateError` where it is not made of numbers alone.
+        A capture needs that: state created inside it would be created again by every replay. Raises `StateError` for
+        what later executions change and numbers alone did not make.
         """
         with _disable_current_modes(), torch.no_grad():
-            kept = self._begin_anew(first_values) if keep_created else set()
+            kept = self._begin_anew() if keep_created else set()
 
             def stays(slot: Slot, value: Any) -> bool:
                 if keep_created and isinstance(slot.place, OptimizerState):
-                    slot.place.begin_anew(slot.key, value, first_values)
+                    slot.place.begin_anew(slot.key, value, self._first_values)
                     return True
                 return _is_made_of(value, kept)
 
@@ -113,7 +118,7 @@ class StateGuard:
             return []
         return [(path, each) for path, each in reach(*self._roots).named_tensors() if id(each) not in self._before]
 
-    def _begin_anew(self, first_values: FirstValues | None) -> set[int]:
+    def _begin_anew(self) -> set[int]:
         """Return the identities of tensors that came to be and stay, each with the value that it began with.
 
         What every execution makes anew does not stay.
@@ -123,8 +128,8 @@ class StateGuard:
             _, value = self._created[id(tensor)]
             if torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(value)):
                 continue
-            if first_values is None or not first_values.put_back(tensor):
-                raise (UnknownStartError if first_values is None else StateError)(
+            if not self._first_values.put_back(tensor):
+                raise StateError(
                     "a captured step must have its state before the first step",
                     where=path,
                     got="a tensor created lazily of other tensors, and changed by the steps that follow",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import NamedTuple, TypeVar, cast
 
 import torch
@@ -30,14 +29,13 @@ from harness.system.replay.as_written import as_written
 from harness.system.replay.cpu_checks import OnADevice
 from harness.system.replay.fake_leftovers import no_fake_tensors_left
 from harness.system.replay.fake_step import on_fake_tensors
-from harness.system.replay.first_values import FirstValues
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.generator_states import noted_generator_states
 from harness.system.replay.host_changes import HostChanges, KeptUp, keep_up
 from harness.system.replay.operations import Operations, record
 from harness.system.replay.reachable import reach
-from harness.system.replay.state import State, StateError, StateGuard, UnknownStartError
+from harness.system.replay.state import State, StateError, StateGuard
 from harness.system.shards import is_distributed
 
 # What torch says of a tensor with values that was given the memory of one without.
@@ -202,23 +200,19 @@ class TracedStep:
     def _create_state(self) -> None:
         """Raises `NotTraceableError` where the state that the step makes lazily cannot be made before it."""
         try:
-            try:
-                self._execute_twice(None)
-            except UnknownStartError:
-                self._execute_twice(FirstValues())
+            self._execute_twice()
         except StateError as error:
             raise NotTraceableError(error.rule, where=error.where, got=error.got, remedy=error.remedy) from error
 
-    def _execute_twice(self, first_values: FirstValues | None) -> None:
+    def _execute_twice(self) -> None:
         """The second execution shows whether what the first one built is left alone from then on."""
         with StateGuard(self._state, self._roots) as guard:
             try:
                 with as_written():
-                    with first_values or nullcontext():
+                    with guard.first_execution():
                         self._body()
-                    guard.executed_once()
                     self._body()
-                guard.restore(keep_created=True, first_values=first_values)
+                guard.restore(keep_created=True)
             except BaseException:
                 guard.restore()
                 raise

@@ -190,8 +190,8 @@ def test_a_trial_is_undone_next_to_it(shy: Any) -> None:
 
     before = holder.average
     with StateGuard(dict, [step]) as guard:
-        step()
-        guard.executed_once()
+        with guard.first_execution():
+            step()
         guard.restore(keep_created=True)
     assert holder.average is before
     assert before.tolist() == [0.0, 0.0]

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.system.replay.addresses import MOVED, StaticAddresses
-from harness.system.replay.first_values import FirstValues
 from harness.system.replay.found_state import found_state
 from harness.system.replay.generators import global_generators
 from harness.system.replay.state import StateError, StateGuard
@@ -142,11 +141,10 @@ class Nested(torch.optim.Optimizer):
 def begun_anew(parameter: Tensor, optimizer: torch.optim.Optimizer) -> None:
     """Two trial steps, undone but for what they made."""
     with StateGuard(dict, [optimizer]) as guard:
-        with FirstValues() as first:
+        with guard.first_execution():
             step(parameter, optimizer)
-        guard.executed_once()
         step(parameter, optimizer)
-        guard.restore(keep_created=True, first_values=first)
+        guard.restore(keep_created=True)
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -258,8 +256,8 @@ def test_what_the_step_reaches_is_restored() -> None:
 def test_a_table_that_later_executions_leave_alone_is_kept() -> None:
     held = Held()
     with StateGuard(dict, [held.step]) as guard:
-        held.step()
-        guard.executed_once()
+        with guard.first_execution():
+            held.step()
         held.step()
         guard.restore(keep_created=True)
     assert held.table is not None
@@ -280,8 +278,8 @@ def test_a_table_in_a_variable_that_was_not_bound_is_kept() -> None:
     [variable] = step.__closure__ or ()
     del variable.cell_contents
     with StateGuard(dict, [step]) as guard:
-        step()
-        guard.executed_once()
+        with guard.first_execution():
+            step()
         step()
         guard.restore(keep_created=True)
     assert table.tolist() == [1.0, 1.0]
