@@ -55,14 +55,18 @@ class HostChanges:
         self._drawn_before = self._drawn()
 
     def kept_up(self, results: Mapping[str, Tensor]) -> KeptUp:
-        """Return the slots that the execution left its results in; `results` are its tensors by name."""
+        """Return the slots that the execution left its results in; `results` are its tensors by name.
+
+        None is of a list that grew: a replay appends nothing.
+        """
         by_elements = {same(tensor): name for name, tensor in results.items()}
         before = {id(tensor) for _, tensor in self._places.tensors()}
+        grown = {id(each.slot.place.owner) for each in self._places.changes() if each.slot.key is None}
         now = Snapshot(reach(*self._roots).places).tensors() if results else ()
         return [
             (slot, by_elements[same(tensor)])
             for slot, tensor in now
-            if id(tensor) not in before and same(tensor) in by_elements
+            if id(tensor) not in before and same(tensor) in by_elements and id(slot.place.owner) not in grown
         ]
 
     def found(self, kept: KeptUp) -> list[str]:

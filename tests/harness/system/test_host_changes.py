@@ -174,6 +174,20 @@ def test_what_replays_keep_up_is_no_change() -> None:
     assert traced.host_changes == []
 
 
+def test_a_result_that_a_step_appends_to_a_log_is_named_and_hinders_no_replay() -> None:
+    trainer = Trainer()
+
+    def body() -> Tensor:
+        trainer.log.append(trainer.step())
+        return trainer.log[-1]
+
+    traced = TracedStep(body, dict, lambda: {"last": trainer.log[-1]}, roots=[body])
+    traced.record()
+    assert traced.host_changes == ["trainer.log (0 entries, then 1)"]
+    assert [round(traced.replay().item(), 2) for _ in range(2)] == [1.8, 1.62]
+    assert (trainer.log, round(traced.outputs["last"].item(), 2)) == ([], 1.62)
+
+
 class Warming(torch.optim.SGD):
     """Keeps its rate in a tensor on the host, and raises it with each step."""
 
