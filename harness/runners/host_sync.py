@@ -174,9 +174,6 @@ def _named(detector: str) -> Iterator[None]:
 @no_fake_tensors_left()
 def _read_fake_pass(training: HasStepBody, device: str) -> DetectorReading:
     roots = training.state_roots() if isinstance(training, HasStateRoots) else [training]
-    with StateGuard(training.state_tensors, roots) as guard:
-        try:
-            detector = _Detector("fake_pass", partial(by_fake_pass, device=device))
-            return _read(detector, device, 1, training.step_body)
-        finally:
-            guard.restore()
+    with StateGuard(training.state_tensors, roots):
+        detector = _Detector("fake_pass", partial(by_fake_pass, device=device))
+        return _read(detector, device, 1, training.step_body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 from harness.evidence.arm_records import OnAGpu
 from harness.runners.raised import message_of
@@ -45,10 +45,8 @@ def _warm_up(training: HasStepBody, body: Callable[[], object]) -> None:
         with guard.first_execution():
             body()
         body()
-        try:
+        with suppress(StateError):
             guard.restore(keep_created=True)
-        except StateError:
-            guard.restore()
 
 
 def _unforeseen(failure: str) -> OnAGpu:

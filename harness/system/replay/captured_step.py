@@ -96,15 +96,11 @@ class CapturedStep:
     def _warm_up(self) -> StateGuard:
         """What stands in the guard is what was there before."""
         with StateGuard(self._state, self._roots) as guard:
-            try:
-                with guard.first_execution():
-                    warm_up(self.stream, self._run_bodies, min(1, self.warmup_steps))
-                warm_up(self.stream, self._run_bodies, self.warmup_steps - 2)
-                warm_up(self.stream, self._follow_numbers, min(1, self.warmup_steps - 1))
-                guard.restore(keep_created=True)
-            except Exception:
-                guard.restore()
-                raise
+            with guard.first_execution():
+                warm_up(self.stream, self._run_bodies, min(1, self.warmup_steps))
+            warm_up(self.stream, self._run_bodies, self.warmup_steps - 2)
+            warm_up(self.stream, self._follow_numbers, min(1, self.warmup_steps - 1))
+            guard.restore(keep_created=True)
         return guard
 
     def replay(self) -> Tensor:

@@ -42,7 +42,8 @@ class _Known(NamedTuple):
 
 
 class StateGuard:
-    """Remembers on entry; `restore` puts everything back, in place, so that addresses stay.
+    """Remembers on entry, and puts everything back at the end of the block, in place, so that addresses stay. `restore`
+    does so earlier, and may keep what came to be.
 
     `state` names tensors that the body changes. What can be reached from `roots` need not be named (see `reachable`),
     nor parameters and state of any `torch.optim` optimizer that steps meanwhile: a global pre-step hook finds them.
@@ -65,11 +66,14 @@ class StateGuard:
         self._before = {*self._known}
         self._own_generators = found.generators
         self._generators = generators.states(generators.global_generators() | self._own_generators)
+        self._is_restored = False
         self._hook = register_optimizer_step_pre_hook(self._before_optimizer_step)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._hook.remove()
+        if not self._is_restored:
+            self.restore()
 
     @contextmanager
     def first_execution(self) -> Iterator[None]:
@@ -111,6 +115,7 @@ class StateGuard:
                 if known.is_trained:
                     _put_back_gradient(known)
             generators.restore(generators.global_generators() | self._own_generators, self._generators)
+        self._is_restored = True
 
     def _new_tensors(self) -> list[tuple[str, Tensor]]:
         """Return the tensors that nothing held before, by path."""

@@ -207,22 +207,15 @@ class TracedStep:
     def _execute_twice(self) -> None:
         """The second execution shows whether what the first one built is left alone from then on."""
         with StateGuard(self._state, self._roots) as guard:
-            try:
-                with as_written():
-                    with guard.first_execution():
-                        self._body()
+            with as_written():
+                with guard.first_execution():
                     self._body()
-                guard.restore(keep_created=True)
-            except BaseException:
-                guard.restore()
-                raise
+                self._body()
+            guard.restore(keep_created=True)
 
     def _execute_and_undo(self, execute: Callable[[], Result]) -> Result:
-        with StateGuard(self._state, self._roots) as guard:
-            try:
-                return execute()
-            finally:
-                guard.restore()
+        with StateGuard(self._state, self._roots):
+            return execute()
 
 
 class FakePass(NamedTuple):
@@ -245,10 +238,7 @@ def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> FakePas
                 body()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise HostSyncError(str(error.func), *of_traceback(error.__traceback__), called_at(error)) from error
-        else:
-            return FakePass(guard.created_state, mode.unseen)
-        finally:
-            guard.restore()
+        return FakePass(guard.created_state, mode.unseen)
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +45,16 @@ def test_a_parameter_nobody_named_is_restored_because_its_optimizer_steps() -> N
     assert parameter.data_ptr() == address
     assert parameter.grad is None
     assert len(optimizer.state) == 0
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_trial_is_undone_at_the_end_of_its_block(raises: bool) -> None:
+    parameter, optimizer = parameter_and(torch.optim.AdamW)
+    with suppress(RuntimeError), StateGuard(dict):
+        step(parameter, optimizer)
+        if raises:
+            raise RuntimeError("a step of its own")
+    assert (parameter.tolist(), len(optimizer.state)) == ([1.0] * 3, 0)
 
 
 def test_existing_state_returns_into_the_same_tensors() -> None:
