@@ -69,18 +69,22 @@ class Draws(Record):
 
 # What a loose tensor that the steps made is to the training. `state`: a later step reads it, or something that no
 # operator shows changes it. `table`: a later step reads it, and none changed it. `derived`: nobody reads it, and it is
-# made of parameters alone, as an average is. `log`: nobody reads it, and it is made of other things too. `left`: what
-# the last step left behind, or what was made between two steps.
-Role = Literal["state", "table", "derived", "log", "left"]
+# made of parameters alone, as an average is. `log`: nobody reads it, and it is made of batches and single numbers, such
+# as losses. `mixed`: nobody reads it, and it is made of parameters and of batches, as a sum of gradients is. `left`:
+# what the last step left behind, or what was made between two steps. `unseen`: nobody reads it, and no step was
+# followed that shows what it is made of.
+Role = Literal["state", "table", "derived", "log", "mixed", "left", "unseen"]
 COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # those whose values a comparison of states reads
 
 
 class Loose(Record):
     """Names loose tensors at the end that were not there at the start, with their roles."""
 
-    roles: dict[str, Role] | None  # None: the steps could not be followed, as `failure` says
-    unread: dict[str, str]  # digests of logs and of what was left
+    # None: the steps could not be followed, as `failure` says, or were timed, and the roles are those of another arm
+    roles: dict[str, Role] | None
+    unread: dict[str, str]  # digests of all others
     failure: str | None = None
+    lent: bool = False  # another arm's roles count
 
 
 class ArmStart(ArmRecord):

@@ -21,7 +21,6 @@ from harness.judge.end_state import (
     require_equal_start_state,
     require_finite_end,
     require_recorded,
-    unread_apart,
 )
 from harness.judge.excused_ends import ExcusedEnds
 from harness.judge.guards import control_of, require_frozen, require_guards, require_moving, require_trained
@@ -35,6 +34,7 @@ from harness.judge.series import (
     require_same_work,
 )
 from harness.judge.sheet import Settled, Sheet, settle, some
+from harness.judge.unread_ends import unread_apart
 from harness.judge.verdict import Judgement, Status
 from harness.judge.watched_steps import JudgedSteps
 from harness.kinds import kind_of
@@ -210,7 +210,8 @@ class Comparison:
         equal = self._asked("equal_ends", group)
         if group.bits and equal:
             require_equal_ends(equal, self._sheet, same_system=group.same_system, excused=self._excused)
-            self._unread += unread_apart(equal, self._sheet) if group.same_system else ""
+        if equal and group.same_system:
+            self._unread += unread_apart(equal, self._sheet, kind=self._part.kind, bits=group.bits)
         self._ended.append({**group.apart, **self._asked("recorded", group), **control})
 
     def held(self, message: str) -> Judgement:

@@ -37,10 +37,11 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
                 f"of what {name} started from and ended with its parameters' digest alone was recorded; run it again",
             )
         loose = end_of(execution).loose
-        if loose is not None and loose.roles is None:
+        lent = loose is not None and loose.lent and any(roles_known(each) for each in executions.values())
+        if loose is not None and loose.roles is None and not lent:
             settle(
                 reasons.END_STATE_UNRECORDED,
-                f"what the steps of {name} made was not followed to the end: {loose.failure}",
+                f"what the steps of {name} made was not followed to the end: {loose.failure or 'no arm did'}",
             )
 
 
@@ -79,6 +80,8 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
 
 def _require_roles(name: str, end: ArmEnd) -> None:
     """Settle ERROR where a loose tensor's role or digest is missing."""
+    if end.loose is not None and end.loose.lent and end.loose.roles is None:
+        return
     named, unread = roles_of(end), set() if end.loose is None else end.loose.unread.keys()
     compared = {} if end.state is None else end.state.digests.get(LOOSE, {})
     apart = {each for each, role in named.items() if role not in COMPARED} ^ unread
@@ -310,6 +313,12 @@ def roles_of(end: ArmEnd) -> Mapping[str, Role]:
     return (end.loose.roles if end.loose is not None else None) or {}
 
 
+def roles_known(execution: ArmEvidence) -> bool:
+    """Return True if the steps of an execution were followed."""
+    loose = end_of(execution).loose
+    return loose is not None and loose.roles is not None
+
+
 def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
     """The state with the loose tensors that nobody reads here and that the other end compares."""
     if end.loose is None or other.state is None:
@@ -317,44 +326,6 @@ def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
     compared = other.state.digests.get(LOOSE, {})
     more = {name: digest for name, digest in end.loose.unread.items() if name in compared}
     return state.model_copy(update={"digests": {**state.digests, LOOSE: {**state.digests.get(LOOSE, {}), **more}}})
-
-
-def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> str:
-    """Return what the logs of executions differ in from those of the first one named, as a sentence's tail.
-
-    A log that one alone has leaves the claim open, unless one of the two replays: no replay appends to a list.
-    """
-    (reference_name, reference), *others = executions.items()
-    said = []
-    for name, execution in others:
-        ours, theirs = end_of(execution), end_of(reference)
-        mine, other = _loose(ours), _loose(theirs)
-        logs = [each for each in sorted(mine.keys() | other.keys()) if "log" in _unread_roles(each, ours, theirs)]
-        missing = {
-            reference_name: [each for each in logs if each not in mine],
-            name: [each for each in logs if each not in other],
-        }
-        for whose, alone in missing.items():
-            if alone:
-                said.append(f"{whose} alone keeps {counted(len(alone), 'log')}: {some(alone)}")
-        if any(missing.values()) and not (ours.replays or theirs.replays):
-            sheet.leave_open(reasons.ENDS_UNCOMPARED, f"{name} and {reference_name} end with other logs; {said[-1]}")
-        apart = [each for each in logs if each in mine and each in other and mine[each] != other[each]]
-        if apart:
-            said.append(f"{name} ends with other values of {counted(len(apart), 'log')}: {some(apart)}")
-    return f"; of what nobody reads, {', and '.join(said)}" if said else ""
-
-
-def _unread_roles(name: str, *ends: ArmEnd) -> set[Role | None]:
-    """The roles of a loose tensor; none of one that the ends compare."""
-    compared = any(end.state is not None and name in end.state.digests.get(LOOSE, {}) for end in ends)
-    return set() if compared else {roles_of(end).get(name) for end in ends}
-
-
-def _loose(end: ArmEnd) -> dict[str, str]:
-    """Digests of all loose tensors at an end."""
-    of_state = {} if end.state is None else end.state.digests.get(LOOSE, {})
-    return of_state if end.loose is None else {**of_state, **end.loose.unread}
 
 
 def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:

@@ -59,15 +59,17 @@ class ArmLife:
         ends: Ends | None = None,
         facts: Mapping[str, Scalar] = MappingProxyType({}),
         digest: Digest = digest_of_all,
+        follows: bool | None = None,
     ) -> None:
         """replica: None where the probe executes each arm once; its phases have no number then.
 
         ends: of the executions that this one's end is compared with; None: with none.
+        follows: follow what steps make; False: steps are timed, and another arm's roles count.
         facts: recorded with those of the system. digest: of the trainable parameters.
         """
         self.run, self.arm, self.planned, self.recorder = run, arm, run.arms[arm], recorder
         self.replica, self._named = replica or 0, arm if replica is None else f"{arm}.{replica}"
-        self._ends, self._facts, self._digest = ends, facts, digest
+        self._ends, self._facts, self._digest, self._follows = ends, facts, digest, follows
         self.parts = Parts(arm, self.replica, recorder)
         self.steps_called = 0
         self.input_names: list[str] | None = None  # of the last step
@@ -133,8 +135,15 @@ class ArmLife:
         """Record what the execution starts from."""
         self.phase("start")
         moves = self.planned.moves and self.replica == 0
-        follows = self._ends is not None and not probe_named(self.run.probe).timed
-        self.state = StateWatch(self.training, moves=moves, sketched=self.planned.sketches, follows=follows)
+        compared = self._ends is not None and not probe_named(self.run.probe).timed
+        follows = compared if self._follows is None else self._follows
+        self.state = StateWatch(
+            self.training,
+            moves=moves,
+            sketched=self.planned.sketches,
+            follows=follows,
+            lent=self._follows is False,
+        )
         rounded_to = self.planned.rounded_to
         self._sampled = sampled(named_parameters(self.training))
         start = arm_start(self.training, self.arm, self.replica, self.state, rounded_to, self._digest)
@@ -166,12 +175,12 @@ class ArmLife:
         is_second = self.steps_called == min(1, max(self._announced, 1) - 1)  # built to the end, or the only one
         drawing = self.watch_of_draws(index) if is_second else None
         watching = self._watching(index) if self.watchers else _NO_WATCHER
-        followed, is_last = self.state.steps, self.steps_called == self._announced - 1
-        following = followed.step(is_last=is_last) if followed else _NO_WATCHER
+        followed, left = self.state.steps, self._announced - self.steps_called - 1
+        following = followed.step(left=left) if followed else _NO_WATCHER
         with drawing or _NO_WATCHER, following, watching, drawing.watch if drawing else _NO_WATCHER:
             loss = (step or self.training.step)(index)
         if followed:
-            followed.stepped(loss, is_last=is_last)
+            followed.stepped(loss, left=left)
         self.steps_called += 1
         self.last_loss = loss
         if self._block is not None:

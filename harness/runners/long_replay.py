@@ -32,10 +32,11 @@ YARDSTICK_PASSES = 20_000  # without one: about a millisecond of Python
 def execute(run: Run, recorder: Recorder) -> None:
     """Train the run's arm for all steps of its workload."""
     (arm,) = run.arms
-    with ArmLife(run, arm, recorder) as life:
+    is_timed = arm == run.settings["candidate"]
+    with ArmLife(run, arm, recorder, follows=not is_timed) as life:
         life.start()
         life.phase("steps")
-        with recorder.alone() if arm == run.settings["candidate"] else nullcontext():
+        with recorder.alone() if is_timed else nullcontext():
             evidence = _blocks(life)
         life.end()
         recorder.write(evidence)

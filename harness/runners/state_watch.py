@@ -34,13 +34,20 @@ class StateWatch:
     """
 
     def __init__(
-        self, training: TrainingRun, *, moves: bool = False, sketched: bool = False, follows: bool = False
+        self,
+        training: TrainingRun,
+        *,
+        moves: bool = False,
+        sketched: bool = False,
+        follows: bool = False,
+        lent: bool = False,
     ) -> None:
         """moves: keep copies of the start in the host's memory, for `moved` to be there at the end.
 
         sketched: sketch the parameters at the start and all state at the end. follows: follow what steps make.
+        lent: record digests of what they made, for the roles of another arm.
         """
-        self._training, self._moves, self._sketched = training, moves, sketched
+        self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
         self.start_sketches: dict[str, Sketch] | None = None
         self.end_sketches: dict[str, Sketch] | None = None
         self._start: dict[str, Tensor] = {}
@@ -87,7 +94,11 @@ class StateWatch:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         loose = state.get(LOOSE, {})
-        self.loose = None if self.steps is None else self.steps.loose(loose)
+        if self.steps is not None:
+            self.loose = self.steps.loose(loose)
+        elif self._lent:
+            late = {name: tensor for name, tensor in loose.items() if name not in self._loose_at_start}
+            self.loose = Loose(roles=None, unread=digests(late), lent=True)
         roles = (self.loose.roles if self.loose is not None else None) or {}
         came = {name: tensor for name, tensor in loose.items() if roles.get(name) in COMPARED}
         kept = {name: tensor for name, tensor in loose.items() if name in self._loose_at_start} | came

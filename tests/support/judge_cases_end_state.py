@@ -29,7 +29,7 @@ from judge_cases_gradients import GRADIENTS_WITHIN, matched
 from judge_cases_throughput import timed
 from judge_cases_training import WITHIN, repeated, trajectory
 
-from harness.evidence.arm_records import HostNumber, Loose, State
+from harness.evidence.arm_records import COMPARED, HostNumber, Loose, State
 from harness.evidence.run_evidence import ArmEvidence
 from harness.evidence.run_records import ArmFailed
 from harness.judge.verdict import Verdict
@@ -98,7 +98,7 @@ def loose(ours: dict[str, str], theirs: dict[str, str], *, replays: int = 0) -> 
 
     def ended(tensors: dict[str, str], made_by: Callable[..., ArmEvidence], *given: str, **more: Any) -> ArmEvidence:
         roles, digests = ({name: each.split()[part] for name, each in tensors.items()} for part in (0, 1))
-        unread = {name: digest for name, digest in digests.items() if roles[name] in ("log", "left")}
+        unread = {name: digest for name, digest in digests.items() if roles[name] not in COMPARED}
         compared = {name: digest for name, digest in digests.items() if name not in unread}
         execution = made_by(*given, end_state={"tensors": compared}, **more)
         return made(execution, roles, replays=replays if made_by is graphed else 0, **unread)
@@ -167,10 +167,17 @@ def counted_twice(apart_by: float | None, ours: dict[str, Any] = COUNTED) -> Ver
     return verdict_of(TRAJECTORY | WITHIN | {"max_relative_difference": 0.01}, run)
 
 
+UNSEEN = {"x": "unseen a"}
 LOOSE = [
     Case("a log that a replay does not append to", "held", lambda: loose({}, {"log": "log a"}, replays=10)),
-    Case("a log that one arm alone keeps", "ends_uncompared", lambda: loose({}, {"log": "log a"})),
-    Case("a log that the candidate alone keeps", "ends_uncompared", lambda: loose({"log": "log a"}, {})),
+    Case("a log that one arm alone keeps", "held", lambda: loose({}, {"log": "log a"})),
+    Case("a log that the candidate alone keeps", "held", lambda: loose({"log": "log a"}, {})),
+    Case("logs in a list", "held", lambda: loose({}, {f"losses.{each}": "log a" for each in range(12)})),
+    Case("a sum of gradients that one arm alone keeps", "ends_uncompared", lambda: loose({}, {"sum": "mixed a"})),
+    Case("a sum of gradients that no replay keeps", "held", lambda: loose({}, {"sum": "mixed a"}, replays=10)),
+    Case("an unexplained tensor of one arm", "ends_uncompared", lambda: loose({}, {"x": "unseen a"}, replays=10)),
+    Case("an unexplained tensor of other values", "ends_uncompared", lambda: loose({"x": "unseen b"}, UNSEEN)),
+    Case("an unexplained tensor of equal values", "held", lambda: loose(UNSEEN, UNSEEN)),
     Case("a log of other values", "held", lambda: loose({"log": "log b"}, {"log": "log a"})),
     Case("what a step left, in one arm alone", "held", lambda: loose({}, {"out": "left a"})),
     Case("an average that one arm alone makes", "end_differs", lambda: loose({}, {"ema": "derived a"}, replays=10)),

@@ -22,8 +22,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from harness.system.replay.host_made import LIFT
 from harness.system.replay.observer import Observer
 
-PARAMETERS, DATA = 1, 2  # bits of what memory is made of; the bits above are marks
-_MADE_OF, _FIRST_MARK = PARAMETERS | DATA, 2
+# Bits of what memory is made of; the bits above are marks. WHOLE: parameters, and not by way of a single number alone.
+PARAMETERS, DATA, WHOLE = 1, 2, 4
+_MADE_OF, _FIRST_MARK = PARAMETERS | DATA | WHOLE, 3
 _PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer})
 # In-place operators that leave nothing of what was there.
 _REPLACE = frozenset(
@@ -72,22 +73,24 @@ class Memory:
 
     is_kept: it is a parameter's, a buffer's or an optimizer's. is_early: a loose tensor had it before the first step.
     is_given: no operator of a step made it.
+    is_unseen: a step made it that was not followed.
     """
 
     __slots__ = (
-        "born", "is_early", "is_given", "is_kept", "made_in", "made_of", "mark", "marks", "reference", "written",
+        "born", "is_early", "is_given", "is_kept", "is_unseen", "made_in", "made_of", "mark", "marks", "reference",
+        "written",
     )  # fmt: skip
 
     def __init__(self, reference: StorageWeakRef, made_of: int, step: int, *, is_given: bool) -> None:
         self.reference, self.made_of, self.is_given = reference, made_of, is_given
         self.born = self.made_in = step  # the steps that it came in, and that its content was made in
         self.written: int | None = None  # the last step that wrote to it
-        self.is_kept = self.is_early = False
+        self.is_kept = self.is_early = self.is_unseen = False
         self.mark = self.marks = 0  # the mark of its content, once a later step read it; and all that it had
 
 
 class Ledger(Observer):
-    """Watch the steps of one execution: enter it around each step, and call `ended` after the step.
+    """Watch the steps of one execution: enter it around each step that is followed, and call `ended` after each step.
 
     failure: the error that stopped the ledger, or None. A step goes on without it.
     """
@@ -112,6 +115,17 @@ class Ledger(Observer):
         for tensor in tensors:
             for memory in self._in(tensor):
                 memory.is_early, memory.made_of = True, DATA if tensor.numel() > 1 else 0
+
+    def adopt(self, tensors: Iterable[Tensor]) -> None:
+        """Know the memory of tensors that steps made which were not followed: of nothing, until a step shows more."""
+        for memory in self._in(list(tensors), 0):
+            if memory.born == self.step and not memory.is_kept:
+                memory.is_unseen = True
+                memory.born = memory.made_in = self.step - 1
+
+    def passed(self) -> None:
+        """Note the end of a step that was not followed."""
+        self.step += 1
 
     def ended(self, loss: object) -> None:
         """Note the end of a step, whose loss is read. Forget memory that is gone."""
@@ -165,6 +179,8 @@ class Ledger(Observer):
                     continue
                 read = self._read(memory)
                 made_of |= read & ~_MADE_OF if place in effect.chooses else read
+        if made_of & WHOLE and isinstance(returned, Tensor) and returned.numel() == 1:
+            made_of &= ~WHOLE
         if effect.tells:
             self._reached |= made_of
         for memory, value in written:
@@ -173,7 +189,7 @@ class Ledger(Observer):
 
     def _read(self, memory: Memory) -> int:
         if memory.is_kept:
-            return PARAMETERS
+            return PARAMETERS | WHOLE
         if memory.is_early or memory.made_in == self.step:
             return memory.made_of
         if not memory.mark:
@@ -224,6 +240,11 @@ class Ledger(Observer):
         if type(tensor) is nn.Parameter:
             memory.is_kept = True  # also where the training gave it other memory
         return (memory,)
+
+
+def is_of_torch(tensor: Tensor) -> bool:
+    """Return True if torch made the memory of a tensor, and not numpy, say."""
+    return type(tensor) in _PLAIN and torch._C._has_storage(tensor) and tensor.untyped_storage().resizable()
 
 
 def _is_gone(reference: StorageWeakRef) -> bool:

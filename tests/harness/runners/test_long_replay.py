@@ -66,6 +66,13 @@ def test_a_replay_without_a_fault_holds(tmp_path: Path) -> None:
     assert verdict.denominators == {"steps": STEPS, "blocks": STEPS // EVERY, "state_tensors": 27}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("system", "reason"), [("AveragesLater", "end_differs"), ("ListsItsLosses", "held")])
+def test_what_the_plain_arm_makes_is_compared(system: str, reason: str, tmp_path: Path) -> None:
+    verdict = judged(f"loose_systems:{system}", tmp_path, CLAIM, steps=STEPS)
+    assert verdict.reason == reason, verdict.message
+
+
 @pytest.mark.parametrize("fault", slow_but(["late_stale_batch", "late_nan"], WITHOUT_TIME))
 def test_a_late_fault_is_killed(fault: str, tmp_path: Path) -> None:
     verdict = judged(SYSTEM, tmp_path, CLAIM, fault=fault, steps=STEPS)

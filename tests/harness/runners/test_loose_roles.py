@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from harness.evidence.arm_records import Loose
+from harness.runners.followed_steps import FollowedSteps
 from harness.runners.state_watch import StateWatch
 from harness.system.built import StepFunction
 from harness.system.step_function_run import StepFunctionRun
 
-STEPS = 6
+STEPS, LONG = 6, 211
 
 
 class Trainer:
@@ -30,6 +31,7 @@ class Trainer:
         self.settings = {"decay": torch.tensor(0.9)}
         self.dataset = torch.randn(8, 4)
         self.number, self.case = 0, case
+        self.lowest = float("inf")
         self.factor = torch.ones(())
         self.results: tuple[Tensor, Tensor] | None = None  # output and loss of the step
 
@@ -71,15 +73,18 @@ def run_of(trainer: Trainer, capture: str = "none") -> StepFunctionRun:
 
 
 def followed(case: Callable[[Trainer], None], steps: int = STEPS, capture: str = "none") -> Loose:
-    run = run_of(Trainer(case), capture)
+    return watch_of(run_of(Trainer(case), capture), steps)
+
+
+def watch_of(run: StepFunctionRun, steps: int) -> Loose:
     watch = StateWatch(run, follows=True)
     watch.at_start()
     assert watch.steps is not None
     for index in range(steps):
-        is_last = index == steps - 1
-        with watch.steps.step(is_last=is_last):
+        left = steps - 1 - index
+        with watch.steps.step(left=left):
             loss = run.step(index)
-        watch.steps.stepped(loss, is_last=is_last)
+        watch.steps.stepped(loss, left=left)
         if index == 0:
             watch.after_first_step()
     watch.at_end()
@@ -274,7 +279,7 @@ CASES: list[tuple[Callable[[Trainer], None], dict[str, str]]] = [
     (average_from_zeros, {"kept.ema": "derived"}),
     (log_of_rates, {f"kept.rates.{index}": "log" for index in range(STEPS)}),
     (scratch, {"kept.scratch": "log"}),
-    (noise_of_gradients, {"kept.noise": "log"}),
+    (noise_of_gradients, {"kept.noise": "mixed"}),
     (changed_by_numpy, {"kept.values": "state"}),
     (array_of_numpys, {"kept.array": "state"}),
 ]
@@ -285,6 +290,102 @@ def test_a_loose_tensor_has_the_role_that_its_readers_give_it(
     case: Callable[[Trainer], None], roles: dict[str, str]
 ) -> None:
     found = followed(case)
+    assert found.failure is None
+    assert kept(found) == roles
+
+
+def average_from_step_150(t: Trainer) -> None:
+    """An average that a list in a dictionary holds."""
+    if t.number >= 150:
+        t.kept.setdefault("averages", [t.weight.clone()])[0].lerp_(t.weight, 0.1)
+
+
+def average_bound_anew_from_step_150(t: Trainer) -> None:
+    if t.number >= 150:
+        t.kept["ema"] = 0.9 * t.kept.get("ema", t.weight) + 0.1 * t.weight
+
+
+def snapshots_at_tens(t: Trainer) -> None:
+    if t.number % 10 == 9:
+        t.kept.setdefault("shots", []).append(t.weight.clone())
+
+
+def snapshots_at_fifties(t: Trainer) -> None:
+    if t.number % 50 == 0:
+        t.kept.setdefault("shots", {})[f"step {t.number}"] = t.weight.clone()
+
+
+def weights_of_lower_losses(t: Trainer) -> None:
+    """Copies that are bound anew wherever the loss has fallen."""
+    loss = t.evaluated().item()
+    if loss < t.lowest:
+        t.lowest = loss
+        t.kept["best"] = t.weight.clone()
+
+
+def weights_written_at_sixties(t: Trainer) -> None:
+    best = t.kept.setdefault("best", torch.zeros(3, 4))
+    if t.number % 60 == 0:
+        best.copy_(t.weight)
+
+
+def ring_of_losses(t: Trainer) -> None:
+    t.kept.setdefault("recent", deque(maxlen=8)).append(t.evaluated().detach())
+
+
+def losses_at_fifties(t: Trainer) -> None:
+    if t.number % 50 == 0:
+        t.kept.setdefault("losses", []).append(t.evaluated().detach())
+
+
+def histogram_of_gradients(t: Trainer) -> None:
+    [gradient] = torch.autograd.grad(t.evaluated(), t.model.weight, retain_graph=True)
+    t.kept.setdefault("counts", torch.zeros(8)).add_(torch.histc(gradient, 8, -1, 1))
+
+
+def table_at_step_30(t: Trainer) -> None:
+    if t.number >= 30:
+        t.x = t.x * t.kept.setdefault("table", torch.linspace(0.5, 1.5, 4))
+
+
+def teacher_from_step_100(t: Trainer) -> None:
+    """Read by later steps, and changed by none."""
+    if t.number >= 100:
+        mine = t.kept.setdefault("teacher", t.weight.clone())
+        t.factor = 1 + 0.01 * (t.model.weight - mine).square().mean()
+
+
+def copy_at_step_120(t: Trainer) -> None:
+    """A single copy: no step that was followed made one like it."""
+    if t.number == 120:
+        t.kept["copy"] = t.weight.clone()
+
+
+LATE: list[tuple[Callable[[Trainer], None], dict[str, str]]] = [
+    (average_from_step_150, {"kept.averages.0": "derived"}),
+    (average_bound_anew_from_step_150, {"kept.ema": "derived"}),
+    (snapshots_at_tens, {f"kept.shots.{each}": "derived" for each in range(21)}),
+    (snapshots_at_fifties, {f"kept.shots.step {each}": "derived" for each in (50, 100, 150, 200)}),
+    (weights_of_lower_losses, {"kept.best": "derived"}),
+    (weights_written_at_sixties, {"kept.best": "derived"}),
+    (ring_of_losses, {f"kept.recent.{each}": "left" if each == 7 else "log" for each in range(8)}),
+    (list_of_losses, {f"kept.losses.{each}": "log" for each in range(LONG)}),
+    (log_of_rates, {f"kept.rates.{each}": "log" for each in range(LONG)}),
+    (losses_at_fifties, {f"kept.losses.{each}": "log" for each in range(4)}),
+    (histogram_of_gradients, {"kept.counts": "mixed"}),
+    (table_at_step_30, {"kept.table": "table"}),
+    (teacher_from_step_100, {"kept.teacher": "table"}),
+    (copy_at_step_120, {"kept.copy": "unseen"}),
+    (array_of_numpys, {"kept.array": "state"}),
+    (changed_by_numpy, {"kept.values": "state"}),
+]
+
+
+@pytest.mark.parametrize(("case", "roles"), LATE, ids=[case.__name__ for case, _ in LATE])
+def test_a_long_training_gives_the_roles_of_steps_that_were_followed(
+    case: Callable[[Trainer], None], roles: dict[str, str]
+) -> None:
+    found = followed(case, steps=LONG)
     assert found.failure is None
     assert kept(found) == roles
 
@@ -303,6 +404,22 @@ def test_replays_of_a_recorded_step_are_followed(case: Callable[[Trainer], None]
     assert (found.failure, kept(found)) == (None, roles)
 
 
+def test_a_training_of_which_some_steps_are_followed_ends_in_the_bits_of_an_unobserved_one() -> None:
+    observed, unobserved = Trainer(snapshots_at_tens), Trainer(snapshots_at_tens)
+    watch_of(run_of(observed), LONG)
+    run = run_of(unobserved)
+    for index in range(LONG):
+        run.step(index)
+    assert torch.equal(observed.model.weight, unobserved.model.weight)
+
+
+@pytest.mark.parametrize(("unexplained", "number"), [(False, 7), (True, 7 + LONG // 2)])
+def test_few_steps_are_followed_unless_a_tensor_is_unexplained(unexplained: bool, number: int) -> None:
+    steps = FollowedSteps(LONG)
+    steps.wait(unexplained=unexplained)
+    assert sum(steps.is_followed(index) for index in range(LONG)) == number
+
+
 def test_what_a_load_brought_is_there_from_the_start() -> None:
     trainer = Trainer(late_average)
     run = run_of(trainer)
@@ -311,9 +428,9 @@ def test_what_a_load_brought_is_there_from_the_start() -> None:
     trainer.number, trainer.kept["ema"] = 5, torch.ones(3, 4)
     watch.after_load()
     assert watch.steps is not None
-    with watch.steps.step(is_last=True):
+    with watch.steps.step(left=0):
         loss = run.step(0)
-    watch.steps.stepped(loss, is_last=True)
+    watch.steps.stepped(loss, left=0)
     assert "kept.ema" in watch.at_end().digests["tensors"]
 
 
@@ -322,9 +439,9 @@ def test_a_training_whose_last_step_was_not_announced_has_no_roles() -> None:
     watch = StateWatch(run, follows=True)
     watch.at_start()
     assert watch.steps is not None
-    with watch.steps.step(is_last=False):
+    with watch.steps.step(left=1):
         loss = run.step(0)
-    watch.steps.stepped(loss, is_last=False)
+    watch.steps.stepped(loss, left=1)
     watch.at_end()
     assert watch.loose == Loose(
         roles=None, unread={}, failure="RuntimeError: the last of 1 steps was not announced as such"
