@@ -67,7 +67,10 @@ class StateGuard:
         self._own_generators = found.generators
         self._generators = generators.states(generators.global_generators() | self._own_generators)
         self._is_restored = False
-        self._hook = register_optimizer_step_pre_hook(self._before_optimizer_step)
+        # The backward pass has already run then: what `.grad` held before is unknown, and None is its start.
+        self._hook = register_optimizer_step_pre_hook(
+            lambda optimizer, *_: self._remember_optimizer(optimizer, known_gradient=False)
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -154,10 +157,6 @@ class StateGuard:
         self._known[id(tensor)] = known
         if gradient is not None:
             self._remember(gradient, known_gradient=True)
-
-    def _before_optimizer_step(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-        # The backward pass has already run: what `.grad` held before is unknown, and None is its start.
-        self._remember_optimizer(optimizer, known_gradient=False)
 
     def _remember_optimizer(self, optimizer: Optimizer, *, known_gradient: bool) -> None:
         if id(optimizer) in self._stepped:
