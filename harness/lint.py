@@ -6,18 +6,22 @@ import importlib.util
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from harness.contract.claims import AnyPart, CompositeClaim, parts_of
 from harness.contract.load import LoadedContract
 from harness.contract.strict_yaml import nearest
-from harness.errors import HarnessError
+from harness.contract.waivers import Waiver, unmatched
+from harness.errors import ContractError, ContractErrors, HarnessError
 from harness.kinds import kind_of
+from harness.system.described import LIMIT_S, describe, describe_all
 from harness.system.options import option_error
 from harness.system.protocol import FaultDescription, SystemDescription
 
 if TYPE_CHECKING:
     from harness.run_directory.drill_record import DrillRecord
+
 
 Describe = Callable[[str], SystemDescription]
 
@@ -164,7 +168,7 @@ def _numbers(
     loaded: LoadedContract, descriptions: Mapping[str, SystemDescription], claims: Collection[str] | None
 ) -> Iterator[Finding]:
     """Demanded numbers that none of a claim's faults breaks: they could be anything."""
-    from harness.drill.offered import offered_faults
+    from harness.drill.evidence_faults import offered_faults
 
     if loaded.contract.system not in descriptions:
         return
@@ -189,8 +193,8 @@ def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultD
 
 def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
     """Faults that nobody offers, and faults that declare nothing for the claim that names them."""
+    from harness.drill.evidence_faults import offered_faults
     from harness.drill.expectations import expectation_for
-    from harness.drill.offered import offered_faults
 
     if loaded.contract.system not in descriptions:
         return
@@ -270,3 +274,21 @@ def _captured_plain_arm(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple
     capture = loaded.contract.arms[name].capture
     wrong = "what both captures do wrong alike shows nowhere"
     yield field, f"`{field}` is the plain arm, and '{name}' says `capture: {capture}`: {wrong}"
+
+
+def refuse_lint_errors(
+    contracts: Sequence[LoadedContract],
+    waivers: Sequence[Waiver] = (),
+    paths: Sequence[Path] = (),
+    limit_s: float | None = None,
+) -> None:
+    """Raise ContractErrors where the lint of the contracts, or of the waivers found for `paths`, has errors.
+
+    A system that cannot be described is left to what runs it: its units are ERROR, which says more. `limit_s`: how long
+    each has to describe itself, which it does once for all who ask.
+    """
+    describe_all([system for one in contracts for system in one.contract.systems()], limit_s or LIMIT_S)
+    errors = [ContractError(each.message, where=each.where) for one in contracts for each in errors_of(one, describe)]
+    errors += unmatched(waivers, contracts, all_known=any(path.is_dir() for path in paths))
+    if errors:
+        raise ContractErrors(errors)

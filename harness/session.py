@@ -93,7 +93,7 @@ def verify(
     """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
 
     interpreters: those that were started before, for the runs; they are ended with the last run.
-    refuse: raises ContractError where contracts that load are not to be run (`harness.linted`).
+    refuse: raises ContractError where contracts that load are not to be run (`harness.lint`).
     judged: gets each unit's verdict as soon as its arms have ended, as the watch does, with what it was judged on.
     Whatever ends it early (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far, marked
     INCOMPLETE, and carries a note that says where; with `options.resume` such a directory is gone on with.

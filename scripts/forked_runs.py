@@ -36,14 +36,15 @@ from harness.evidence.run_evidence import Death, RunEvidence
 from harness.evidence.run_records import Raised, Unavailable
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
+from harness.kinds import imported, probe_named
 from harness.numbers import dump_json
 from harness.processes import child
 from harness.processes.child import Ending, child_path
 from harness.runners import training_part
-from harness.runners.own_folder import write_death
 from harness.runners.plan import Plan, plan
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
+from harness.runners.supervisor import write_death
 from harness.system.protocol import NotAvailable
 from harness.system.replay.traced import TracedStep
 from harness.system.resolve import resolve
@@ -166,7 +167,7 @@ def _work(run: Run, directory: Path) -> None:
         vars(child)["subprocess"] = SimpleNamespace(**{**vars(subprocess), "Popen": _OtherPart})
     with Recorder(directory) as recorder:
         try:
-            importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
+            imported(probe_named(run.probe).execute)(run, recorder)
         except NotAvailable as error:
             recorder.write(Unavailable(obstacle=obstacle_of(error)))
         except BaseException as error:  # a system may raise anything, SystemExit included

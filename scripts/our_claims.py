@@ -11,9 +11,9 @@ from index_reports import REPORTS, Published, published
 
 from harness.contract.claims import AnyClaim, CompositeClaim, part_names, parts_of
 from harness.contract.load import load_contracts
+from harness.drill.evidence_faults import offered_by
 from harness.drill.expectations import expectation_for
 from harness.drill.numbers import breaks, demanded
-from harness.drill.offered import offered_by
 from harness.evidence import layout
 from harness.system.described import describe
 from harness.system.protocol import FaultDescription

@@ -6,14 +6,17 @@ give equal bytes, so that whoever verifies makes the statement again and compare
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
+from harness.attestation.envelope import opened
 from harness.errors import EvidenceError, ExitCode
 from harness.evidence import layout
 from harness.evidence.base import Record
+from harness.evidence.files import Damaged, parse
 from harness.judge.verdict import Status, Verdict
 from harness.numbers import dump_json
 from harness.rejudge import judged, rejudged
@@ -122,3 +125,41 @@ def _configuration(bundle: Bundle, gate: Judgement) -> list[Resource]:
         for file in listed
         if file.path == layout.HEADER or file.path.startswith((f"{layout.CONTRACTS}/", f"{layout.WAIVERS}/"))
     ]
+
+
+@dataclass(frozen=True)
+class Attested:
+    """Who signed what: the key's id, the statement, and the gate over the directory that it is of."""
+
+    key_id: str
+    statement: Statement
+    gate: Judgement
+
+
+def verify(directory: Path, file: Path, key: Path) -> Attested:
+    """Raises EvidenceError unless the key signed what the directory itself says; UsageError for a key that is none."""
+    text, key_id = opened(file, key)
+    own, gate = statement_of(directory)
+    if text != statement_text(own):
+        raise EvidenceError(
+            "an attestation says what its run directory says", where=str(file), got=_difference(text, own)
+        )
+    return Attested(key_id, own, gate)
+
+
+def _difference(text: str, own: Statement) -> str:
+    """The first thing that the signed statement says otherwise."""
+    try:
+        signed = parse(text.encode(), Statement, "the statement")
+    except Damaged as damage:
+        return str(damage)
+    for theirs, ours in zip(signed.subject, own.subject, strict=False):
+        if theirs != ours:
+            return f"a statement about {_named(theirs.name, theirs.digest)}, here lies {_named(ours.name, ours.digest)}"
+    if signed.predicate.result != own.predicate.result:
+        return f"the result {signed.predicate.result}, this directory's gate gives {own.predicate.result}"
+    return "another predicate than this directory gives under this harness"
+
+
+def _named(name: str, digest: dict[str, str]) -> str:
+    return ascii(f"{name} {digest.get('sha256')}")[1:-1][:200]

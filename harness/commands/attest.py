@@ -9,7 +9,7 @@ import typer
 
 from harness.attestation.envelope import sign
 from harness.attestation.statement import Statement, statement_of, statement_text
-from harness.attestation.verify import verify as verify_statement
+from harness.attestation.statement import verify as verify_statement
 from harness.errors import ExitCode, UsageError
 from harness.output_paths import refuse_within_run, write_named
 from harness.standard_streams import print_error, print_line

@@ -34,7 +34,7 @@ from harness.errors import ExitCode
 from harness.fleet import gate as fleet
 from harness.fleet.engines import engine
 from harness.fleet.shards import drill_shards
-from harness.linted import refuse_lint_errors
+from harness.lint import refuse_lint_errors
 from harness.report.progress import Progress
 from harness.standard_streams import print_error, print_json, print_lines
 

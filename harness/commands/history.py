@@ -15,7 +15,7 @@ from harness.numbers import counted
 from harness.output_paths import refuse_within_run, way, write_named
 from harness.rejudge import judged
 from harness.report.history import render_history
-from harness.report.history_runs import HistoryRun
+from harness.report.history_figures import HistoryRun
 from harness.run_directory.places import runs_below
 from harness.standard_streams import print_error, print_line
 

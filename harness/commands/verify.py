@@ -47,7 +47,7 @@ from harness.fleet import gate as fleet
 from harness.fleet.engines import engine
 from harness.fleet.shards import gate_shards
 from harness.github_actions import append_step_summary
-from harness.linted import refuse_lint_errors
+from harness.lint import refuse_lint_errors
 from harness.rejudge import judged
 from harness.report.progress import Progress
 from harness.standard_streams import print_lines

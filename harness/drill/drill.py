@@ -10,9 +10,8 @@ from pathlib import Path
 
 from harness import session
 from harness.contract.load import LoadedContract, load_contracts, selected
-from harness.drill.execution import runs_of
 from harness.drill.matrix import headline_of
-from harness.drill.plan import Case, DrillPlan, NotRun, plan_drill
+from harness.drill.plan import Case, DrillPlan, NotRun, plan_drill, runs_of
 from harness.drill.rows import controls_of, decidable, row_of, sources_of
 from harness.early_verdicts import AsTheyEnd
 from harness.errors import ExitCode

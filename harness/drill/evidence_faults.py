@@ -1,20 +1,23 @@
 """Faults of the harness's own bookkeeping: planted in evidence that was recorded, because no system can cause them.
 
-Each kind of claim lists, in its row of `harness.kinds`, those that it must notice. Importing this needs no torch.
+Each kind of claim lists, in its row of `harness.kinds`, those that it must notice. Beside them stand the others that
+a contract may name (`offered_faults`). Importing this needs no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from harness.contract.schema import Contract
 from harness.errors import KindError
 from harness.kinds import kinds, resolve
-from harness.system.protocol import Expectation, FaultDescription
+from harness.system.protocol import Expectation, FaultDescription, SystemDescription
+from harness.system.wrappers import HARNESS_FAULTS
 
-if TYPE_CHECKING:  # `check` reads the faults' descriptions and must start fast
+if TYPE_CHECKING:
     from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 
 
@@ -86,3 +89,19 @@ def descriptions() -> dict[str, FaultDescription]:
     return {
         name: FaultDescription(name, fault.summary, "both", breaks[name]) for name, fault in evidence_faults().items()
     }
+
+
+def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescription]:
+    """Faults by name: of the harness's evidence, of its wrappers, of the systems.
+
+    A system's fault hides the harness's of the same name, and the first system's those of the others.
+    """
+    offered = {**descriptions(), **HARNESS_FAULTS}
+    for system in reversed(list(systems)):
+        offered |= system.faults
+    return offered
+
+
+def offered_by(contract: Contract, describe: Callable[[str], SystemDescription]) -> dict[str, FaultDescription]:
+    """The faults that a contract may name, of its system and of its arms' own; raises what `describe` raises."""
+    return offered_faults([describe(system) for system in contract.systems()])

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
 from harness.contract.schema import Workload
-from harness.drill.evidence_faults import evidence_faults
+from harness.drill.evidence_faults import evidence_faults, offered_by
 from harness.drill.expectations import expectation_for
 from harness.drill.merge import arms_to_execute, donor_for, reduced
-from harness.drill.offered import offered_by
 from harness.errors import ContractError
 from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run, Unit
@@ -204,3 +203,9 @@ def size_of(workload: Workload) -> tuple[float, float, bool]:
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = workload.batch_size * sum(lengths) / len(lengths)
     return workload.needs.memory_gib or 0.0, workload.steps * tokens, workload.needs.device == "cpu"
+
+
+def runs_of(planned: DrillPlan) -> list[Run]:
+    """What to execute: the controls, then the faulted runs."""
+    faulted = [faulted_run.executed for faulted_run in planned.faulted.values() if faulted_run.executed is not None]
+    return [*planned.controls.runs, *faulted]

@@ -12,8 +12,8 @@ from typing import Literal, cast
 
 from harness.contract.claims import AnyClaim
 from harness.contract.schema import Contract
+from harness.drill.evidence_faults import offered_by
 from harness.drill.expectations import expectation_for
-from harness.drill.offered import offered_by
 from harness.drill.plan import Case
 from harness.drill.rows import controls_of, row_of
 from harness.errors import SystemResolutionError

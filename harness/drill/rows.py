@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.contract.schema import Contract
-from harness.drill.execution import evidence_of
+from harness.drill.evidence_faults import evidence_faults
 from harness.drill.expectations import is_killed, seen_figures, upstream_alone_passes
+from harness.drill.merge import merged
 from harness.drill.plan import Case, DrillPlan
+from harness.evidence import layout
+from harness.evidence.files import Damaged, read_model
+from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import RunEvidence
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Status, Verdict
 from harness.run_directory.bundle import Bundle
@@ -81,3 +86,20 @@ def sources_of(planned: DrillPlan) -> dict[str, Source]:
         )
         for name, faulted in planned.faulted.items()
     }
+
+
+def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvidence:
+    """The evidence of one faulted run, joined with its control's arms or planted with a fault of the evidence."""
+    planted = evidence_faults().get(fault)
+    if planted is not None and planted.change is not None and source.donor is not None:
+        return planted.change(bundle.evidence(source.donor))
+    if planted is None and not source.executed_arms and source.donor is not None:
+        return bundle.evidence(source.donor)  # the fault is in another run of the unit
+    seen = bundle.evidence(name)
+    if not source.executed_arms or source.donor is None:
+        return seen  # a run that was planned and never executed reads as one that left nothing
+    try:
+        executed = read_model(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)
+    except Damaged:
+        return seen  # which reads as a death for the same reason
+    return merged(executed, seen, bundle.evidence(source.donor))

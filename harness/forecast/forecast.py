@@ -9,15 +9,14 @@ from harness import session
 from harness.contract.load import load_contracts
 from harness.contract.waivers import find_waivers
 from harness.drill.drill import DrillOptions, plan_drill_here
-from harness.drill.execution import runs_of
-from harness.drill.plan import DrillPlan
+from harness.drill.plan import DrillPlan, runs_of
 from harness.evidence import environment
 from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run, Unit
 from harness.forecast.estimates import Estimates
 from harness.forecast.records import Forecast, PlannedRun, PlannedUnit
-from harness.linted import refuse_lint_errors
+from harness.lint import refuse_lint_errors
 from harness.runners.gpu_needs import needs_gpu
 from harness.runners.lanes import lanes
 from harness.runners.sharing import Hosted, hosted

@@ -14,7 +14,6 @@ from harness.contract.kinds.seeds import NotWorse
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.clips import require_equal_clips
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, end_of, executed, replicas
 from harness.judge.end_state import (
@@ -232,3 +231,24 @@ def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
     if apart.first_differing is not None or ours.trainable_digest != theirs.trainable_digest:
         return False
     return ours.state is None or theirs.state is None or not differing(ours.state, theirs.state)
+
+
+def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
+    """Leave the claim open where one arm was seen to bound its gradients to no effect, and the other one surely not.
+
+    A bound that acted shows in the numbers that are compared, whatever was seen of the other arm.
+    """
+    clips = {ours: end_of(candidate).clip, theirs: end_of(baseline).clip}
+    found = {name: clip for name, clip in clips.items() if clip is not None and clip.seen}
+    without = [name for name, clip in clips.items() if clip is not None and clip.seen is False]
+    if len(found) != 1 or not without:
+        return
+    ((name, clip),) = found.items()
+    if not clip.acted:
+        sheet.figure("clip_without_effect", f"{name}: {clip.operator}")
+        sheet.leave_open(
+            reasons.CLIP_UNSEEN,
+            f"{name} bounds its gradients (`{clip.operator}`), which changed none in the watched steps, and "
+            f"{without[0]} does not: nothing compared shows whether that bound is missing. Lower it in both arms, or "
+            "give them batches whose gradients reach it",
+        )

@@ -101,7 +101,7 @@ _ROWS = (
     Probe(name="seeds", execute="harness.runners.seeds:execute", arm_by_arm=False, timed=False, of_ranks=False,
           apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
-    Probe(name="resumed_seeds", execute="harness.runners.resumed_seeds:execute", arm_by_arm=False, timed=False,
+    Probe(name="resumed_seeds", execute="harness.runners.seeds:execute_resumed", arm_by_arm=False, timed=False,
           of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     # the driver counts the memory of all processes together

@@ -24,7 +24,7 @@ _PROCESSES = Path("/proc")
 class KeptProcess:
     """A command in a session of its own, with a keeper (`keeper.py`) between it and this process.
 
-    `stdin`, `stdout`, `stderr` and `pass_fds` are those of `subprocess.Popen`, and reach the command itself. The
+    `stdin`, `stdout` and `stderr` are those of `subprocess.Popen`, and reach the command itself. The
     parent's end, the command's own and `kill` leave none of its descendants; `kill` is called in the end, also after
     the command's own. The exit code is `subprocess`'s. A command that kills its keeper dies with it, and counts as
     killed whatever it did before. Raises OSError where the command cannot start.
@@ -38,7 +38,6 @@ class KeptProcess:
         stdin: Stream = None,
         stdout: Stream = None,
         stderr: Stream = None,
-        pass_fds: Sequence[int] = (),
     ) -> None:
         self.returncode: int | None = None
         self.lost_keeper = False  # the command, or somebody else, killed it
@@ -55,7 +54,7 @@ class KeptProcess:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                pass_fds=(control.fileno(), status.fileno(), *pass_fds),
+                pass_fds=(control.fileno(), status.fileno()),
                 start_new_session=True,
             )
         try:

@@ -16,7 +16,7 @@ from harness.escaping import escaped, escaped_command, escaped_lines
 from harness.evidence.plan_records import Unit
 from harness.github_actions import annotate, append_step_summary
 from harness.judge.verdict import Status, Verdict
-from harness.linted import refuse_lint_errors
+from harness.lint import refuse_lint_errors
 from harness.pytest_plugin.failure_text import STATUS, failure_text, properties
 from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns, plan_file
 

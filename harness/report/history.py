@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from harness.judge.verdict import Status
 from harness.numbers import counted
 from harness.report.blocks import Section
-from harness.report.history_figures import changes, figures, history
-from harness.report.history_runs import HistoryRun, machine
+from harness.report.history_figures import HistoryRun, changes, figures, history, machine
 from harness.report.page import render_page
 from harness.report.text import clean, line
 from harness.report.trainer import harness_commit, trainer_commit, trainers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ from harness.contract.claims import CompositeClaim, part_names
 from harness.numbers import counted
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.deciding import Measured, measured
-from harness.report.history_runs import UNKNOWN, HistoryRun, machine
 from harness.report.svg import INK, LIMIT, SERIES, Plot, draw, plain
 from harness.report.text import label, line, number, words
 from harness.report.trainer import NOT_RECORDED, trainer_commit
@@ -31,6 +31,7 @@ ROWS = 300
 MARKS = ("o", "s", "^", "D", "v", "P")
 NEAR = 4.0  # a demand that many times farther than the figures themselves would press them into one line
 TICKS = 7
+UNKNOWN = "unknown"
 
 
 def history(runs: Sequence[HistoryRun]) -> DataFrame:
@@ -231,3 +232,50 @@ def _tick(one: DataFrame, run: str) -> str:
     first = one[one["run"] == run].iloc[0]
     commit = str(first["commit"])
     return label(str(first["started_at"])[5:10] if commit == NOT_RECORDED else commit[:7])
+
+
+@dataclass(frozen=True)
+class HistoryRun:
+    """A run directory: its name below the folder, the address of its page as seen from the history's, what was read.
+
+    `left_out`: why its figures are not drawn; empty for a verified run and for a fire drill, which is listed.
+    """
+
+    name: str
+    link: str | None
+    view: ReportView | None
+    left_out: str = ""
+
+    @property
+    def drawn(self) -> bool:
+        """Whether its verdicts are those of a system as it is."""
+        return self.view is not None and not self.view.is_drill and not self.left_out
+
+    @property
+    def started(self) -> str:
+        return self.view.header.started_at if self.view is not None else ""
+
+    @property
+    def gate(self) -> str:
+        """What the parts of one gate have in common of their names: all but a number, or the claim or contract that the
+        part is of. A part that is named by that alone has its folder's name.
+        """
+        folder, _, own = self.name.rpartition("/")
+        if self.view is None:
+            return self.name
+        ids = {name for verdict in self.view.verdicts for name in (verdict.claim, verdict.contract)}
+        for ending in sorted(ids, key=len, reverse=True):
+            if own == ending:
+                return folder
+            if own.endswith(ending) and own[-len(ending) - 1] in "-_.":
+                return self.name[: -len(ending) - 1]
+        stem = own.rstrip("0123456789")
+        return self.name[: -(len(own) - len(stem)) - 1] if stem != own and stem[-1:] in ("-", "_", ".") else self.name
+
+
+def machine(view: ReportView) -> str:
+    """What makes two runs' timings comparable: GPU or CPU, driver and torch."""
+    collected = view.header.environment
+    device = collected.gpu.name or collected.cpu.model or UNKNOWN
+    driver = f"driver {collected.gpu.driver}, " if collected.gpu.driver else ""
+    return f"{device}, {driver}torch {collected.versions.get('torch') or UNKNOWN}"

@@ -16,9 +16,9 @@ from harness.errors import SystemResolutionError, UsageError
 from harness.evidence.base import Obstacle
 from harness.evidence.commit_records import SHORT
 from harness.kinds import probe_of
-from harness.runners.folders import without_folders
 from harness.runners.gpu_needs import ranks_of
 from harness.runners.obstacles import capabilities_needed
+from harness.runners.raised import without_folders
 from harness.system.described import describe_all
 from harness.system.protocol import SystemDescription
 

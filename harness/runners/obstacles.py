@@ -14,8 +14,8 @@ from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
 from harness.extras import command_for
 from harness.kinds import kind_of, probe_of
-from harness.runners.folders import without_folders
 from harness.runners.gpu_needs import gpus_needed, needs_cuda, ranks_of
+from harness.runners.raised import without_folders
 from harness.system.protocol import SystemDescription
 
 # What the extra `run` installs; cuda-bindings exist for Linux alone (pyproject.toml).

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
+from pathlib import Path
 
 from harness.errors import HarnessError
 from harness.evidence.base import Obstacle
-from harness.runners.folders import without_folders
 from harness.system.error_text import named, notes_of, text_of
 from harness.system.protocol import NotAvailable
 from harness.system.users_code import innermost_frame
@@ -49,3 +50,11 @@ def _excerpt(text: str) -> str:
 def _printable(text: str) -> str:
     # lone surrogates (file names, broken decoding) cannot be written as UTF-8
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def without_folders(text: str) -> str:
+    """`text` with paths made relative to where modules come from, the working folder, and the interpreter."""
+    roots = {*sys.path, str(Path.cwd()), sys.prefix, sys.base_prefix} - {"", "/"}
+    for root in sorted(roots, key=len, reverse=True):
+        text = text.replace(f"{root.rstrip('/')}/", "")
+    return text

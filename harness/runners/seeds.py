@@ -1,4 +1,9 @@
-"""The seeds probe: every arm trains once with each seed, in one process, as in a paired run."""
+"""The probes over seeds: every arm trains once with each seed, in one process, as in a paired run.
+
+In the resumed_seeds probe the candidate is interrupted in the midst of each seed. Its halves have a process of their
+own each, so that nothing reaches the second but what the first saved. Executions of the candidate: with the seed at
+place n, 2n up to the save, 2n + 1 from the load on; of other arms, n.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +11,51 @@ from functools import partial
 from typing import cast
 
 from harness.evidence.plan_records import Run
+from harness.evidence.run_records import ArmFailed
 from harness.runners.arm_life import ArmLife
+from harness.runners.checkpoint_folder import remove_checkpoint
 from harness.runners.opening import release_memory
 from harness.runners.paired import failure_of, train
 from harness.runners.recorder import Recorder
+from harness.runners.resume import parts_of
+from harness.runners.training_part import train_elsewhere
 
 
-def execute(run: Run, recorder: Recorder) -> None:
+def execute(run: Run, recorder: Recorder, interrupted: str | None = None) -> None:
     """Execute the arms in the run's order, each with every seed; its replicas are the seeds in their order.
 
     An arm that fails is recorded, and nothing after it is executed: the claim names them all.
     """
     for arm in run.arms:
-        failure = failure_of(arm, recorder, partial(train_with_every_seed, run, arm, recorder))
+        if arm == interrupted:
+            failure = _interrupted_with_every_seed(run, arm, recorder)
+        else:
+            failure = failure_of(arm, recorder, partial(_train_with_every_seed, run, arm, recorder))
         if failure is not None:
             recorder.write(failure)
             release_memory()  # a CUDA error is sticky: it is raised again here, and the worker ends
             return
 
 
-def train_with_every_seed(run: Run, arm: str, recorder: Recorder) -> None:
+def execute_resumed(run: Run, recorder: Recorder) -> None:
+    """Execute a run whose candidate is interrupted."""
+    execute(run, recorder, cast("str", run.settings["candidate"]))
+
+
+def _train_with_every_seed(run: Run, arm: str, recorder: Recorder) -> None:
     """One arm, without interruption."""
     for replica, seed in enumerate(cast("list[int]", run.settings["seeds"])):
         seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
         with ArmLife(seeded, arm, recorder, replica, facts={"seed": seed}) as life:
             train(life, {}, keep=False)
+
+
+def _interrupted_with_every_seed(run: Run, arm: str, recorder: Recorder) -> ArmFailed | None:
+    for place, seed in enumerate(cast("list[int]", run.settings["seeds"])):
+        try:
+            failure = train_elsewhere(parts_of(run, recorder, arm, 2 * place, seed=seed), recorder)
+            if failure is not None:
+                return failure
+        finally:
+            remove_checkpoint(recorder.directory)
+    return None

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness.evidence.files import Damaged, read_bytes
-from harness.runners.folders import without_folders
+from harness.runners.raised import without_folders
 
 STACKS = "stack.txt"
 STACK_EXCERPT = 8000  # characters

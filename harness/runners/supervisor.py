@@ -7,6 +7,7 @@ The supervisor alone watches time. A worker that overruns its wall limit, or sto
 
 from __future__ import annotations
 
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from types import MappingProxyType
 from harness.commits.checkout import Checkout
 from harness.evidence import environment, layout
 from harness.evidence.files import Damaged, read_bytes
-from harness.evidence.own_places import empty_folder
+from harness.evidence.own_places import empty_folder, kind, make_way
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import death_from_records, read_records
 from harness.evidence.run_evidence import Death
@@ -30,11 +31,10 @@ from harness.processes.child import Child
 from harness.processes.line import NoMessage
 from harness.runners import interpreters
 from harness.runners.checkpoint_folder import remove_checkpoint
-from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_locks
 from harness.runners.interpreters import Interpreters
 from harness.runners.output import OutputPump
-from harness.runners.own_folder import put_back, write_death
+from harness.runners.raised import without_folders
 from harness.runners.rank_marks import MARKS
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.remaining import without_the_arm, write_run
@@ -46,6 +46,7 @@ from harness.runners.watched_worker import Overrun, Progress, WatchedWorker, rai
 SHOWN = 300  # characters of the last line that was printed
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")  # what ends a job sends these to each of its processes
 ENDED_TOGETHER_S = 1.0  # in which one that reached a worker reaches its supervisor; chosen
+OWN = (layout.RUN, layout.DEATH, layout.PROCESS, layout.TELEMETRY, layout.OUTPUT, HEARTBEAT, STACKS)
 
 
 @dataclass
@@ -246,3 +247,33 @@ def write_process_times(
         stopped=list(stopped),
     )
     (directory / layout.PROCESS).write_text(dump_json(times.model_dump()) + "\n", encoding="utf-8")
+
+
+# That costs the run its evidence, and no other run anything.
+
+
+def put_back(run: Run, directory: Path, phase: str) -> Death | None:
+    """Make `directory` one again, with its `run.json`, once the worker has ended; its death where it was none. `phase`
+    is the last one that was seen.
+
+    What has the name of a file of the supervisor's and is no plain file (a link, a pipe, a folder) goes away.
+    """
+    found = kind(directory)
+    if found != "a folder":
+        empty_folder(directory)
+    elif directory.stat().st_mode & stat.S_IRWXU != stat.S_IRWXU:
+        directory.chmod(0o755)
+    for name in OWN:
+        make_way(directory / name)
+    if found == "a folder" and (directory / layout.RUN).exists():
+        return None
+    write_run(run, directory)
+    detail = f"the directory of the run was {found} when its worker had ended"
+    if found == "a folder":
+        detail = f"the directory of the run had no {layout.RUN} when its worker had ended"
+    return Death(cause="incomplete", detail=detail, phase=phase or None, stack="")
+
+
+def write_death(death: Death, directory: Path) -> None:
+    """`death.json`: how the worker died."""
+    (directory / layout.DEATH).write_text(dump_json(death.model_dump(), indent=2) + "\n", encoding="utf-8")

@@ -230,7 +230,7 @@ from harness import execution
 execution._import_for_pages()
 known = set(sys.modules)
 from harness.report.plots import Curve, trajectories
-from harness.report.plots_roles import Role
+from harness.report.plots import Role
 trajectories([Curve("plain", next(iter(Role)), numpy.arange(5.0))])
 print(*sorted(name for name in set(sys.modules) - known if name.startswith(("matplotlib", "harness"))))
 """

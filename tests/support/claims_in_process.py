@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
+from harness.kinds import imported, probe_named
 from harness.numbers import dump_json
 from harness.runners.plan import Plan, plan
 from harness.runners.recorder import Recorder
@@ -91,7 +91,7 @@ def executed(run: Run, directory: Path) -> RunEvidence:
     directory.mkdir(parents=True)
     (directory / "run.json").write_text(dump_json(run.model_dump(), sort_keys=False))
     with Recorder(directory) as recorder:
-        importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
+        imported(probe_named(run.probe).execute)(run, recorder)
         recorder.complete()
     return read_run(directory)[1]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
+from harness.kinds import imported, probe_named
 from harness.numbers import dump_json
 from harness.runners import lanes, schedule, supervisor
 from harness.runners.recorder import Recorder
@@ -90,6 +90,6 @@ def execute_here(run: Run, directory: Path, on_progress: object = None, **_: obj
     text = dump_json(run.model_dump(), indent=2, sort_keys=False)
     (directory / layout.RUN).write_text(text + "\n", encoding="utf-8")
     with Recorder(directory) as recorder:
-        importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
+        imported(probe_named(run.probe).execute)(run, recorder)
         recorder.complete()
     (directory / "heartbeat").unlink()

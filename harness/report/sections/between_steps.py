@@ -12,7 +12,7 @@ from harness.numbers import counted
 from harness.report import plots
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.decimate import absolute_difference, first_differing
-from harness.report.plots_roles import Role
+from harness.report.plots import Role
 from harness.report.text import line, several
 from harness.report.view import ReportView
 

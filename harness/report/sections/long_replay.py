@@ -14,7 +14,7 @@ from harness.judge.verdict import Verdict
 from harness.numbers import counted
 from harness.report.blocks import JudgedPlot, Part, Section, table
 from harness.report.decimate import Doubles, decimate
-from harness.report.plots_roles import Role, line_of
+from harness.report.plots import Role, line_of
 from harness.report.svg import SERIES, Plot, draw, drawn_once, legend, plain, reads_as
 from harness.report.text import number, size
 from harness.report.view import ReportView

@@ -17,7 +17,7 @@ from harness.judge.verdict import Verdict
 from harness.report.blocks import JudgedPlot, Part, Section, Table, table
 from harness.report.compact import ALONG
 from harness.report.decimate import decimate
-from harness.report.plots_roles import BROAD, COLOURS, Role
+from harness.report.plots import BROAD, COLOURS, Role
 from harness.report.svg import (
     BASELINE,
     CANDIDATE,

@@ -15,7 +15,7 @@ from harness.kinds import kind_of, kinds
 from harness.report import plots
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.decimate import Doubles, absolute_difference, first_differing, relative_difference
-from harness.report.plots_roles import Role
+from harness.report.plots import Role
 from harness.report.text import line, number, several
 from harness.report.view import ReportView
 

@@ -16,8 +16,7 @@ from tools import absent
 
 from harness import session
 from harness.attestation.envelope import PAYLOAD_TYPE, sign
-from harness.attestation.statement import statement_of, statement_text
-from harness.attestation.verify import verify
+from harness.attestation.statement import statement_of, statement_text, verify
 from harness.commands import attest as command
 from harness.errors import HarnessError, UsageError
 

@@ -9,8 +9,7 @@ from report_views import full_view, verdict, view_with
 from harness.judge.verdict import Status
 from harness.report.blocks import JudgedPlot, Part, Section, Unit
 from harness.report.cards import cards
-from harness.report.figures import Figure, Placed, placed
-from harness.report.html import render
+from harness.report.html import Figure, Placed, placed, render
 from harness.report.svg import Plot
 
 PLOT = Plot("0 0 1 1", "drawn", {}, "what it shows", 1, 1)

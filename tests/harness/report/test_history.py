@@ -13,8 +13,7 @@ from harness.contract.schema import Contract
 from harness.judge.verdict import Figure, Status
 from harness.report import history_figures
 from harness.report.history import gates, render_history
-from harness.report.history_figures import history
-from harness.report.history_runs import HistoryRun, machine
+from harness.report.history_figures import HistoryRun, history, machine
 from harness.report.view import ReportView
 
 SPEED, GRADIENTS = "F-GRAPH-BWD-003", "CGB-EQ-001"

@@ -15,7 +15,7 @@ from report_views import full_view, small_view
 
 from harness.report import budget, svg
 from harness.report.blocks import Unit
-from harness.report.plots_roles import BROAD, Role
+from harness.report.plots import BROAD, Role
 from harness.report.svg import BASELINE, CANDIDATE, CONTROL, FLOOR, GRID, INK, LIMIT, MUTED, PAPER, REPLICA, Plot
 from harness.report.text import label
 

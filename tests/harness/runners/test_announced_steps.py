@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from announced_systems import OneStepTooManyError
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
+from harness.kinds import imported, probe_named
 from harness.runners.announced import UnannouncedStepError, announced_steps
 from harness.runners.opening import opened
 from harness.runners.recorder import Recorder
@@ -54,7 +54,7 @@ def run_of(probe: str, *, waits: bool = False, seq_len: int | list[int] = 4, ste
 def executed(run: Run, directory: Path) -> list[dict[str, Any]]:
     directory.mkdir()
     with Recorder(directory) as recorder:
-        importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
+        imported(probe_named(run.probe).execute)(run, recorder)
     return [json.loads(line) for line in (directory / "records.jsonl").read_text().splitlines()]
 
 

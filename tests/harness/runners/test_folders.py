@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from harness.runners.folders import without_folders
+from harness.runners.raised import without_folders
 
 
 def test_module_roots_and_the_working_folder_are_left_out() -> None:

@@ -33,7 +33,7 @@ AHEAD = {
     # and processes that describe systems, and workers whose probe needs no torch
     "commands": (
         *(f"harness.commands.{name}" for name in ("application", "check", "doctor", "drill", "judge", "verify")),
-        *(f"harness.{name}" for name in ("session", "drill.drill", "forecast.recorded", "forecast.estimates")),
+        *(f"harness.{name}" for name in ("session", "drill.drill", "forecast.estimates")),
         *(f"harness.report.{name}" for name in ("html", "junit", "markdown", "plots")),
         *("harness.runners.schedule", "harness.runners.supervisor", "harness.runners.worker"),
         *("harness.processes.keeper", "harness.system.describing", "filelock", "rich.console", "typer._adapters"),
