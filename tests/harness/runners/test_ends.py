@@ -129,9 +129,9 @@ def after_two_steps(training: Any) -> StateWatch:
     watch.at_start()
     assert watch.steps is not None
     for index in range(2):
-        with watch.steps.step(is_last=index == 1):
+        with watch.steps.step(left=1 - index):
             loss = training.step(index)
-        watch.steps.stepped(loss, is_last=index == 1)
+        watch.steps.stepped(loss, left=1 - index)
         if index == 0:
             watch.after_first_step()
     return watch
