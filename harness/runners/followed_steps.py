@@ -10,7 +10,7 @@ import random
 
 FIRST = 3  # the second step reads what the first one made, and the third one what a warm-up has left
 LAST = 2  # what each step binds anew shows by two in a row
-_DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 26, 8, 128
+_DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 13, 16, 128
 
 
 class FollowedSteps:
