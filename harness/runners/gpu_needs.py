@@ -60,22 +60,27 @@ def gpus_of(run: Run, gpus: Sequence[Gpu]) -> list[str]:
 
 
 def gpu_memory_gib(run: Run) -> float | None:
-    """GiB of the GPU's memory that the run may take; None where it never shares: its workload declares none, or its
-    probe needs the whole device. 0.0 where it uses no GPU, as on a workload for the processor.
+    """GiB of the GPU's memory that the run may take; None where it never shares: its workload declares none, its probe
+    needs the whole device, or its ranks wait for one another. 0.0 where it uses no GPU, as on a workload for the
+    processor.
 
+    A rank that waits keeps its GPU busy until the others have their time slices, too: of three runs of two ranks side
+    by side on two H200s none ended its 100 steps in four minutes.
     What a workload declares is enough for each of its runs on a GPU that has no more (`harness.runners.obstacles`
     asks for that much, whatever the probe): a timing's process, with both arms open, is within it.
     """
     if run.workload.needs.device == "cpu":
         return 0.0
     memory: float | None = resolve(probe_named(run.probe).gpu_memory)(run)
-    return memory
+    return memory if run.ranks == 1 or memory == 0.0 else None
 
 
 def shares_gpu(run: Run) -> bool:
-    """Return True if runs of other commands may use the GPU at the same time: it is not timed, nor needs all of it."""
+    """Return True if runs of other commands may use the GPU at the same time: it is not timed, nor needs all of it, and
+    has one rank.
+    """
     probe = probe_named(run.probe)
-    return not probe.timed and resolve(probe.gpu_memory) is not all_of_it
+    return not probe.timed and resolve(probe.gpu_memory) is not all_of_it and run.ranks == 1
 
 
 def ran_out_of_memory(directory: Path, death: Death | None) -> bool:

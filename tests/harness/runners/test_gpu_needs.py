@@ -8,7 +8,7 @@ import pytest
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.runners.gpu_needs import gpu_memory_gib, needs_gpu
+from harness.runners.gpu_needs import gpu_memory_gib, needs_gpu, shares_gpu
 
 
 def make_run(probe: str = "paired", needs: dict[str, Any] | None = None, **settings: object) -> Run:
@@ -65,3 +65,10 @@ TWELVE = {"device": "cuda", "memory_gib": 12}
 )
 def test_how_much_memory_a_run_may_take(run: Run, gib: float | None) -> None:
     assert gpu_memory_gib(run) == gib
+
+
+@pytest.mark.parametrize(("needs", "gib"), [(TWELVE, None), ({"device": "cpu", "memory_gib": 12}, 0.0)])
+def test_ranks_that_wait_for_one_another_share_their_gpus_with_no_run(needs: dict[str, Any], gib: float | None) -> None:
+    one = make_run(needs=needs)
+    two = one.model_copy(update={"arms": {"plain": PlannedArm(arm=Arm(ranks=2), system="a.b:C")}})
+    assert (gpu_memory_gib(two), shares_gpu(two), shares_gpu(one)) == (gib, False, True)
