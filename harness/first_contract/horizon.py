@@ -6,8 +6,9 @@ The single claims compare `STEPS`; a long run of a captured step compares up to 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import isfinite
 
 from harness.errors import UsageError
 from harness.first_contract.draft import LONG, STEPS, Draft, prime_at_most
@@ -61,14 +62,27 @@ def seconds_of(text: str) -> float:
 def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
     """Return the trial; where the plain step ended its training before the last step, one over the steps it made.
 
-    A loader that is exhausted, or a schedule with a number of steps, raises in the step after its last one.
+    A loader that is exhausted, or a schedule with a number of steps, raises in the step after its last one. Or the
+    loss is no number from there on, as the mean over an empty batch is none.
     """
-    ended = next(filter(None, (run.failed.get("plain") for run in tried.judgement.view.evidence.values())), None)
-    if ended is None or ended.cause != "exception" or not FEWEST <= (ended.steps or 0) < tried.draft.steps:
+    steps, why = min(_ends(tried), default=(0, ""))
+    if not FEWEST <= steps < tried.draft.steps:
         return tried
-    why = f"the step trains {ended.steps} steps and then ends: {ended.detail}"
-    unfit = dict.fromkeys(("LONG", "FASTER"), why)
-    return again(replace(tried.draft, steps=ended.steps or 0, unfit={**tried.draft.unfit, **unfit}))
+    unfit = dict.fromkeys(("LONG", "FASTER"), f"the step trains {steps} steps and then ends: {why}")
+    return again(replace(tried.draft, steps=steps, unfit={**tried.draft.unfit, **unfit}))
+
+
+def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
+    """Yield after how many steps an execution of the plain arm ended its training, and by what."""
+    for run in tried.judgement.view.evidence.values():
+        ended = run.failed.get("plain")
+        if ended is not None and ended.cause == "exception":
+            yield ended.steps or 0, ended.detail
+        for execution in run.arms.get("plain", []):
+            losses = map(float, execution.series.loss)
+            yield from (
+                (step, "its loss is no finite number") for step, loss in enumerate(losses) if not isfinite(loss)
+            )
 
 
 def compared_steps(draft: Draft) -> list[str]:

@@ -63,9 +63,10 @@ def test_fewer_steps_are_named(draft: Draft) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_a_step_that_ends_its_training_is_compared_over_the_steps_that_it_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["next(steps)", "loss = loss * (0.0 if next(steps, 99) < 99 else math.nan)"])
+def test_a_step_that_ends_its_training_is_compared_over_the_steps_that_it_has(tmp_path: Path, end: str) -> None:
     (tmp_path / "temporary").mkdir()
-    written(tmp_path, before=ENDS, after="next(steps)")
+    written(tmp_path, at_import="import math", before=ENDS, after=end)
     code, printed, errors = called(tmp_path, "init", "train.py:make_step", "--no-compile", "--steps", "30")
     assert code == 0, errors
     assert "steps: every claim compares 12, where 211 are the default" in printed
