@@ -19,6 +19,7 @@ KEEPER = Path(__file__).with_name("keeper.py")
 Stream = IO[bytes] | int | None
 TOKEN = "CONTRACT_HARNESS_RUN"  # noqa: S105 - the name of a variable
 _PROCESSES = Path("/proc")
+RESUMED_S = 0.1  # between two signals to a keeper that its command may have stopped
 
 
 class KeptProcess:
@@ -98,9 +99,9 @@ class KeptProcess:
     def kill(self) -> None:
         """End the command and all that came of it; nothing of it is left when this returns."""
         self._control.close()
-        if self.returncode is None:
-            self._keeper.send_signal(signal.SIGCONT)  # the command may have stopped it
-        self.wait()
+        while self.returncode is None:
+            self._keeper.send_signal(signal.SIGCONT)  # the command may stop it at any moment, until it is killed
+            self._listen(RESUMED_S)
         self._status.close()
 
     def __enter__(self) -> Self:

@@ -135,6 +135,22 @@ def test_a_stopped_keeper_is_no_escape(ids: Path) -> None:
         await_end_of(ids)
 
 
+def test_a_keeper_that_is_stopped_once_more_is_resumed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command has until it is killed, which is after the first signal."""
+    with KeptProcess(python("import time; time.sleep(600)")) as kept:
+        send, sent = kept._keeper.send_signal, list[int]()
+
+        def and_stop(number: int) -> None:
+            send(number)
+            sent.append(number)
+            if len(sent) < 3:
+                send(signal.SIGSTOP)
+
+        monkeypatch.setattr(kept._keeper, "send_signal", and_stop)
+        kept.kill()
+        assert set(sent) == {signal.SIGCONT}
+
+
 def test_what_a_killed_keeper_leaves_is_known_by_its_token(ids: Path) -> None:
     """The last resort: a child of a command that killed its keeper, in a session of its own."""
     marked = DAEMON.replace(", {})", ", dict(os.environ))")
