@@ -21,11 +21,18 @@ from harness.runners.resume import parts_of
 from harness.runners.training_part import train_elsewhere
 
 
-def execute(run: Run, recorder: Recorder, interrupted: str | None = None) -> None:
-    """Execute the arms in the run's order, each with every seed; its replicas are the seeds in their order.
+def execute(run: Run, recorder: Recorder) -> None:
+    """Execute the arms in the run's order, each with every seed; its replicas are the seeds in their order."""
+    _execute(run, recorder, None)
 
-    An arm that fails is recorded, and nothing after it is executed: the claim names them all.
-    """
+
+def execute_resumed(run: Run, recorder: Recorder) -> None:
+    """Execute a run whose candidate is interrupted."""
+    _execute(run, recorder, cast("str", run.settings["candidate"]))
+
+
+def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
+    """An arm that fails is recorded, and nothing after it is executed: the claim names them all."""
     for arm in run.arms:
         if arm == interrupted:
             failure = _interrupted_with_every_seed(run, arm, recorder)
@@ -35,11 +42,6 @@ def execute(run: Run, recorder: Recorder, interrupted: str | None = None) -> Non
             recorder.write(failure)
             release_memory()  # a CUDA error is sticky: it is raised again here, and the worker ends
             return
-
-
-def execute_resumed(run: Run, recorder: Recorder) -> None:
-    """Execute a run whose candidate is interrupted."""
-    execute(run, recorder, cast("str", run.settings["candidate"]))
 
 
 def _train_with_every_seed(run: Run, arm: str, recorder: Recorder) -> None:
