@@ -60,7 +60,7 @@ def private_folder() -> Path:
 
 
 def unusable(path: Path, error: OSError) -> HarnessError:
-    """What is wrong with a lock's file or folder."""
+    """Return the error that says why a lock's file or folder cannot be used."""
     return HarnessError(
         "the lock of a GPU is a file that this user can write and lock",
         where=str(path),

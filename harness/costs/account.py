@@ -155,7 +155,7 @@ def _rounded(seconds: float) -> float:
 
 
 def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
-    """What one run directory cost, whichever of its runs a verdict rests on.
+    """Return the cost of one run directory, whichever of its runs a verdict rests on.
 
     A run that was interrupted has parts by clocks of their own: the machine's may have begun anew.
     """

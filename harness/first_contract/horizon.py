@@ -6,7 +6,7 @@ The single claims compare `STEPS`; a long run of a captured step compares up to 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -79,10 +79,14 @@ def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
         if ended is not None and ended.cause == "exception":
             yield ended.steps or 0, ended.detail
         for execution in run.arms.get("plain", []):
-            losses = map(float, execution.series.loss)
-            yield from (
-                (step, "its loss is no finite number") for step, loss in enumerate(losses) if not isfinite(loss)
-            )
+            losses = [*map(float, execution.series.loss)]
+            if (steps := finite_steps(losses)) < len(losses):
+                yield steps, "its loss is no finite number any more"
+
+
+def finite_steps(losses: Sequence[float]) -> int:
+    """Return the number of steps up to the last finite loss: one that is not finite in between ends no training."""
+    return next((step for step in range(len(losses), 0, -1) if isfinite(losses[step - 1])), 0)
 
 
 def compared_steps(draft: Draft) -> list[str]:

@@ -65,7 +65,7 @@ def gpu_memory_gib(run: Run) -> float | None:
     processor.
 
     A rank that waits keeps its GPU busy until the others have their time slices, too: of three runs of two ranks side
-    by side on two H200s none ended its 100 steps in four minutes.
+    by side on two H200s none ended the steps of its arm in four minutes.
     What a workload declares is enough for each of its runs on a GPU that has no more (`harness.runners.obstacles`
     asks for that much, whatever the probe): a timing's process, with both arms open, is within it.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from harness.commands.check import findings_of
 from harness.contract.load import load_contract
 from harness.errors import UsageError
 from harness.first_contract.draft import STEPS, Arms, Draft
-from harness.first_contract.horizon import compared_steps, seconds_of
+from harness.first_contract.horizon import compared_steps, finite_steps, seconds_of
 from harness.first_contract.project import keep
 from harness.first_contract.step_source import find_step_source
 
@@ -59,6 +60,11 @@ def test_fewer_steps_are_named(draft: Draft) -> None:
         "steps: every claim compares 43, where 211 are the default",
         "long run: TRAIN-LONG compares 500 steps, which take up to a minute here",
     ]
+
+
+@pytest.mark.parametrize(("losses", "steps"), [([1, 2], 2), ([1, math.nan, 2], 3), ([1, math.nan, math.inf], 1)])
+def test_only_losses_that_stay_no_numbers_end_a_training(losses: list[float], steps: int) -> None:
+    assert finite_steps(losses) == steps
 
 
 @pytest.mark.slow
