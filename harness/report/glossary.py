@@ -117,6 +117,7 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         "skipped steps": "Steps whose update was left out because loss or gradient was not finite.",
         "buffer": "Memory that a graph reads or writes, which must keep its address.",
         "host value": "A Python number that each step changes and reads, and that no replay changes.",
+        "unread apart": "Tensors that no step reads, logs say, in which two arms ended apart.",
         "host sync": "A moment at which the host waits for the GPU.",
         "sync": "A moment at which the host waits for the GPU.",
         "detector": "One of two independent ways in which host syncs are counted.",

@@ -8,6 +8,7 @@ where no loss does.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from hashlib import sha256
 
 from harness.evidence.arm_records import Evaluated
@@ -50,7 +51,9 @@ class _Evaluations:
         if steps % self._every:
             return
         before = _state_digests(self._life.training)
-        values = require_values(self._evaluates.evaluate(), self._evaluates.evaluate)
+        followed = self._life.state.steps
+        with followed.evaluation() if followed else nullcontext():
+            values = require_values(self._evaluates.evaluate(), self._evaluates.evaluate)
         after = _state_digests(self._life.training)
         changed = [
             f"{category} {name}"

@@ -73,6 +73,13 @@ class LooseWatch:
         with self._ledger if self._follows else nullcontext():
             yield
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Watch an evaluation between two steps: what it reads is state, as what a step reads."""
+        with self._ledger:
+            yield
+        self._ask(self._ledger.evaluated)
+
     def stepped(self, loss: object, *, left: int) -> None:
         """Note that the step has returned its loss."""
         if self._follows:

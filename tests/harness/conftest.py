@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import one_day
 import pytest
 
 SCRIPTED = Path(__file__).parents[1] / "support" / "scripted"
@@ -49,6 +50,13 @@ def played(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
     monkeypatch.setattr("harness.system.described._ask", scripted_system.describe_here)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+
+
+@pytest.fixture
+def noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness takes it for noon of `one_day.TODAY`."""
+    for module in ("session", "commands.check", "commands.verify", "pytest_plugin.shared_runs"):
+        monkeypatch.setattr(f"harness.{module}.datetime", one_day.Noon)
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from one_day import TODAY
 
 Write = Callable[..., Path]
-TODAY = datetime.now(tz=UTC).date()
 
 
 @pytest.fixture
@@ -25,6 +25,7 @@ def project(
     pytester: pytest.Pytester,
     scripted: Path,
     played: None,
+    noon: None,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Write:

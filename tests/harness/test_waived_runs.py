@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from one_day import TODAY
 from sealing import forge
 
 from harness import rejudge
 from harness.commands import application as cli
 
-TODAY = datetime.now(tz=UTC).date()
 Call = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
 def harness(
-    scripted: Path, played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scripted: Path,
+    played: None,
+    noon: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Call:
     """Call the command line in a folder with a contract of two units: one holds, one is violated."""
     from scripted_system import contract_text

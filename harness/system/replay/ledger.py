@@ -81,9 +81,10 @@ class Memory:
         "written",
     )  # fmt: skip
 
-    def __init__(self, reference: StorageWeakRef, made_of: int, step: int, *, is_given: bool) -> None:
+    def __init__(self, reference: StorageWeakRef, made_of: int, step: int, stretch: int, *, is_given: bool) -> None:
         self.reference, self.made_of, self.is_given = reference, made_of, is_given
-        self.born = self.made_in = step  # the steps that it came in, and that its content was made in
+        self.born = step  # the step that it came in
+        self.made_in = stretch  # that its content was made in
         self.written: int | None = None  # the last step that wrote to it
         self.is_kept = self.is_early = self.is_unseen = False
         self.mark = self.marks = 0  # the mark of its content, once a later step read it; and all that it had
@@ -99,6 +100,7 @@ class Ledger(Observer):
         super().__init__()
         self.failure: str | None = None
         self.step = 0
+        self._stretch = 0  # of steps and evaluations: what a later stretch reads has outlived its own
         self._memories: dict[int, Memory] = {}  # references keep an address from being given out again
         self._sources: list[int] = []  # of each mark: what its memory is made of
         self._reached = 0  # marks that reached state, a loss or the host
@@ -121,17 +123,22 @@ class Ledger(Observer):
         for memory in self._in(list(tensors), 0):
             if memory.born == self.step and not memory.is_kept:
                 memory.is_unseen = True
-                memory.born = memory.made_in = self.step - 1
+                memory.born, memory.made_in = self.step - 1, self._stretch - 1
 
     def passed(self) -> None:
         """Note the end of a step that was not followed."""
         self.step += 1
+        self._stretch += 1
+
+    def evaluated(self) -> None:
+        """Note the end of an evaluation between two steps."""
+        self._stretch += 1
 
     def ended(self, loss: object) -> None:
         """Note the end of a step, whose loss is read. Forget memory that is gone."""
         for memory in self._in(loss):
             self._reached |= self._read(memory)
-        self.step += 1
+        self.passed()
         self._memories = {key: each for key, each in self._memories.items() if not _is_gone(each.reference)}
 
     def memory_of(self, tensor: Tensor) -> Memory | None:
@@ -190,7 +197,7 @@ class Ledger(Observer):
     def _read(self, memory: Memory) -> int:
         if memory.is_kept:
             return PARAMETERS | WHOLE
-        if memory.is_early or memory.made_in == self.step:
+        if memory.is_early or memory.made_in == self._stretch:
             return memory.made_of
         if not memory.mark:
             memory.mark = 1 << (len(self._sources) + _FIRST_MARK)
@@ -206,7 +213,7 @@ class Ledger(Observer):
             self._reached |= made_of
             memory.made_of = made_of | (0 if is_first or replaces else memory.made_of)
         elif replaces:
-            memory.made_of, memory.made_in, memory.mark = made_of, self.step, 0
+            memory.made_of, memory.made_in, memory.mark = made_of, self._stretch, 0
         else:
             memory.made_of |= made_of & ~memory.mark
             if memory.mark:
@@ -235,7 +242,9 @@ class Ledger(Observer):
         if memory is None:
             reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
             is_given = made_of is None
-            memory = Memory(reference, DATA if made_of is None else made_of, self.step, is_given=is_given)
+            memory = Memory(
+                reference, DATA if made_of is None else made_of, self.step, self._stretch, is_given=is_given
+            )
             self._memories[storage._cdata] = memory
         if type(tensor) is nn.Parameter:
             memory.is_kept = True  # also where the training gave it other memory

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from one_day import TODAY
 
 from harness.commands.check import print_findings
 from harness.commands.explain import explanation_of
@@ -15,7 +16,6 @@ from harness.contract.load import load_contract, load_contracts
 from harness.contract.waivers import load_waivers
 from harness.errors import ContractError, ContractErrors, UsageError
 
-TODAY = datetime.now(tz=UTC).date()
 CONTRACT = """\
 schema: contract/v1
 id: {id}
@@ -139,7 +139,7 @@ def waiver(days: int, **fields: str) -> str:
 
 @pytest.mark.parametrize(("days", "warned"), [(-1, True), (0, False), (1, False)])
 def test_a_waiver_that_has_ended_is_warned_of(
-    folder: Path, capsys: pytest.CaptureFixture[str], days: int, *, warned: bool
+    folder: Path, noon: None, capsys: pytest.CaptureFixture[str], days: int, *, warned: bool
 ) -> None:
     (folder / "waivers.yaml").write_text(waiver(days))
     message = f"the waiver of ONE-001 on tiny ended with {TODAY + timedelta(days=days)}: renew or remove it"

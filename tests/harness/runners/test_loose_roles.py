@@ -76,7 +76,7 @@ def followed(case: Callable[[Trainer], None], steps: int = STEPS, capture: str =
     return watch_of(run_of(Trainer(case), capture), steps)
 
 
-def watch_of(run: StepFunctionRun, steps: int) -> Loose:
+def watch_of(run: StepFunctionRun, steps: int, evaluate: Callable[[], object] | None = None) -> Loose:
     watch = StateWatch(run, follows=True)
     watch.at_start()
     assert watch.steps is not None
@@ -87,6 +87,9 @@ def watch_of(run: StepFunctionRun, steps: int) -> Loose:
         watch.steps.stepped(loss, left=left)
         if index == 0:
             watch.after_first_step()
+        if evaluate is not None:
+            with watch.steps.evaluation():
+                evaluate()
     watch.at_end()
     assert watch.loose is not None
     return watch.loose
@@ -432,6 +435,18 @@ def test_what_a_load_brought_is_there_from_the_start() -> None:
         loss = run.step(0)
     watch.steps.stepped(loss, left=0)
     assert "kept.ema" in watch.at_end().digests["tensors"]
+
+
+def test_what_an_evaluation_alone_reads_is_state() -> None:
+    trainer, read = Trainer(noise_of_gradients), list[float]()
+
+    def evaluate() -> None:
+        read.append(trainer.kept["noise"].mean().item())
+        trainer.kept["score"] = trainer.model(torch.ones(1, 4)).detach()
+
+    assert kept(followed(noise_of_gradients)) == {"kept.noise": "mixed"}
+    assert kept(watch_of(run_of(trainer), LONG, evaluate)) == {"kept.noise": "state", "kept.score": "left"}
+    assert len(read) == LONG
 
 
 def test_a_training_whose_last_step_was_not_announced_has_no_roles() -> None:
