@@ -201,6 +201,16 @@ def path_as_before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.fixture(autouse=True)
+def compiled_anew() -> Iterator[None]:
+    """dynamo counts how often it compiled a function, of `nn.Sequential` say, and stops at the eighth: what a test
+    compiles may not depend on those before it.
+    """
+    yield
+    if dynamo := sys.modules.get("torch._dynamo"):
+        dynamo.reset()
+
+
 @pytest.fixture(scope="module")
 def warm(worker_server: str, request: pytest.FixtureRequest) -> Iterator[None]:
     """Workers that a module's tests start in this process are forks of one that has imported torch, for two seconds.
