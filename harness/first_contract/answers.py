@@ -24,7 +24,7 @@ QUESTIONS = {
     "SAME": "captured, trains the same",
     "GRADIENTS": "leaves the same gradients",
     "WITHIN": "optimized, trains the same",
-    "FASTER": "captured, is not slower",
+    "FASTER": "is not slower",
     "SYNCS": "never waits for the device",
     "COMPILED": "compiled, trains the same",
     "COMPILED-FASTER": "compiled, is not slower",
@@ -87,8 +87,10 @@ class Answers:
 
 
 def on_a_gpu(tried: Tried) -> list[str]:
-    """Return the lines about the same step on a GPU; none where it was executed on one."""
-    lines = []
+    """Return the lines about the same step on a GPU; none where it was executed on one, or no capture is drafted."""
+    lines = list[str]()
+    if tried.draft.optimizes:
+        return lines
     for sentence, below in foreseen(tried.judgement.view.evidence.values()):
         lines += _line("foreseen", "on a GPU", sentence)
         for text in below:

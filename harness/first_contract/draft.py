@@ -62,6 +62,8 @@ TRAINS_OTHERWISE = "stale_batch, doubled_step, dropped_last_update, one_batch, b
 ROUNDS_OTHERWISE = "unsteady_loss, half_moved, statistics_updated_twice, one_batch, barely_trained, nan_tail, no_steps"
 FAULT_OF_TIMED = {"bitwise": "other_losses", "within": "stopped_training", "noise": "larger_losses"}
 
+TRAINING_ARGUMENTS = "what you want to change, as in TrainingArguments(…): bf16=True, use_liger_kernel=True"
+
 Equality = Literal["bitwise", "within", "noise"]
 
 
@@ -113,8 +115,8 @@ class Draft:
 
     @property
     def optimizes(self) -> bool:
-        """Whether the step has an optimization of its own that is no capture."""
-        return "optimized" in self.source.arguments
+        """Whether an arm has an optimization that is no capture: the step's own, or of a trainer's arguments."""
+        return self.source.makes_trainer or "optimized" in self.source.arguments
 
     @property
     def captures_itself(self) -> bool:
@@ -159,11 +161,12 @@ class Draft:
         source = self.source
         given = ", ".join(f"{name}={GIVEN[name]}" for name in source.arguments)
         itself = "    captures_itself = True\n" if self.captures_itself else ""
+        made = "trainer" if source.makes_trainer else "step"
         return (
             f'"""How the contract harness trains with {_one_line(source.asked)}: yours to change."""\n\n'
             f"{_path_lines(source.folder, folder)}"
-            "from harness.system.made_step import MadeStepSystem\n\n\n"
-            "class System(MadeStepSystem):\n"
+            f"from harness.system.made_{made} import Made{made.title()}System\n\n\n"
+            f"class System(Made{made.title()}System):\n"
             f'    name = "{source.module}:{source.function}"\n{itself}\n'
             "    def build(self, workload, arm):\n"
             f"        from {source.module} import {source.function}\n\n"
@@ -191,7 +194,7 @@ class Draft:
         if self.long is not None:
             claims.append(self._long(self.long))
             workloads["long"] = self.long
-        title = "{} step of {} trains like the plain one"
+        title = f"{{}} {'trainer' if self.source.makes_trainer else 'step'} of {{}} trains like the plain one"
         return self._file(self._id, title, workloads, self._arms(), claims)
 
     @property
@@ -202,9 +205,10 @@ class Draft:
     def long_contract(self) -> str:
         """The text of the contract about what lies between steps, and beyond the first of them.
 
-        Its claims are of bits that one arm repeats: "" where the plain step repeats none.
+        Its claims are of bits that one arm repeats: "" where the plain step repeats none. Nor is there one of a
+        trainer, whose loop evaluates and saves by itself.
         """
-        if not self.choice.repeats:
+        if not self.choice.repeats or self.source.makes_trainer:
             return ""
         apart = self.has_long_run and self.long is None
         claims = [self._evaluated(), *([] if self._resumes_at_once else [self._resumes()])]
@@ -239,7 +243,7 @@ class Draft:
 
     @property
     def _harness_captures(self) -> bool:
-        return not {"captured", "optimized"} & {*self.source.arguments}
+        return not self.optimizes and not self.captures_itself
 
     def _file(
         self, identity: str, title: str, workloads: dict[str, int], arms: list[tuple[str, str]], claims: list[str]
@@ -279,13 +283,20 @@ class Draft:
 
     @property
     def _settings(self) -> str:
-        return "capture: none, optimized: true" if self.optimizes else "capture: step"
+        if "optimized" in self.source.arguments:
+            return "capture: none, optimized: true"
+        if self.source.makes_trainer:
+            changed = "torch_compile" if self.arms.compiled else "gradient_checkpointing"
+            return f'capture: none, arguments: "{changed}=True"'
+        return "capture: step"
 
     def _two_arms(self) -> list[tuple[str, str]]:
         return [(self._candidate, self._arm(self._settings)), ("plain", self._arm("capture: none"))]
 
     def _arms(self) -> list[tuple[str, str]]:
         arms, compiled = self._two_arms(), "capture: none, compile: true"
+        if "arguments: " in arms[0][1]:
+            arms[0] = arms[0][0], f"{arms[0][1]} # {TRAINING_ARGUMENTS}"
         arms.append(("untrained", f"{self._arm('capture: none, trains: false')} # plain, and every update undone"))
         if self.equality == "within" or self._compares_compiled:
             nudged = self._arm("capture: none")
@@ -399,7 +410,7 @@ class Draft:
         )
 
     def _gradients(self) -> list[str]:
-        if "GRADIENTS" in self.unfit or self.equality == "noise":
+        if "GRADIENTS" in self.unfit or self.equality == "noise" or self.source.makes_trainer:
             return []
         within = self.equality == "within"
         words = "within rounding" if within else "in bits"

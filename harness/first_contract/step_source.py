@@ -46,6 +46,7 @@ class StepSource:
     line: int
     arguments: tuple[str, ...]  # those of GIVEN that it takes
     defaults: Mapping[str, int]  # whole numbers among their defaults
+    makes_trainer: bool = False  # a library's, which loops by itself
 
     @property
     def place(self) -> str:
@@ -67,7 +68,9 @@ def find_step_source(asked: str) -> StepSource:
     tree = _parsed(file)
     function = _function(tree, name, file)
     arguments = _arguments(function, file)
-    _require_returns(function, file)
+    makes_trainer = _makes_trainer(tree, function)
+    if not makes_trainer:
+        _require_returns(function, file)
     told = None if folder == Path.cwd() else folder
     given = tuple(argument for argument in GIVEN if argument in arguments)
     if {"captured", "optimized"} <= {*given}:
@@ -77,8 +80,15 @@ def find_step_source(asked: str) -> StepSource:
             got="both",
             remedy="name two functions, one for each",
         )
+    if makes_trainer and "captured" in given:
+        raise UsageError(
+            f"`{name}` makes a trainer, which is compared with one that is optimized otherwise",
+            where=f"{_shown(file)}:{function.lineno}",
+            got="`captured`",
+            remedy="call the argument `optimized`",
+        )
     whole = {key: value for key in given if type(value := arguments[key]) is int and value > 0}
-    return StepSource(asked, module, name, told, file, function.lineno, given, whole)
+    return StepSource(asked, module, name, told, file, function.lineno, given, whole, makes_trainer)
 
 
 def _parsed(file: Path) -> ast.Module:
@@ -159,8 +169,11 @@ def _require_returns(function: Function, file: Path) -> None:
     """Raise UsageError for a function whose source shows that it returns no step."""
     where = f"{_shown(file)}:{function.lineno}"
     rule = f"`{function.name}` makes a step and leaves the loop to its caller: it returns {RETURNED}"
-    remedy = f"end it with `return {RETURNED}`: {PAGE}"
     own = list(_own(function))
+    driven = _calls_of_trainers(own)
+    remedy = f"end it with `return {RETURNED}`: {PAGE}"
+    if driven and not _loops(own):
+        remedy = f"return `{ast.unparse(driven[0].func).rpartition('.')[0]}` before that call: the harness makes it"
     if isinstance(function, ast.AsyncFunctionDef) or any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own):
         raise UsageError(rule, where=where, got="a generator, or an async function", remedy=remedy)
     returned = [node for node in own if isinstance(node, ast.Return) and node.value is not None]
@@ -169,6 +182,31 @@ def _require_returns(function: Function, file: Path) -> None:
     for each in returned:
         if problem := _problem(each.value):
             raise UsageError(rule, where=f"{_shown(file)}:{each.lineno}", got=problem, remedy=remedy)
+
+
+def _makes_trainer(tree: ast.Module, function: Function) -> bool:
+    """Return True if a function says that it makes a library's trainer: by its name, its annotation, or the class that
+    it calls for what it returns, alone or, as `Trainer` itself, before others.
+    """
+    bases = {each.name: map(ast.unparse, each.bases) for each in _top(tree.body) if isinstance(each, ast.ClassDef)}
+    own = list(_own(function))
+    called = {
+        ast.unparse(target): ast.unparse(node.value.func)
+        for node in own
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+    }
+    names = [function.name, ast.unparse(function.returns) if function.returns else ""]
+    returned = [node.value for node in own if isinstance(node, ast.Return) and node.value is not None]
+    for value in returned:
+        several = isinstance(value, ast.Tuple) and len(value.elts) == 3
+        first = value.elts[0] if isinstance(value, ast.Tuple) and several else value
+        maker = ast.unparse(first.func) if isinstance(first, ast.Call) else called.get(ast.unparse(first), "")
+        if not several:
+            names += [maker, *bases.get(maker, [])]
+        elif maker not in bases and maker.rpartition(".")[2] == "Trainer":
+            return True
+    return bool(returned) and any(name.lower().strip("'\"").endswith("trainer") for name in names)
 
 
 def _problem(value: ast.expr | None) -> str:
@@ -199,10 +237,18 @@ def _loop(own: list[ast.AST]) -> str:
     for loop in _loops(own):
         [backward, *_] = _calls(list(_own(loop)), "backward")
         return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"
-    for call in _calls(own, "train", "fit"):
-        if call.args or call.keywords or ast.unparse(call.func).rpartition(".")[0].lower().endswith("trainer"):
-            return f"no return value, and `{ast.unparse(call.func)}()` at line {call.lineno}, which loops by itself"
+    for call in _calls_of_trainers(own):
+        return f"no return value, and `{ast.unparse(call.func)}()` at line {call.lineno}, which loops by itself"
     return "no return value"
+
+
+def _calls_of_trainers(own: list[ast.AST]) -> list[ast.Call]:
+    calls = _calls(own, "train", "fit")
+    return [each for each in calls if each.args or each.keywords or _is_trainer(each)]
+
+
+def _is_trainer(call: ast.Call) -> bool:
+    return ast.unparse(call.func).rpartition(".")[0].lower().endswith("trainer")
 
 
 def _loops(own: list[ast.AST]) -> list[ast.For | ast.While]:

@@ -20,11 +20,11 @@ from harness.judge import reasons
 from harness.judge.comparison import require_control
 from harness.judge.context import end_of
 from harness.judge.end_state import start_differences
+from harness.judge.series import AS_ROUNDING
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.uncompared_ends import require_all_compared, require_equal_updates
 from harness.numbers import counted
 
-AS_ROUNDING = 10.0  # times the control's distance: it is nudged once, and tensors follow a rounding unequally
 MORE_ROUNDING = 10.0  # times the control's, at most: right steps of float32 needed 1, wrong ones were seen at 600
 OF_SIZE = 1e-6  # of the tensor's own norm: what a parameter of float32 loses to its sum with updates far smaller
 NOT_READ = ("optimizer", "generators")

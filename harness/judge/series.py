@@ -23,12 +23,13 @@ class Bounds:
     """By how much a value may differ from the baseline's at its step. None: unbounded; where both are given both hold.
 
     relative: of the baseline's absolute value at that step. Where that is 0, the candidate's has to be 0 too, but for
-    `floor`: what rounding alone makes, and no relative bound is about.
+    what rounding alone makes, and no relative bound is about: `floor` at any step, and `rounding` [steps] at each.
     """
 
     absolute: float | None
     relative: float | None = None
     floor: float = 0.0
+    rounding: Losses | None = None
 
     def __str__(self) -> str:
         words = [] if self.absolute is None else [number(self.absolute)]
@@ -38,6 +39,7 @@ class Bounds:
 
 
 EXACT = Bounds(0.0)  # in bits
+AS_ROUNDING = 10.0  # times the control's distance: it is nudged once, and what is compared follows a rounding unequally
 ROUNDING = 1e-6  # of a sum of float32 terms, relative to their sizes: some times 2^-23
 
 
@@ -53,6 +55,7 @@ class Difference:
     largest_step: int | None
     largest_relative: float = 0.0  # as a multiple of the baseline's value at its step; infinite over a 0
     exceeded_bound: str | None = None  # at the first exceeding step
+    as_rounding: int = 0  # steps beyond the relative bound that rounding alone takes as far apart
 
 
 def losses(execution: ArmEvidence) -> Losses:
@@ -67,6 +70,18 @@ def rounding_of(baseline: ArmEvidence) -> float:
     """
     terms, own = end_of(baseline).loss_terms, losses(baseline)
     return 0.0 if terms is None else ROUNDING * max([terms, *np.abs(own[np.isfinite(own)])])
+
+
+def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
+    """Return how far rounding may move a series [steps]: some times the control's largest distance up to each step.
+
+    The control is the baseline from a start a rounding away. Training may be such that it parts ever further from it.
+    """
+    ours, theirs = values(control, metric), values(baseline, metric)
+    steps = min(len(ours), len(theirs))
+    with np.errstate(over="ignore", invalid="ignore"):
+        distances = np.abs(ours[:steps] - theirs[:steps])
+    return AS_ROUNDING * np.maximum.accumulate(np.where(np.isfinite(distances), distances, 0.0))
 
 
 def values(execution: ArmEvidence, metric: str) -> Losses:
@@ -112,7 +127,12 @@ def difference(
             ("max_relative_difference", ratios, bounds.relative),
         )
     }
-    beyond["max_relative_difference"] &= ~(distances <= bounds.floor)
+    rounding = np.full(len(ours), bounds.floor)
+    if bounds.rounding is not None:
+        known = bounds.rounding[offset:steps]
+        rounding[: len(known)] = np.maximum(rounding[: len(known)], known)
+    excused = beyond["max_relative_difference"] & (distances <= rounding)
+    beyond["max_relative_difference"] &= ~excused
     exceeding = first_true(np.logical_or.reduce(list(beyond.values())))
     first, worst = first_true(bits), int(np.argmax(distances))
     return Difference(
@@ -124,6 +144,7 @@ def difference(
         largest_step=worst + offset,
         largest_relative=float(np.max(ratios)),
         exceeded_bound=None if exceeding is None else next(name for name, mask in beyond.items() if mask[exceeding]),
+        as_rounding=int((excused & (distances > bounds.floor)).sum()),
     )
 
 

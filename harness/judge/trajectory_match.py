@@ -33,6 +33,7 @@ from harness.judge.series import (
     called,
     difference,
     losses,
+    moved_by_rounding,
     note_difference,
     require_equal,
     rounding_of,
@@ -40,6 +41,7 @@ from harness.judge.series import (
 )
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
+from harness.numbers import counted
 
 NO_BOUNDS = Bounds(None)
 SAME = "the same operators on the same types, shapes and strides, and equal bits in every loss and all state"
@@ -56,7 +58,9 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     comparison.captured(candidate, baseline, *repetitions)
 
     floor = rounding_of(baseline) if part.metric == LOSS else 0.0
-    bounds = Bounds(part.max_abs_difference, part.max_relative_difference, floor)
+    control = None if part.ends is None else executed(run, part.ends.control)
+    rounding = None if control is None else moved_by_rounding(control, baseline, part.metric)
+    bounds = Bounds(part.max_abs_difference, part.max_relative_difference, floor, rounding)
     found = difference(values(candidate, part.metric), values(baseline, part.metric), part.compare, bounds)
     note_difference(sheet, found, part.equality, bounds, part.metric)
     repeats = [
@@ -98,8 +102,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     if part.equality == "within" and part.compare == "every" and same_system:
         require_equal_counts(ours, candidate, theirs, baseline, part.max_relative_difference or 0.0)
     ends, excused = "", ""
-    if part.ends is not None:
-        control = executed(run, part.ends.control)
+    if part.ends is not None and control is not None:
         excused = require_near_ends(
             part.ends, ours, candidate, theirs, baseline, control, sheet, same_system=same_system
         )
@@ -111,6 +114,9 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         ends = distance(candidate, baseline)
     where = f"at all {found.steps} steps" if part.compare == "every" else f"at the {part.compare} step"
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
+    if found.as_rounding:
+        sheet.figure("rounding_steps", found.as_rounding, "steps")
+        how += f", at {counted(found.as_rounding, 'step')} no further than rounding alone may take them,"
     return comparison.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}{same}")
 
 

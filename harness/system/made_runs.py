@@ -1,16 +1,24 @@
-"""What a made step's arms and planted faults change of a plain run of it (`made_step.py`)."""
+"""What arms and planted faults change of a plain run: of a made step, or of a made trainer."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from harness.evidence.arm_records import CAPTURES_ITSELF
 from harness.system.adapter_checks import require_loss
 from harness.system.built import StepFunction
-from harness.system.faulty_run import FAULTY_STEP
-from harness.system.protocol import CaptureRecord, Expectation, FaultDescription
+from harness.system.faulty_run import FAULTY_STEP, FaultyRun
+from harness.system.protocol import (
+    CaptureRecord,
+    Expectation,
+    FaultDescription,
+    HasParameters,
+    HasState,
+    TrainingRun,
+)
 from harness.system.step_function_run import StepFunctionRun
 
 if TYPE_CHECKING:
@@ -63,112 +71,138 @@ class WaitingRun(AskedRun):
         return wait
 
 
-class UndoneRun(AskedRun):
+class UndoneRun(FaultyRun):
     """From one step on the parameters are put back after every update."""
 
-    def __init__(self, opened: StepFunctionRun, arm: Arm, first: int = 0) -> None:
-        super().__init__(opened, arm)
+    def __init__(self, inner: TrainingRun, steps: int, first: int = 0) -> None:
+        super().__init__(inner, steps)
         self._first, self._before = first, dict[str, Any]()
 
     def step(self, index: int) -> Tensor:
-        import torch
-
         if index >= self._first and not self._before:
-            self._before = {name: tensor.detach().clone() for name, tensor in self._parameters.items()}
-        loss = super().step(index)
-        with torch.no_grad():
-            for name, before in self._before.items():
-                self._parameters[name].copy_(before)
+            self._before = _copied(self._inner)
+        loss = self._inner.step(index)
+        for name, before in self._before.items():
+            _parameters(self._inner)[name].detach().copy_(before)
         return loss
 
 
-class _BarelyTrained(AskedRun):
+class _BarelyTrained(FaultyRun):
     """Keeps a millionth of the way that the parameters have gone from their start."""
 
-    def __init__(self, opened: StepFunctionRun, arm: Arm) -> None:
-        super().__init__(opened, arm)
-        self._before = {name: tensor.detach().clone() for name, tensor in self._parameters.items()}
+    def __init__(self, inner: TrainingRun, steps: int) -> None:
+        super().__init__(inner, steps)
+        self._before = _copied(inner)
 
     def step(self, index: int) -> Tensor:
-        import torch
-
-        loss = super().step(index)
-        with torch.no_grad():
-            for name, before in self._before.items():
-                self._parameters[name].copy_(before + 1e-6 * (self._parameters[name] - before))
+        loss = self._inner.step(index)
+        for name, tensor in _parameters(self._inner).items():
+            before, ended = self._before[name], tensor.detach()
+            ended.copy_(before + 1e-6 * (ended - before))
         return loss
 
 
-class _OtherLosses(AskedRun):
+class _OtherLosses(FaultyRun):
     def step(self, index: int) -> Tensor:
-        return super().step(index) * (1 + random.SystemRandom().random() / 1000)
+        return self._inner.step(index) * (1 + random.SystemRandom().random() / 1000)
 
 
-class _LargerLosses(AskedRun):
+class _LargerLosses(FaultyRun):
     def step(self, index: int) -> Tensor:
-        return super().step(index) * 1.01
+        return self._inner.step(index) * 1.01
 
 
-class _SecondCapture(AskedRun):
+class _CapturedAnew(FaultyRun):
+    """Drops the capture before some steps. One of the step's own nobody can drop: its record says how many it made."""
+
+    def _replace_capabilities(self) -> None:
+        record = getattr(self._inner, "capture_record", None)
+        if record is not None and self._inner.facts().get(CAPTURES_ITSELF):
+            self.capture_record = lambda: self._changed(record())
+
+    def _changed(self, record: CaptureRecord) -> CaptureRecord:
+        raise NotImplementedError
+
+    def _is_captured_anew(self, index: int) -> bool:
+        raise NotImplementedError
+
     def step(self, index: int) -> Tensor:
-        if index == FAULTY_STEP:
-            self.forget_captures()
-        return super().step(index)
-
-    def capture_record(self) -> CaptureRecord:
-        """Captures of the step's own nobody can drop: it says that it made another one."""
-        record = super().capture_record()
-        return replace(record, captures=record.captures + 1) if self._captures_itself else record
+        if self._is_captured_anew(index):
+            cast("StepFunctionRun", self._inner).forget_captures()
+        return self._inner.step(index)
 
 
-class _CaptureEachStep(AskedRun):
-    def step(self, index: int) -> Tensor:
-        self.forget_captures()
-        return super().step(index)
+class _SecondCapture(_CapturedAnew):
+    def _is_captured_anew(self, index: int) -> bool:
+        return index == FAULTY_STEP
 
-    def capture_record(self) -> CaptureRecord:
-        record = super().capture_record()
-        return replace(record, captures=record.replays) if self._captures_itself else record
+    def _changed(self, record: CaptureRecord) -> CaptureRecord:
+        return replace(record, captures=record.captures + 1)
 
 
-class _StatisticsUpdatedTwice(AskedRun):
+class _CaptureEachStep(_CapturedAnew):
+    def _is_captured_anew(self, _index: int) -> bool:
+        return True
+
+    def _changed(self, record: CaptureRecord) -> CaptureRecord:
+        return replace(record, captures=record.replays)
+
+
+class _StatisticsUpdatedTwice(FaultyRun):
     """Keeps a running mean of its losses, and a count of them, in buffers, as BatchNorm does of its inputs."""
 
-    def __init__(self, opened: StepFunctionRun, arm: Arm) -> None:
+    def __init__(self, inner: TrainingRun, steps: int, times: int) -> None:
         import torch
 
-        super().__init__(opened, arm)
-        self._times = 1 + (arm.capture != "none" or self._compiles or bool(arm.settings().get("optimized")))
-        self._statistics = {"running_mean": torch.zeros(()), "num_batches_tracked": torch.zeros((), dtype=torch.int64)}
-        self._statistics = {name: tensor.to(self._device) for name, tensor in self._statistics.items()}
+        device = str(inner.facts().get("device", "cpu"))
+        self._times = times
+        self._statistics = {
+            "planted.running_mean": torch.zeros((), device=device),
+            "planted.num_batches_tracked": torch.zeros((), dtype=torch.int64, device=device),
+        }
+        super().__init__(inner, steps)
+
+    def _replace_capabilities(self) -> None:
+        if isinstance(self._inner, HasState):
+            self.state = self._with_statistics
 
     def step(self, index: int) -> Tensor:
-        loss = super().step(index)
+        mean, count = self._statistics.values()
+        loss = self._inner.step(index)
         for _ in range(self._times):
-            self._statistics["running_mean"].lerp_(loss.detach().reshape(()).float(), MOMENTUM)
-            self._statistics["num_batches_tracked"] += 1
+            mean.lerp_(loss.detach().reshape(()).float(), MOMENTUM)
+            count += 1
         return loss
 
-    def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        found = super().state()
-        planted = {f"planted.{name}": tensor for name, tensor in self._statistics.items()}
-        return {**found, "buffers": {**found.get("buffers", {}), **planted}}
+    def _with_statistics(self) -> Mapping[str, Mapping[str, Tensor]]:
+        found = cast("HasState", self._inner).state()
+        return {**found, "buffers": {**found.get("buffers", {}), **self._statistics}}
 
 
-class _OtherGradients(AskedRun):
+class _OtherGradients(FaultyRun):
     """Gradients that are read are so many times what the step left."""
 
-    def __init__(self, opened: StepFunctionRun, arm: Arm, factor: float) -> None:
-        super().__init__(opened, arm)
+    def __init__(self, inner: TrainingRun, steps: int, factor: float) -> None:
         self._factor = factor
+        super().__init__(inner, steps)
 
-    def gradients(self) -> Mapping[str, Tensor]:
-        return {name: gradient * self._factor for name, gradient in super().gradients().items()}
+    def _replace_capabilities(self) -> None:
+        gradients = getattr(self._inner, "gradients", None)
+        if gradients is not None:
+            self.gradients = lambda: {name: each * self._factor for name, each in gradients().items()}
 
 
-class _SkippedUpdate(AskedRun):
+class _SkippedUpdate(FaultyRun):
     def skipped_steps(self) -> int:
         return 1
+
+
+def _parameters(run: TrainingRun) -> Mapping[str, Tensor]:
+    return run.parameters() if isinstance(run, HasParameters) else {}
+
+
+def _copied(run: TrainingRun) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in _parameters(run).items()}
 
 
 MOMENTUM = 0.1  # torch's default for BatchNorm
@@ -237,22 +271,29 @@ FAULTS = {
 }
 
 
-_PLANTED: dict[str, type[AskedRun]] = {
+_PLANTED: dict[str, Callable[[TrainingRun, int], FaultyRun]] = {
+    "stopped_training": lambda inner, steps: UndoneRun(inner, steps, first=steps // 2),
     "barely_trained": _BarelyTrained,
     "other_losses": _OtherLosses,
     "larger_losses": _LargerLosses,
+    "other_gradients": lambda inner, steps: _OtherGradients(inner, steps, 1 + 1e-6),
+    "doubled_gradients": lambda inner, steps: _OtherGradients(inner, steps, 2.0),
     "second_capture": _SecondCapture,
     "capture_each_step": _CaptureEachStep,
-    "statistics_updated_twice": _StatisticsUpdatedTwice,
     "skipped_update": _SkippedUpdate,
 }
-_FACTORS = {"other_gradients": 1 + 1e-6, "doubled_gradients": 2.0}
 
 
-def with_fault(opened: StepFunctionRun, arm: Arm, fault: str, steps: int) -> StepFunctionRun:
-    """The run with one of `FAULTS` planted; `steps` is how many it will make."""
-    if fault == "stopped_training":
-        return UndoneRun(opened, arm, first=steps // 2)
-    if fault in _FACTORS:
-        return _OtherGradients(opened, arm, _FACTORS[fault])
-    return _PLANTED[fault](opened, arm)
+def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyRun:
+    """Return the run with one of `FAULTS` planted. steps: how many it will make."""
+    if fault == "statistics_updated_twice":
+        optimized = arm.capture != "none" or {"compile", "optimized", "arguments"} & arm.settings().keys()
+        return _StatisticsUpdatedTwice(opened, steps, 2 if optimized else 1)
+    return _PLANTED[fault](opened, steps)
+
+
+def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> TrainingRun:
+    """Return the run with what its arm, and a fault of `FAULTS`, change of it."""
+    if fault is not None:
+        return with_fault(opened, arm, fault, steps)
+    return UndoneRun(opened, steps) if arm.settings().get("trains") is False else opened

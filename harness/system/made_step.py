@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.system.adapter_checks import AdapterError
 from harness.system.built import StepFunction
-from harness.system.made_runs import FAULTS, AskedRun, UndoneRun, WaitingRun, with_fault
+from harness.system.made_runs import FAULTS, AskedRun, WaitingRun, as_asked
 from harness.system.protocol import Scalar, SystemDescription
 from harness.system.step_function import StepFunctionSystem
-from harness.system.step_function_run import StepFunctionRun
 from harness.system.users_code import definition
 
 if TYPE_CHECKING:
@@ -68,12 +67,10 @@ class MadeStepSystem(StepFunctionSystem):
         fault: str | None = None,
         data: str | None = None,
         model_directory: str | None = None,
-    ) -> StepFunctionRun:
+    ) -> Any:
+        """Open the run of an arm: a `StepFunctionRun`, or a wrapper that changes one thing of it."""
         ours = fault if fault in FAULTS and fault not in self.faults else None
         opened = super().open(workload, arm, fault=None if ours else fault, data=data, model_directory=model_directory)
-        settings = arm.settings()
-        if ours:
-            return with_fault(opened, arm, ours, workload.steps)
-        if settings.get("waits"):
+        if arm.settings().get("waits") and not ours:
             return WaitingRun(opened, arm)
-        return UndoneRun(opened, arm) if settings.get("trains") is False else AskedRun(opened, arm)
+        return as_asked(AskedRun(opened, arm), arm, ours, workload.steps)

@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from harness.contract.schema import Arm, Workload
+from harness.system.adapter_checks import AdapterError
 from harness.system.lightning_trainer import LightningSystem
+from harness.system.made_trainer import MadeTrainerSystem
 from harness.system.protocol import HasCapture
 from harness.system.replay.generators import seed_all
 from harness.system.resolve import resolve
@@ -113,6 +115,87 @@ def test_a_driven_trainer_trains_as_the_library_does(
     assert found.losses == expected.losses
     assert len(set(expected.losses)) == STEPS
     assert [key for key, weight in expected.weights.items() if not torch.equal(weight, found.weights[key])] == []
+
+
+class Made(MadeTrainerSystem):
+    """The trainer of a script, as a function of a project makes it."""
+
+    def build(self, workload: Workload, arm: Arm) -> Any:
+        train = importlib.import_module("examples.transformers_trainer.train")
+        return train.make_trainer(train.make_model())
+
+
+def made(**settings: Any) -> Trained:
+    seed_all(0)
+    arm = Arm.model_validate({"capture": "none"} | settings)
+    with Made().open(workload("transformers_trainer"), arm) as run:
+        begun = {key: tensor.detach().clone() for key, tensor in run.parameters().items()}  # type: ignore[attr-defined]
+        losses = [run.step(index).item() for index in range(STEPS)]
+        moved = {key: tensor - begun[key] for key, tensor in run.parameters().items()}  # type: ignore[attr-defined]
+    return Trained(losses, moved)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_made_trainer_trains_as_the_library_does(
+    untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert made().losses == untouched("transformers_trainer").losses
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("settings", [{"arguments": "learning_rate=0.0"}, {"trains": False}])
+def test_an_arm_changes_the_arguments_of_a_made_trainer_or_undoes_its_updates(
+    settings: dict[str, Any], untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected, found = untouched("transformers_trainer"), made(**settings)
+    assert found.losses[0] == expected.losses[0]
+    assert found.losses[1:] != expected.losses[1:]
+    assert [key for key, moved in found.weights.items() if moved.count_nonzero()] == []
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("bf17=True", r"found `bf17`; did you mean 'bf16'"),
+        ("bf16=", r"written as in a call, with names and literals; found 'bf16='"),
+        ("'out'", r"found \"'out'\": arguments without names"),
+        ("optim=chosen", r"written as in a call, with names and literals"),
+    ],
+)
+def test_arguments_that_nobody_takes_are_refused(
+    arguments: str, found: str, untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    untouched("transformers_trainer")
+    with pytest.raises(AdapterError, match=found):
+        made(arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("built", "settings", "found"),
+    [
+        ((1, 2, 3), {}, "build returns a trainer of transformers, or Lightning's with its module and its data loader"),
+        (None, {"arguments": "bf16=True"}, "found a trainer whose arguments were not made there, and bf16"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_no_trainer_or_has_arguments_from_elsewhere_is_refused(
+    built: Any,
+    settings: dict[str, Any],
+    found: str,
+    untouched: Callable[[str], Trained],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    untouched("transformers_trainer")
+    there = Made().build(workload("transformers_trainer"), Arm(capture="none")) if built is None else built
+    monkeypatch.setattr(Made, "build", lambda *_: there)
+    with pytest.raises(AdapterError, match=found):
+        made(**settings)
 
 
 @pytest.mark.filterwarnings("ignore")

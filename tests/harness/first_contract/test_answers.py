@@ -61,7 +61,7 @@ def test_a_gpus_answers_are_speed_and_memory(project: Path, gpu: None) -> None:
     assert Answers().rest(tried(faster, slower)) == [
         "train.py:make_step (train.py:1): 40 steps an arm, on NVIDIA H200",
         "",
-        "      yes  captured, is not slower    1.37 times the plain step's pace: m",
+        "      yes  is not slower              1.37 times the plain step's pace: m",
         "  not run  compiled, trains the same  --no-compile",
         "       NO  compiled, is not slower    0.90 times the plain step's pace: n",
         "             -> the step is long enough that launches cost nothing, or something else used the GPU",
@@ -74,7 +74,7 @@ def test_a_trial_that_was_to_take_no_time_says_so(project: Path, gpu: None) -> N
     assert not asked.arms.timed
     assert arms_here(compiled=False).timed
     lines = Answers().rest(replace(tried(verdict("TRAIN-SAME")), draft=asked))
-    assert "  not run  captured, is not slower    --no-speed" in lines
+    assert "  not run  is not slower              --no-speed" in lines
 
 
 def test_what_was_answered_early_is_not_answered_again_unless_it_changed(project: Path, gpu: None) -> None:

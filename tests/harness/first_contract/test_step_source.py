@@ -128,7 +128,9 @@ TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
             f"train.py:2{MAKES}no return value, and a training loop at line 5 with `backward()` at line 7; of lines",
         ),
         (f"def main():\n{TRAINER}", "no return value, and `trainer.train()` at line 4, which loops by itself"),
+        (f"def main():\n{TRAINER}", "return `trainer` before that call: the harness makes it"),
         ("def main():\n    pl.Trainer().fit(model, data)\n", "`pl.Trainer().fit()` at line 3, which loops by itself"),
+        ("def main(captured) -> Trainer:\n    return made()\n", "found `captured`; call the argument `optimized`"),
         ("def main():\n    model.train()\n", "found no return value; end it with"),
         ("def main():\n    return step, batch\n", f"train.py:3{MAKES}2 values"),
         ("def main():\n    return {'step': step}\n", "found `{'step': step}`"),
@@ -175,3 +177,30 @@ def test_what_cannot_be_told_from_the_source_is_left_to_the_run() -> None:
     assert find_step_source("train.py:main").line == 2
     written("if True:\n    def main():\n        return parts\n")
     assert find_step_source("train.py:main").line == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "makes"),
+    [
+        ("def main() -> Trainer:\n    return made()\n", True),
+        ("def main() -> 'trl.SFTTrainer':\n    return made()\n", True),
+        ("def main():\n    return SentenceTransformerTrainer(model)\n", True),
+        ("def main():\n    trainer = trl.SFTTrainer(model)\n    trainer.args.seed = 3\n    return trainer\n", True),
+        ("class Mine(Trainer):\n    pass\n\ndef main():\n    return Mine(model)\n", True),
+        ("def main():\n    trainer = L.Trainer()\n    return trainer, module, loader\n", True),
+        ("def main():\n    return pl.Trainer(), module, loader\n", True),
+        ("def main():\n    return made()\n", False),
+        ("def main():\n    step = StepTrainer(model)\n    return step, batch, model\n", False),
+        ("class Trainer:\n    pass\n\ndef main():\n    t = Trainer()\n    return t, batch, model\n", False),
+        ("def main():\n    trainer = Trainer(model)\n    return trainer.step, trainer.batch, model\n", False),
+        ("def main():\n    return StepFunction(trainer.step, trainer.batch, model)\n", False),
+    ],
+)
+def test_a_function_says_whether_it_makes_a_trainer(text: str, makes: bool) -> None:
+    written(text)
+    assert find_step_source("train.py:main").makes_trainer is makes
+
+
+def test_a_function_whose_name_says_so_makes_a_trainer() -> None:
+    written("def make_trainer():\n    return made()\n")
+    assert find_step_source("train.py:make_trainer").makes_trainer
