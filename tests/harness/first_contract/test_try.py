@@ -148,7 +148,7 @@ def make_trainer(seed, optimized):
     [
         ("model.inner.forward = lambda x: x @ model.inner.weight.T + model.inner.bias", "yes", 0),
         ("model.inner.forward = lambda x: x @ model.inner.weight.T", "NO", 1),
-        ("pass", "undecided", 10),
+        ("pass", "undecided", 0),  # no gate was asked for
     ],
     ids=["other operators", "a bias left out", "nothing"],
 )
