@@ -93,13 +93,15 @@ def _require_micro_batches(part: Accumulation, candidate: ArmEvidence, sheet: Sh
             f"the micro-batches of {recorded} of {part.candidate}'s {steps} steps were recorded",
         )
     sheet.count("micro_batches", sum(map(len, seen.values())))
-    other = next((step for step in range(steps) if len(seen[step]) != part.micro_batches), None)
-    if other is not None:
-        sheet.figure("micro_batches", len(seen[other]), "micro-batches")
-        sheet.figure("first_unequal_step", other, "step")
+    demanded = part.micro_batches
+    odd = [step for step in range(steps) if len(seen[step]) != demanded]
+    count = len(seen[odd[0]]) if odd else demanded
+    if not sheet.meets("micro_batches", count, "exactly", demanded, "micro-batches", beside=True):
+        sheet.figure("micro_batches", count, "micro-batches")
+        sheet.figure("first_unequal_step", odd[0], "step")
         settle(
             reasons.MICRO_BATCH_COUNT,
-            f"at step {other}, {part.candidate} read {len(seen[other])} micro-batches, and {part.micro_batches} are "
+            f"at step {odd[0]}, {part.candidate} read {count} micro-batches, and {demanded} are "
             "demanded: inputs have as many parts along their first dimension",
         )
     sheet.figure("micro_batches", part.micro_batches, "micro-batches")
@@ -126,7 +128,7 @@ def _require_one_update(part: Accumulation, candidate: ArmEvidence, sheet: Sheet
         return
     made = max(updates)  # a tensor without a gradient, such as an expert that no token chose, counts fewer
     sheet.figure("updates", made, "updates")
-    if made != steps:
+    if not sheet.meets("updates", made, "exactly", steps, "updates", beside=True):
         each = made // steps if steps and made % steps == 0 else None
         sheet.figure("updates_in_a_step", each, "updates")
         settle(
@@ -171,20 +173,24 @@ def _relative(ours: float, theirs: float) -> float:
 
 
 def _require_one_batch(part: Accumulation, found: list[Apart], sheet: Sheet) -> None:
-    for quantity in _ORDER:
-        values = [each.relative for each in found if each.quantity == quantity]
-        if values:
-            sheet.figure(f"{quantity}_relative_difference", max(values))
-    beyond = [each for each in found if not each.relative <= part.max_relative_difference]
-    if not beyond:
+    largest = {
+        f"{quantity}_relative_difference": max(values)
+        for quantity in _ORDER
+        if (values := [each.relative for each in found if each.quantity == quantity])
+    }
+    for name, value in largest.items():
+        sheet.figure(name, value)
+    bound = part.max_relative_difference
+    if all(sheet.meets(name, value, "at most", bound) for name, value in largest.items()):
         return
+    beyond = [each for each in found if not each.relative <= bound]
     first = beyond[0]
     sheet.figure("first_exceeding_step", first.step, "step")
     sheet.figure("first_exceeding_quantity", first.quantity)
     settle(
         reasons.DIFFERS_FROM_ONE_BATCH,
         f"at step {first.step}, {first.where} of {part.candidate} differs from that of one batch ({part.baseline}) by "
-        f"{number(first.relative)}, relatively, more than {number(part.max_relative_difference)}; beyond it: "
+        f"{number(first.relative)}, relatively, more than {number(bound)}; beyond it: "
         f"{some([f'{each.where} at step {each.step}' for each in beyond])}",
     )
 

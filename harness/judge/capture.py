@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from harness.contract.kinds.replay import Capture
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes
@@ -10,6 +11,7 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, capture_of, end_of, executed
+from harness.judge.demanded import Relation
 from harness.judge.launched import Bounds, blind, graphs_per_step, outside_share, plain_type, uncounted
 from harness.judge.sheet import Sheet, settle, some
 from harness.judge.verdict import Judgement, Status
@@ -18,6 +20,7 @@ from harness.judge.watched_steps import JudgedSteps
 # cudaGraphNodeType without its prefix. Host nodes call back into Python, allocations and frees make addresses
 # move; the others do device work, or order it.
 _FORBIDDEN = {"host", "memalloc", "memfree"}
+TRIVIAL = 1  # so many nodes or kernels any capture has: a claim is about its number of captures, if about no more
 _KNOWN = _FORBIDDEN | {"kernel", "memcpy", "memset", "graph", "empty", "waitevent", "eventrecord", "conditional"}
 
 
@@ -75,25 +78,34 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
 
 def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
     """As many captures as demanded; for each shape at most as many, and not one in every step."""
+    beside = any(demand > TRIVIAL for demand in _of_graph(part) if demand is not None)
     if not part.per_shape:
-        if capture.captures != part.captures:
+        if not sheet.meets("captures", capture.captures, "exactly", part.captures, "captures", beside=beside):
             settle(reasons.WRONG_CAPTURE_COUNT, f"{capture.captures} captures were made, {part.captures} are demanded")
         return
     end = end_of(execution)
     if end.input_shapes is None:
         settle(reasons.EVIDENCE_MISSING, f"how many shapes the batches of {part.candidate} had was not recorded")
     sheet.count("shapes", end.input_shapes)
-    if capture.captures > part.captures * end.input_shapes:
+    most = part.captures * end.input_shapes
+    if not sheet.meets("captures", capture.captures, "at most", most, "captures", beside=beside):
         settle(
             reasons.WRONG_CAPTURE_COUNT,
             f"{capture.captures} captures were made; of {end.input_shapes} shapes of batches {part.captures} each, at "
             "most, are demanded",
         )
-    if capture.captures >= end.steps_called > 1:
+    fewer = end.steps_called - 1
+    if fewer > 0 and not sheet.meets("captures", capture.captures, "at most", fewer, "captures", beside=True):
         settle(
             reasons.WRONG_CAPTURE_COUNT,
             f"{capture.captures} captures were made in {end.steps_called} steps: no capture served a second one",
         )
+
+
+def _of_graph(part: Capture) -> Iterator[int | None]:
+    """Yield what the claim demands of the graph."""
+    yield from (part.nodes_at_least, part.nodes_at_most, part.clipped_tensors_per_layer)
+    yield from (part.kernels_per_layer_at_least, part.kernels_in_every_layer)
 
 
 def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:
@@ -210,6 +222,14 @@ def _require_counted(part: Capture, capture: CaptureEvidence, steps: JudgedSteps
     found = uncounted(part.candidate, capture, bounds, steps)
     if found is not None:
         undecided = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
+        if (
+            found.reason == reasons.WORK_OUTSIDE_GRAPHS
+            and work is not None
+            and sheet.meets("outside_share", outside_share(work), "at most", bounds.share, percent=True, beside=True)
+            and watch is not None
+        ):
+            most = watch.most_operations
+            sheet.meets("outside_operations", most, "at most", bounds.operations, "operations", beside=True)
         (sheet.leave_open if undecided else settle)(found.reason, found.message)
 
 
@@ -217,7 +237,15 @@ def _require_bounds(
     part: Capture, capture: CaptureEvidence, counts: list[int], execution: ArmEvidence, sheet: Sheet
 ) -> None:
     for count in counts:
-        if count < part.nodes_at_least or (part.nodes_at_most is not None and count > part.nodes_at_most):
+        demands: list[tuple[Relation, int | None]] = [
+            ("at least", part.nodes_at_least),
+            ("at most", part.nodes_at_most),
+        ]
+        if not all(
+            sheet.meets("nodes", count, relation, bound, "nodes", beside=bound <= TRIVIAL)
+            for relation, bound in demands
+            if bound is not None
+        ):
             bounds = f"at least {part.nodes_at_least}"
             bounds += f" and at most {part.nodes_at_most}" if part.nodes_at_most is not None else ""
             settle(reasons.NODE_COUNT, f"{count} nodes were captured, the contract demands {bounds}")
@@ -226,7 +254,7 @@ def _require_bounds(
         _require_per_layer(part, capture, execution, sheet)
     skipped = end_of(execution).skipped_steps
     sheet.figure("skipped_steps", skipped, "steps")
-    if skipped > part.skipped_steps_at_most:
+    if not sheet.meets("skipped_steps", skipped, "at most", part.skipped_steps_at_most, "steps", beside=True):
         settle(reasons.SKIPPED_STEPS, f"{skipped} updates were left out, at most {part.skipped_steps_at_most} may be")
 
 
@@ -246,10 +274,13 @@ def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEv
 def _require_kernels(part: Capture, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
     fewest = min(sum(sum(graph.kernels.values()) for graph in graphs) for graphs in captures)
     sheet.figure("kernels_per_layer", fewest / layers, "kernels")
-    if part.kernels_per_layer_at_least is not None and fewest < part.kernels_per_layer_at_least * layers:
+    demanded = part.kernels_per_layer_at_least
+    if demanded is not None and not sheet.meets(
+        "kernels_per_layer", fewest / layers, "at least", demanded, "kernels", beside=demanded <= TRIVIAL
+    ):
         settle(
             reasons.KERNELS_PER_LAYER,
-            f"{fewest} kernels over {layers} layers are fewer than {part.kernels_per_layer_at_least} a layer",
+            f"{fewest} kernels over {layers} layers are fewer than {demanded} a layer",
         )
     if part.kernels_in_every_layer is not None:
         _require_every_layer(part.kernels_in_every_layer, captures, layers, sheet)
@@ -262,7 +293,7 @@ def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers
     """
     fewest = min(_in_every_layer(graphs, layers) for graphs in captures)
     sheet.figure("kernels_in_every_layer", fewest, "kernels")
-    if fewest < demanded:
+    if not sheet.meets("kernels_in_every_layer", fewest, "at least", demanded, "kernels"):
         settle(
             reasons.KERNELS_PER_LAYER,
             f"{fewest} kernels were launched once for each of {layers} layers, {demanded} are demanded",
@@ -282,7 +313,7 @@ def _require_clipped_tensors(needed: int, captures: list[list[GraphNodes]], shee
         if not counts:
             settle(reasons.EVIDENCE_MISSING, f"the clip kernels' arguments were not read in graph {graphs[0].label}")
         sheet.figure("clipped_tensors", sum(counts), "tensors")
-        if sum(counts) != needed:
+        if not sheet.meets("clipped_tensors", sum(counts), "exactly", needed, "tensors"):
             settle(
                 reasons.CLIPPED_TENSORS,
                 f"{sum(counts)} tensors are clipped inside graph {graphs[0].label}, {needed} are demanded",

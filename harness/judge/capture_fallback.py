@@ -20,7 +20,7 @@ def judge(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     steps = len(candidate.series.loss)
     sheet.figure("steps_run", steps, "steps")
-    if steps < part.steps:
+    if not sheet.meets("steps_run", steps, "at least", part.steps, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
     capture = capture_of(part.candidate, candidate, context.mechanism(part), sheet)
     _require_reported(part.candidate, capture, end_of(candidate).steps_called)
@@ -32,7 +32,7 @@ def judge(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
     exact = Bounds(0.0)
     found = difference(losses(candidate), losses(baseline), "every", exact)
     note_difference(sheet, found, "bitwise", exact)
-    require_equal(found, "bitwise", exact, f"{part.candidate}, whose capture failed, and {part.baseline}")
+    require_equal(found, "bitwise", exact, f"{part.candidate}, whose capture failed, and {part.baseline}", sheet)
     comparison.end(group)
     return comparison.held(
         f"the capture of {part.candidate} failed and said why ({capture.failure}); captures "
@@ -63,10 +63,10 @@ def _require_attempts(part: CaptureFallback, candidate: ArmEvidence, baseline: A
         settle(reasons.EVIDENCE_MISSING, "how often a capture began was not watched; run it again")
     sheet.figure("capture_attempts", ours, "captures")
     sheet.figure("unasked_captures", theirs, "captures")
-    if theirs > part.unasked_at_most:
+    if not sheet.meets("unasked_captures", theirs, "at most", part.unasked_at_most, "captures", beside=True):
         settle(
             reasons.CAPTURED_UNASKED,
             f"{part.baseline} asks for no capture and began {theirs}, at most {part.unasked_at_most} may be",
         )
-    if ours != part.attempts:
+    if not sheet.meets("capture_attempts", ours, "exactly", part.attempts, "captures"):
         settle(reasons.CAPTURE_ATTEMPTS, f"{part.candidate} began {ours} captures, {part.attempts} are demanded")

@@ -60,6 +60,7 @@ def require_equal_training(
     found = difference(losses(candidate), losses(baseline), trajectory.compare, bounds)
     if found.steps == 0:
         settle(reasons.VACUOUS_STEPS, nothing)
-    require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}")  # `noise` is judged over all processes
+    # `noise` is judged over all processes
+    require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}", sheet, beside=True)
     note_watched(named, sheet)
     comparison.end(group)

@@ -52,9 +52,9 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
         groups.append(Group({ours: evaluated, **plain}, roles, same_formats=same_system, more_in=ours))
     for group in groups:
         comparison.begin(group)
-    require_equal(found, "bitwise", Bounds(0.0), f"{ours} and {theirs}")
+    require_equal(found, "bitwise", Bounds(0.0), f"{ours} and {theirs}", sheet)
     _require_finite_values(evaluations, sheet)
-    if shown < part.evaluations:
+    if not sheet.meets("evaluations_showing_something", shown, "at least", part.evaluations, "evaluations"):
         settle(
             reasons.VACUOUS_EVALUATIONS,
             f"{shown} of {len(evaluations)} evaluations returned a number that the one before had not returned, "
@@ -88,7 +88,7 @@ def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: A
     worst = max(typical, key=lambda name: typical[name])
     sheet.figure("evaluated_relative_difference", typical[worst])
     sheet.figure("evaluated_relative_difference_of", worst)
-    if typical[worst] > bound:
+    if not sheet.meets("evaluated_relative_difference", typical[worst], "at most", bound):
         beyond = [index for index, found in enumerate(apart[worst]) if found > bound]
         first = evaluations[beyond[0]]
         settle(
@@ -130,7 +130,7 @@ def showing(evaluations: Sequence[Evaluated]) -> int:
 def _require_steps(part: Evaluation, executions: Sequence[ArmEvidence], sheet: Sheet) -> None:
     steps = min(len(each.series.loss) for each in executions)
     sheet.figure("steps_run", steps, "steps")
-    if steps < part.steps:
+    if not sheet.meets("steps_run", steps, "at least", part.steps, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
 
 

@@ -84,7 +84,7 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         _require_same_groups(records)
         if part.baseline is not None and same_system:
             _require_groups_of(baseline, records)
-        _require_clipped(part.clipped_norm, records, sheet)
+        _require_clipped(part.clipped_norm, records, sheet, compared=bool(compared))
     if part.baseline is not None:
         require_every_tensor(candidate, records, baseline)
         require_gradients(records)
@@ -273,6 +273,8 @@ def _values(tensor: TensorReduction) -> list[float]:
 
 
 def _require_agreement(part: GradientMatch, compared: list[Compared], sheet: Sheet) -> None:
+    if not compared or _meets_equality(part, compared, sheet):
+        return
     if part.equality == "bitwise":
         found = [entry for entry in compared if entry.differs]
         reason, demand = reasons.DIFFERS, "in bits"
@@ -286,8 +288,6 @@ def _require_agreement(part: GradientMatch, compared: list[Compared], sheet: She
         ]
         reason = reasons.EXCEEDS_TOLERANCE
         demand = f"by more than the bound ({number(absolute)} absolute, {number(relative)} relative)"
-    if not found:
-        return
     first = found[0]
     sheet.figure("first_differing_step", first.step, "step")
     sheet.figure("first_differing_tensor", first.tensor)
@@ -296,6 +296,23 @@ def _require_agreement(part: GradientMatch, compared: list[Compared], sheet: She
         reason,
         f"{len(tensors)} gradients differ {demand}, first {first.tensor} at step {first.step} by "
         f"{number(first.absolute)}: {some(tensors)}",
+    )
+
+
+def _meets_equality(part: GradientMatch, compared: list[Compared], sheet: Sheet) -> bool:
+    if part.equality == "bitwise":
+        differing = len({each.tensor for each in compared if each.differs})
+        tensors = len({each.tensor for each in compared})
+        return sheet.meets("tensors_differing", differing, "none", noun="tensors differ", of=tensors)
+    absolute = max(each.absolute for each in compared)
+    bound = part.max_relative_difference or 0.0
+    relative = max((each.relative for each in compared if not (each.rounded and each.relative > bound)), default=0.0)
+    sizes = (
+        ("max_abs_difference", absolute, part.max_abs_difference, "gradient"),
+        ("max_relative_difference", relative, part.max_relative_difference, ""),
+    )
+    return all(
+        sheet.meets(name, size, "at most", bound, unit) for name, size, bound, unit in sizes if bound is not None
     )
 
 
@@ -323,15 +340,18 @@ def _require_groups_of(baseline: ArmEvidence, records: list[Gradients]) -> None:
             )
 
 
-def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet) -> None:
+def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet, *, compared: bool) -> None:
     norms = [(group.after, group.group, record.step) for record in records for group in record.groups]
     if not norms:
         return
     largest, group, step = max(norms)
     sheet.figure("largest_clipped_norm", largest, "norm")
     sheet.figure("clip_threshold", demand.at_most, "norm")
-    if largest > demand.at_most * (1 + demand.relative_rounding):
-        beyond = sum(norm > demand.at_most * (1 + demand.relative_rounding) for norm, _, _ in norms)
+    allowed = demand.at_most * (1 + demand.relative_rounding)
+    # the demand as it stands, unless rounding alone takes the norm over it; a norm that is clipped lies at it
+    bound = allowed if demand.at_most < largest <= allowed else demand.at_most
+    if not sheet.meets("largest_clipped_norm", largest, "at most", bound, "norm", beside=compared):
+        beyond = sum(norm > allowed for norm, _, _ in norms)
         settle(
             reasons.CLIPPED_NORM_EXCEEDED,
             f"after clipping, {beyond} of {len(norms)} norms exceed {number(demand.at_most)}, the largest of "
@@ -345,7 +365,8 @@ def _require_clips(part: GradientMatch, named: dict[str, ArmEvidence], records: 
     if part.clipped_norm is not None and part.clip_active_steps != 0:
         threshold = part.clipped_norm.at_most
         groups = [group for record in records for group in record.groups]
-        if groups and not any(group.before > threshold for group in groups):
+        clipped = sum(group.before > threshold for group in groups)
+        if groups and not sheet.meets("norms_clipped", clipped, "at least", 1, "norms", beside=True):
             settle(
                 reasons.VACUOUS_CLIP_INACTIVE,
                 f"none of {len(groups)} norms exceeded {number(threshold)} before clipping, so nothing was clipped",

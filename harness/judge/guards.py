@@ -70,7 +70,7 @@ def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
 def _require_steps(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
     steps = len(candidate.series.loss)
     sheet.figure("steps_run", steps, "steps")
-    if steps < guards.steps:
+    if not sheet.meets("steps_run", steps, "at least", guards.steps, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, the guard demands {guards.steps}")
 
 
@@ -116,10 +116,11 @@ def require_moving(executions: Mapping[str, ArmEvidence], metric: str) -> None:
 def _require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
     seen = distinct(candidate.series.batch_digest)
     sheet.figure("distinct_batches", seen, "batches")
-    if guards.distinct_batches is not None and seen < guards.distinct_batches:
+    demanded = guards.distinct_batches
+    if demanded is not None and not sheet.meets("distinct_batches", seen, "at least", demanded, "batches", beside=True):
         settle(
             reasons.VACUOUS_BATCHES_REPEAT,
-            f"{seen} distinct batches were seen, the guard demands {guards.distinct_batches}",
+            f"{seen} distinct batches were seen, the guard demands {demanded}",
         )
 
 
@@ -131,7 +132,7 @@ def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet:
     steps = int((active > 0).sum())
     if "clip_active_steps" not in sheet.figures:
         sheet.figure("clip_active_steps", steps, "steps")
-    if steps < demanded:
+    if not sheet.meets("clip_active_steps", steps, "at least", demanded, "steps", beside=True):
         settle(
             reasons.VACUOUS_CLIP_INACTIVE,
             f"the clip of {name} was active in {steps} of {len(active)} steps, the guard demands {demanded}",
@@ -157,7 +158,7 @@ def _require_training_effect(
     gained = float(np.mean(below))
     sheet.figure("training_effect", gained, "loss")
     sheet.figure("training_effect_demanded", effect.at_least, "loss")
-    if not gained >= effect.at_least:
+    if not sheet.meets("training_effect", gained, "at least", effect.at_least, "loss", beside=True):
         settle(
             reasons.VACUOUS_TRAINING_EFFECT,
             f"over the last {effect.last} steps the mean loss lies {number(gained)} below the control's, "

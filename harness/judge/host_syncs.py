@@ -6,6 +6,7 @@ Two independent detectors count; the larger count is judged, and disagreement wi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from harness.contract.kinds.replay import HostSyncs, SyncCount
 from harness.evidence.arm_records import DetectorReading
@@ -33,17 +34,17 @@ class Counted:
         """The larger count a step."""
         return max(reading.count / reading.steps for reading in self.readings)
 
-    def violated(self) -> bool:
-        """Exact comparison of counts over all steps: no division, no rounding."""
-        if self.demand.at_most is not None:
-            return any(reading.count > self.bound * reading.steps for reading in self.readings)
-        largest = max(self.readings, key=lambda reading: reading.count / reading.steps)
-        return largest.count != self.bound * largest.steps
+    @property
+    def relation(self) -> Literal["exactly", "at most"]:
+        return "exactly" if self.demand.exactly is not None else "at most"
+
+    def meets(self, figure: str, sheet: Sheet, *, beside: bool = False) -> bool:
+        """Note the demand; a quotient of such counts is the bound, or beyond it, only where the counts are."""
+        return sheet.meets(figure, self.per_step(), self.relation, self.bound, "syncs", beside=beside)
 
     def sentence(self) -> str:
         seen = ", ".join(f"{each.detector} {each.count} in {each.steps} steps" for each in self.readings)
-        demand = "exactly" if self.demand.exactly is not None else "at most"
-        return f"{self.demand.arm}: {seen}; {demand} {self.bound} a step are demanded"
+        return f"{self.demand.arm}: {seen}; {self.relation} {self.bound} a step are demanded"
 
 
 def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
@@ -62,12 +63,12 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
         sheet.count(f"{role}_detectors", len({reading.detector for reading in counted.readings}))
         sheet.figure(f"{role}_syncs_per_step", counted.per_step(), "syncs")
     _require_seeing_profiler(candidate)
-    if candidate.violated():
+    if not candidate.meets("candidate_syncs_per_step", sheet):
         settle(reasons.SYNC_COUNT, f"{candidate.sentence()}{_places(candidate)}")
     replayed = executions[part.candidate.arm]
     _require_every_step(candidate, replayed, context.judged_steps(replayed), mechanism, sheet)
     _require_seeing_profiler(control)
-    _require_control(control)
+    _require_control(control, sheet)
     _require_eyesight(candidate, control)
     for group in groups:
         comparison.begin(group)
@@ -137,11 +138,11 @@ def _require_every_step(
         watched = max(reading.steps for reading in candidate.readings)
     sheet.count("every_step", watched)
     judged = replace(candidate, readings=every_step)
-    if every_step and judged.violated():
+    if every_step and not judged.meets("syncs_per_judged_step", sheet, beside=True):
         first = min((reading.first_step for reading in every_step if reading.first_step is not None), default=None)
         sheet.figure("first_sync_step", first)
         settle(reasons.SYNC_COUNT, f"{judged.sentence()}, first in step {first}{_places(judged)}")
-    _require_busiest_step(judged)
+    _require_busiest_step(judged, sheet)
     if (found := unwatched(f"host syncs of {candidate.demand.arm}", watched, steps)) is not None:
         sheet.leave_open(found.reason, found.message)
     blind = [reading.detector for reading in every_step if not reading.sees_planted]
@@ -171,7 +172,7 @@ def _places(counted: Counted) -> str:
     return f"; at {some(sorted(set(places)))}" if places else ""
 
 
-def _require_busiest_step(judged: Counted) -> None:
+def _require_busiest_step(judged: Counted, sheet: Sheet) -> None:
     """The bound is that of every step, however few syncs the others have."""
     for reading in judged.readings:
         if reading.count <= judged.bound:
@@ -181,15 +182,15 @@ def _require_busiest_step(judged: Counted) -> None:
                 reasons.STEPS_UNWATCHED,
                 f"{judged.sentence()}, and how many of them one step has was not recorded",
             )
-        if reading.most > judged.bound:
+        if not sheet.meets("most_syncs_in_a_step", reading.most, "at most", judged.bound, "syncs", beside=True):
             settle(
                 reasons.SYNC_COUNT,
                 f"{judged.sentence()}, and step {reading.busiest_step} has {reading.most}{_places(judged)}",
             )
 
 
-def _require_control(control: Counted) -> None:
-    if control.violated():
+def _require_control(control: Counted, sheet: Sheet) -> None:
+    if not control.meets("control_syncs_per_step", sheet, beside=True):
         if control.per_step() == 0:
             settle(reasons.VACUOUS_CONTROL_NO_SYNC, f"control {control.sentence()}")
         settle(reasons.CONTROL_SYNC_COUNT, f"control {control.sentence()}")

@@ -143,7 +143,10 @@ def _require_agreement(part: KernelMatch, cases: list[KernelCase], bounds: Mappi
         sheet.figure(f"max_error_vs_naive.{dtype}", worst_of["vs_naive"])
         sheet.figure(f"max_naive_error_vs_fp64.{dtype}", worst_of["naive_vs_fp64"])
         name, worst = max(here, key=lambda item: _larger(item[1]))
-        if not _larger(worst) <= bounds[dtype]:
+        if not all(
+            sheet.meets(f"max_error_{field}.{dtype}", worst_of[field], "at most", bounds[dtype])
+            for field in ("vs_fp64", "vs_naive")
+        ):
             tried = {tried for tried, _ in here}
             beyond = {tried for tried, errors in here if not _larger(errors) <= bounds[dtype]}
             settle(
@@ -174,8 +177,9 @@ def _require_as_good_as_peer(
         return
     for (operation, inputs, dtype), several in sorted(beside.items()):
         ratio = _over_peer(operation, dtype, several)
-        sheet.figure(f"over_peer.{operation}.{inputs}" + f".{dtype}" * (dtype != inputs), ratio)
-        if not ratio <= part.over_peer_at_most:
+        figure = f"over_peer.{operation}.{inputs}" + f".{dtype}" * (dtype != inputs)
+        sheet.figure(figure, ratio)
+        if not sheet.meets(figure, ratio, "at most", part.over_peer_at_most):
             settle(
                 reasons.EXCEEDS_PEER,
                 f"{operation} {dtype} errs by {number(ratio)} times its peer's worst error, "

@@ -17,8 +17,9 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, end_of, executed
+from harness.judge.demanded import Interval
 from harness.judge.end_state import note_watched
-from harness.judge.flatness import slowdown
+from harness.judge.flatness import OUTSIDE, slowdown
 from harness.judge.series import Bounds, difference, losses, require_equal
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.verdict import Judgement
@@ -58,7 +59,7 @@ def _require_steps(part: LongReplay, candidate: ArmEvidence, sheet: Sheet) -> No
     steps = end_of(candidate).steps_called
     sheet.figure("steps_run", steps, "steps")
     sheet.count("steps", steps)
-    if steps < part.steps:
+    if not sheet.meets("steps_run", steps, "at least", part.steps, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
 
 
@@ -125,13 +126,13 @@ def _require_equal_losses(
     sheet.figure("first_differing_block", apart[0].first_step if apart else None, "step")
     rows = difference(losses(named[ours]), losses(named[theirs]), "every", Bounds(0.0))
     sheet.figure("max_abs_difference_of_rows", rows.largest, "loss")
-    if apart:
+    if not sheet.meets("blocks_differing", len(apart), "none", noun="blocks differ", of=len(seen[ours].blocks)):
         settle(
             reasons.DIFFERS,
             f"the losses of {ours} and {theirs} differ in {len(apart)} of {len(seen[ours].blocks)} blocks, first in "
             f"{_steps(apart[0])}; by at most {number(rows.largest)} in the last steps of blocks",
         )
-    require_equal(rows, "bitwise", Bounds(0.0), f"{ours} and {theirs}")
+    require_equal(rows, "bitwise", Bounds(0.0), f"{ours} and {theirs}", sheet, beside=True)
 
 
 def _apart(seen: Mapping[str, LongReplayEvidence], field: str) -> list[ReplayBlock]:
@@ -159,10 +160,11 @@ def _require_replayed(part: LongReplay, candidate: ArmEvidence) -> None:
 
 def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> None:
     sheet.figure("distinct_batches", candidate.distinct_batches, "batches")
-    if part.distinct_batches is not None and candidate.distinct_batches < part.distinct_batches:
+    seen, demanded = candidate.distinct_batches, part.distinct_batches
+    if demanded is not None and not sheet.meets("distinct_batches", seen, "at least", demanded, "batches", beside=True):
         settle(
             reasons.VACUOUS_BATCHES_REPEAT,
-            f"{candidate.distinct_batches} distinct batches were seen, {part.distinct_batches} are demanded",
+            f"{seen} distinct batches were seen, {demanded} are demanded",
         )
 
 
@@ -170,18 +172,18 @@ def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) 
     """Growth of whichever kind of memory grew most."""
     if part.memory_growth_at_most_mib is None:
         return []
-    growths = []
+    growths = {}
     for kind in ("allocated", "reserved"):
         sizes = [getattr(block, f"{kind}_bytes") for block in candidate.blocks]
         if None in sizes or len(sizes) <= part.after:
             settle(reasons.EVIDENCE_MISSING, f"{kind} memory of {part.candidate} was not recorded after every block")
         if not any(sizes):
             settle(reasons.VACUOUS_NO_MEMORY, f"{kind} memory of {part.candidate} is zero bytes after every block")
-        growths.append(_growth(sizes, part.after) / MIB)
-        sheet.figure(f"{kind}_growth", growths[-1], "MiB")
+        growths[f"{kind}_growth"] = _growth(sizes, part.after) / MIB
+        sheet.figure(f"{kind}_growth", growths[f"{kind}_growth"], "MiB")
     allowed = part.memory_growth_at_most_mib
-    seen = f"memory grew by at most {number(max(*growths, 0.0))} MiB after the first {part.after} blocks"
-    if max(growths) > allowed:
+    seen = f"memory grew by at most {number(max(*growths.values(), 0.0))} MiB after the first {part.after} blocks"
+    if not all(sheet.meets(name, growth, "at most", allowed, "MiB") for name, growth in growths.items()):
         settle(reasons.MEMORY_GROWS, f"{seen}, {number(allowed)} MiB are allowed")
     return [seen]
 
@@ -217,6 +219,8 @@ def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) ->
         f"late steps take {number(100 * abs(found.measured))} % {how_much} than early ones "
         f"({number(100 * found.least)} to {number(100 * found.most)} %; the fastest {number(100 * found.fastest)} %)"
     )
+    interval = Interval(found.least, found.most, 1 - OUTSIDE, "intervals of both medians", "timed_blocks")
+    sheet.meets("slowdown", found.measured, "at most", part.slowdown_at_most, percent=True, interval=interval)
     if found.least > part.slowdown_at_most:
         settle(reasons.SLOWS_DOWN, f"{seen}, {allowed} are allowed")
     if not found.most <= part.slowdown_at_most:

@@ -43,7 +43,7 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
         if kind == "allocated" and part.of == "reserved":
             continue
         worst = max(worst, growth)
-        if growth > part.growth_at_most:
+        if not sheet.meets(f"{kind}_growth", growth, "at most", part.growth_at_most, percent=True):
             settle(
                 reasons.MEMORY_GROWS,
                 f"{kind} memory grew by {number(100 * growth)} % over {len(samples) - part.after} samples after the "

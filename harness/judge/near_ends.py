@@ -83,13 +83,15 @@ def require_near_ends(
     wrong = sorted((each for each in beyond if not each.apart <= each.rounding(ratio)), key=lambda each: -each.share)
     told = [each for each in tensors if each not in beyond or each in wrong]
     furthest = max(told, key=lambda each: each.share, default=None)
+    unit = "of the baseline's movement"
     sheet.count("end_distance_tensors", len(tensors))
     sheet.figure("rounding_tensors", len(beyond) - len(wrong), "tensors")
     sheet.figure("rounding_ratio", ratio)
-    sheet.figure("end_distance", None if furthest is None else furthest.share, "of the baseline's movement")
+    sheet.figure("end_distance", None if furthest is None else furthest.share, unit)
     if furthest is not None:
         sheet.figure("end_distance_tensor", furthest.name)
-    if wrong:
+    worst = wrong[0] if wrong else furthest
+    if worst is not None and not sheet.meets("end_distance", worst.share, "at most", demanded.at_most, unit):
         settle(reasons.ENDS_APART, _message(demanded, ours, theirs, wrong))
     require_equal_updates(ours, candidate, theirs, baseline)
     # one that is not trained at all would have been told; ends that are equal in bits need no control

@@ -16,6 +16,7 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import paired_seeds, reasons
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, replicas
+from harness.judge.demanded import Interval
 from harness.judge.end_state import note_watched
 from harness.judge.interrupted_seeds import joined, note_chains, require_chains, require_steps_after_load
 from harness.judge.series import values
@@ -110,13 +111,14 @@ def _named(part: NotWorse, seed: int, executions: Mapping[str, ArmEvidence]) -> 
 
 def _require_steps(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]], sheet: Sheet) -> None:
     steps = {seed: len(executions[part.candidate].series.loss) for seed, executions in by_seed.items()}
+    fewest = min(steps.values())
     sheet.count("seeds", len(by_seed))
     sheet.count("steps", sum(steps.values()))
-    sheet.figure("steps_run", min(steps.values()), "steps")
+    sheet.figure("steps_run", fewest, "steps")
     needed = max(part.guards.steps, part.last)
-    for seed, seen in steps.items():
-        if seen < needed:
-            settle(reasons.VACUOUS_STEPS, f"{seen} steps were run with seed {seed}, {needed} are demanded")
+    if not sheet.meets("steps_run", fewest, "at least", needed, "steps", beside=True):
+        seed, seen = next((seed, seen) for seed, seen in steps.items() if seen < needed)
+        settle(reasons.VACUOUS_STEPS, f"{seen} steps were run with seed {seed}, {needed} are demanded")
 
 
 def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> None:
@@ -153,6 +155,10 @@ def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
             reasons.TOO_FEW_SEEDS,
             f"{len(part.seeds)} seeds cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
         )
+    mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
+    allowed = part.margin or mean - float(trimmed(pairs.excess, part.confidence)[0])  # of a relative one, in the mean
+    interval = Interval(mean - reach, mean + reach, part.confidence, "one-sided bounds", "seeds")
+    sheet.meets("worse_by", mean, "at most", allowed, part.metric, interval=interval)
     answer = int(paired_seeds.decide(pairs.excess, part.confidence))
     if answer < 0:
         settle(reasons.WORSE, _sentence(part, pairs))

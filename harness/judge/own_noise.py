@@ -163,7 +163,7 @@ def require_within_noise(
     seen = _seen(found, groups, baselines, len(candidates))
     _note(sheet, seen)
     ours, theirs = next(iter(candidates)), next(iter(baselines))
-    if found.beyond > 1:
+    if not sheet.meets("beyond_noise", found.beyond, "at most", 1, "of what noise explains"):
         how = "scatter more than the baseline's" if found.is_noise else "lie apart from the baseline's"
         settle(
             reasons.BEYOND_NOISE,

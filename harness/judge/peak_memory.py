@@ -86,7 +86,13 @@ def _sampled(stretch: MemoryPeak, what: Literal["device", "outside"]) -> int | N
 def _require_little_outside(part: PeakMemory, name: str, peaks: PeakMemoryEvidence, sheet: Sheet) -> None:
     outside = _most(peaks, "outside")
     sheet.figure("outside_demanded", part.outside_at_most_gib, "GiB")
-    if outside is not None and outside > part.outside_at_most_gib * GIB and peaks.foreign_processes == 0:
+    if (
+        outside is not None
+        and peaks.foreign_processes == 0
+        and not sheet.meets(
+            "candidate_outside_peak", outside / GIB, "at most", part.outside_at_most_gib, "GiB", beside=True
+        )
+    ):
         settle(
             reasons.MEMORY_OUTSIDE_ALLOCATOR,
             f"the device held {number(outside / GIB)} GiB beside torch's allocator in the process of {name}, at most "
@@ -104,7 +110,7 @@ def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvide
     if part.at_most_gib is not None:
         sheet.figure("demanded", part.at_most_gib, "GiB")
         bound = f"{number(part.at_most_gib)} GiB"
-        if peak > part.at_most_gib * GIB:
+        if not sheet.meets(f"candidate_{part.of}_peak_{part.over}", peak / GIB, "at most", part.at_most_gib, "GiB"):
             settle(reasons.PEAK_MEMORY, f"{seen}, and {bound} are allowed")
         return f"{seen}; {bound} are allowed"
     allowed = part.at_most_ratio or 0.0  # the model has one of both
@@ -112,7 +118,7 @@ def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvide
     seen = f"{seen}, {number(ratio)} times the {number(other / GIB)} GiB of {part.baseline}"
     if theirs.lost_peaks:
         _require_known(f"baseline {part.baseline}", theirs)
-    if ratio > allowed:
+    if not sheet.meets("ratio", ratio, "at most", allowed, "times the baseline's peak"):
         settle(reasons.PEAK_RATIO, f"{seen}, and {number(allowed)} times are allowed")
     return f"{seen}; {number(allowed)} times are allowed"
 

@@ -51,7 +51,7 @@ def _require_coverage(part: Prewarm, inventory: KernelsEvidence, sheet: Sheet) -
     planned, used = by_key(inventory.planned, "planned"), by_key(inventory.used, "used")
     missing = sorted(set(used) - set(planned))
     sheet.figure("keys_missing", len(missing), "keys")
-    if missing:
+    if not sheet.meets("keys_missing", len(missing), "none", noun="kernels were not prewarmed", of=len(used)):
         sheet.figure("first_missing_key", missing[0])
         settle(
             reasons.PREWARM_MISSING_KEY,
@@ -77,13 +77,14 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
     sheet.count("jit_events", len(ledger.events))
     late = [event for event in ledger.events if event.phase != "prewarm" or event.seconds >= upload]
     sheet.figure("late_jit_events", len(late), "events")
-    if late:
+    noun = "compiles and loads came late"
+    if not sheet.meets("late_jit_events", len(late), "none", noun=noun, of=len(ledger.events)):
         sheet.figure("first_late_key", late[0].key)
         listed = some([f"{event.key} ({event.event} in {event.phase})" for event in late])
         settle(reasons.LATE_JIT, f"{len(late)} kernels were compiled or loaded after prewarm: {listed}")
     warmed = {event.key for event in ledger.events}
     cold = [key for key in keys if key not in warmed]
-    if cold:
+    if not sheet.meets("keys_cold", len(cold), "none", noun="kernels were never compiled in the prewarm", of=len(keys)):
         sheet.figure("first_missing_key", cold[0])
         settle(
             reasons.PREWARM_MISSING_KEY,

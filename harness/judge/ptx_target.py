@@ -50,7 +50,7 @@ def _require_fit(
     wrong = [(kernel.key, target) for kernel, targets in targeted for target in targets if not fits(target, wanted)]
     keys = sorted({key for key, _ in wrong})
     sheet.figure("kernels_mismatched", len(keys), "kernels")
-    if wrong:
+    if not sheet.meets("kernels_mismatched", len(keys), "none", noun="kernels do not fit", of=len(targeted)):
         sheet.figure("first_mismatched_key", keys[0])
         listed = sorted({f"{key} ({target})" for key, target in wrong})
         settle(

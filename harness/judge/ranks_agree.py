@@ -40,7 +40,7 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     made = len(executions[0].series.loss)
     sheet.count("steps", made)
     sheet.figure("steps_run", made, "steps")
-    if made < part.steps:
+    if not sheet.meets("steps_run", made, "at least", part.steps, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, f"{made} steps were compared, the claim demands {part.steps}")
     _require_replicas(steps, sheet)
     parts = _require_shares(part, executions, steps, sheet)
@@ -68,13 +68,16 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
     columns = list(zip(*(noted.parameters for noted in steps.values()), strict=True))
     odd = [odd_one(column) for column in columns]
     differ = [index for index, rank in enumerate(odd) if rank is not None]
-    sheet.figure("replicas_differing", len([index for index in differ if index]), "steps")
-    if not differ:
+    later = len([index for index in differ if index])
+    sheet.figure("replicas_differing", later, "steps")
+    if differ:
+        sheet.figure("rank", odd[differ[0]])
+    if odd[0] is not None:
+        settle(reasons.UNEQUAL_START, f"rank {odd[0]} starts from other parameters than the other ranks")
+    noun = "steps leave replicas that differ"
+    if sheet.meets("replicas_differing", later, "none", noun=noun, of=len(columns) - 1):
         return
     first = differ[0]
-    sheet.figure("rank", odd[first])
-    if first == 0:
-        settle(reasons.UNEQUAL_START, f"rank {odd[0]} starts from other parameters than the other ranks")
     sheet.figure("first_differing_step", first - 1, "step")
     settle(
         reasons.RANKS_DIFFER,
@@ -108,7 +111,7 @@ def _require_shares(
         )
         sheet.figure("largest_share", share)
         sheet.figure("demanded", most)
-        if share > most:
+        if not sheet.meets("largest_share", share, "at most", most):
             sheet.figure("rank", rank)
             settle(
                 reasons.SHARE_EXCEEDED,
@@ -145,7 +148,7 @@ def _require_collectives(
     least, most = part.graph_collectives_at_least, part.host_collectives_at_most
     if least is not None:
         rank = min(in_graph, key=lambda each: in_graph[each])
-        if in_graph[rank] < least:
+        if not sheet.meets("collectives_in_graph", in_graph[rank], "at least", least, "collectives"):
             sheet.figure("rank", rank)
             settle(
                 reasons.COLLECTIVES_MISSING_IN_GRAPH,
@@ -160,7 +163,7 @@ def _require_collectives(
     worst = max(replayed, key=lambda each: max(replayed[each], default=0))
     found = max(replayed[worst], default=0)
     sheet.figure("host_collectives_per_step", found, "collectives")
-    if most is not None and found > most:
+    if most is not None and not sheet.meets("host_collectives_per_step", found, "at most", most, "collectives"):
         sheet.figure("rank", worst)
         which = some(list(steps[worst].names))
         settle(

@@ -52,10 +52,10 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     _require_as_many(everything, theirs)
     _require_joined(rank_steps(executions), rank_steps({0: baseline})[0], sheet)
     sheet.figure("steps_run", shortest, "steps")
-    if shortest < part.steps:
+    if not sheet.meets("steps_run", shortest, "at least", part.steps, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, f"{shortest} steps were compared, the claim demands {part.steps}")
     ours = f"the ranks of {part.candidate}"
-    require_equal(found, "within", bounds, f"{ours} (their mean) and {theirs}")
+    require_equal(found, "within", bounds, f"{ours} (their mean) and {theirs}", sheet)
     for group in groups:
         comparison.end(group)
     largest = _require_end(part, executions[0], baseline, sheet)
@@ -115,7 +115,7 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence
     if part.max_end_difference is None:
         return largest
     sheet.figure("end_tolerance", part.max_end_difference, "parameter")
-    if not largest <= part.max_end_difference:
+    if not sheet.meets("end_max_abs_difference", largest, "at most", part.max_end_difference, "parameter"):
         settle(
             reasons.RANKS_END_APART,
             f"parameter {found.tensor} ends up to {number(largest)} from the baseline's, "
@@ -154,7 +154,8 @@ def _require_in_turn(executions: Mapping[int, ArmEvidence], in_turn: ArmEvidence
     }
     rank, differing = max(apart.items(), key=lambda entry: len(entry[1]))
     sheet.figure("steps_not_in_turn", len(differing), "steps")
-    if differing:
+    noun = "steps leave parameters of other bits"
+    if not sheet.meets("steps_not_in_turn", len(differing), "none", noun=noun, of=steps):
         sheet.figure("first_differing_step", differing[0], "step")
         settle(
             reasons.RANKS_END_APART,

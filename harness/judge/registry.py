@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
@@ -73,8 +74,10 @@ def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
         check()
         return judgement
 
-    seen = {"figures": judgement.figures, "denominators": judgement.denominators}
-    return concluded(checked, judgement.mechanism).model_copy(update=seen)
+    settled = concluded(checked, judgement.mechanism)
+    seen = {field: getattr(judgement, field) for field in ("figures", "denominators", "demands")}
+    decided = None if settled.status is Status.FAIL else judgement.decided
+    return settled.model_copy(update={**seen, "decided": decided})
 
 
 def _is_undecided_but_captured(judgement: Judgement) -> bool:
@@ -171,6 +174,10 @@ def _composite(claim: CompositeClaim, context: Context) -> Judgement:
         figures[f"{prefix}.status"] = Figure(value=str(judgement.status))
         figures |= {f"{prefix}.{key}": figure for key, figure in judgement.figures.items()}
         denominators |= {f"{prefix}.{key}": number for key, number in judgement.denominators.items()}
+    judged = {name: _of_part(f"{name}.", judgement) for name, judgement in judged.items()}
+    decided = judged[name].decided
+    if worst.status is Status.PASS:
+        decided = next((each.decided for each in judged.values() if each.decided is not None), None)
     mechanisms = {judgement.mechanism for judgement in judged.values()} - {None}
     if worst.status is Status.PASS:
         message = f"all {len(names)} parts hold: " + "; ".join(part.message for part in judged.values())
@@ -181,6 +188,15 @@ def _composite(claim: CompositeClaim, context: Context) -> Judgement:
             "message": message,
             "figures": figures,
             "denominators": denominators,
+            "demands": tuple(demand for each in judged.values() for demand in each.demands),
+            "decided": decided,
             "mechanism": mechanisms.pop() if len(mechanisms) == 1 else claim.mechanism,
         }
     )
+
+
+def _of_part(prefix: str, judgement: Judgement) -> Judgement:
+    """Return the judgement whose demands say of which part they are."""
+    demands = tuple(replace(each, part=prefix) for each in judgement.demands)
+    decided = judgement.decided and replace(judgement.decided, part=prefix)
+    return judgement.model_copy(update={"demands": demands, "decided": decided})

@@ -31,7 +31,7 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
     note_distance(executions[worst + 1], executions[0], sheet)
     group = Group(named, bits=part.equality == "bitwise", run=run)
     comparison.begin(group)
-    require_equal(found[worst], part.equality, bounds, f"{names[worst + 1]} and {names[0]}")
+    require_equal(found[worst], part.equality, bounds, f"{names[worst + 1]} and {names[0]}", sheet)
     comparison.end(group)
     ends = ""
     if part.equality == "within":

@@ -55,7 +55,7 @@ def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
         apart=in_processes(part.candidate, chain),
     )
     comparison.begin(group)
-    _require_equal(part, found, chain, f"{ours} and {theirs}")
+    _require_equal(part, found, chain, f"{ours} and {theirs}", sheet)
     _end(comparison, group, chain)
     ends = ""
     if part.equality == "within":
@@ -78,16 +78,16 @@ def _require_steps(part: Resume, second: ArmEvidence, sheet: Sheet) -> None:
     steps = len(second.series.loss)
     sheet.count("steps_after_the_load", steps)
     sheet.figure("steps_run", steps, "steps")
-    if steps < part.steps:
+    if not sheet.meets("steps_after_the_load", steps, "at least", part.steps, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, f"{steps} steps after the load were compared, {part.steps} are demanded")
 
 
-def _require_equal(part: Resume, found: Difference, chain: Chain, names: str) -> None:
+def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sheet: Sheet) -> None:
     """Settle FAIL where the losses differ; as not restored where bits are demanded and a load is to blame."""
     losing = chain.lost_before(found.first_differing)
     words = in_words(losing or chain.lost_before(None), of_several=len(chain.joints) > 1)
     try:
-        require_equal(found, part.equality, Bounds(part.max_abs_difference), names, words)
+        require_equal(found, part.equality, Bounds(part.max_abs_difference), names, sheet, words)
     except Settled as settled:
         if part.equality == "bitwise" and losing is not None and found.first_differing is not None:
             settle(reasons.NOT_RESTORED, settled.message)

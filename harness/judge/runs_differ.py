@@ -26,26 +26,29 @@ def judge(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
     steps = min(len(ours.series.loss), len(theirs.series.loss))
     sheet.count("steps", steps)
     sheet.figure("steps_run", steps, "steps")
-    if steps < part.steps or steps <= part.losses_from:
+    demanded = max(part.steps, part.losses_from + 1)
+    if not sheet.meets("steps_run", steps, "at least", demanded, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
     equal = losses(ours)[:steps].view(np.int64) == losses(theirs)[:steps].view(np.int64)
     same_batch = np.array(ours.series.batch_digest[:steps]) == np.array(theirs.series.batch_digest[:steps])
-    first_loss = first_true(equal[part.losses_from :])
+    later = np.flatnonzero(equal[part.losses_from :]) + part.losses_from
     first_batch = first_true(same_batch)
     sheet.figure("losses_equal", int(equal.sum()), "steps")
     sheet.figure("batches_equal", int(same_batch.sum()), "steps")
     sheet.figure("start_equal", ours.start.trainable_digest == theirs.start.trainable_digest)
     names = f"{part.candidate} and {part.baseline}"
-    if first_loss is not None:
+    of = steps - part.losses_from
+    if not sheet.meets("losses_equal", len(later), "none", noun="steps have equal losses", of=of):
         settle(
             reasons.LOSSES_EQUAL,
-            f"the losses of {names} are equal in bits at {int(equal[part.losses_from :].sum())} of the steps from "
-            f"{part.losses_from} on, first at step {first_loss + part.losses_from}",
+            f"the losses of {names} are equal in bits at {len(later)} of the steps from "
+            f"{part.losses_from} on, first at step {later[0]}",
         )
-    if part.batches and first_batch is not None:
+    same = int(same_batch.sum())
+    if part.batches and not sheet.meets("batches_equal", same, "none", noun="steps read the same batch", of=steps):
         settle(
             reasons.BATCHES_EQUAL,
-            f"{names} read the same batch at {int(same_batch.sum())} of {steps} steps, first at step {first_batch}",
+            f"{names} read the same batch at {same} of {steps} steps, first at step {first_batch}",
         )
     if part.start and ours.start.trainable_digest == theirs.start.trainable_digest:
         settle(reasons.START_EQUAL, f"{names} start from equal trainable parameters")

@@ -56,6 +56,7 @@ class Difference:
     largest_relative: float = 0.0  # as a multiple of the baseline's value at its step; infinite over a 0
     exceeded_bound: str | None = None  # at the first exceeding step
     as_rounding: int = 0  # steps beyond the relative bound that rounding alone takes as far apart
+    largest_unexcused: float = 0.0  # the largest relative one but for those beyond the bound that may be rounding
 
 
 def losses(execution: ArmEvidence) -> Losses:
@@ -145,6 +146,7 @@ def difference(
         largest_relative=float(np.max(ratios)),
         exceeded_bound=None if exceeding is None else next(name for name, mask in beyond.items() if mask[exceeding]),
         as_rounding=int((excused & (distances > bounds.floor)).sum()),
+        largest_unexcused=float(np.max(np.where(excused, 0.0, ratios))),
     )
 
 
@@ -284,16 +286,34 @@ def called(metric: str) -> str:
 
 
 def require_equal(
-    found: Difference, equality: str, bounds: Bounds, names: str, noise: str = "", metric: str = LOSS
+    found: Difference,
+    equality: str,
+    bounds: Bounds,
+    names: str,
+    sheet: Sheet,
+    noise: str = "",
+    metric: str = LOSS,
+    *,
+    beside: bool = False,
 ) -> None:
     """Settle FAIL when the series differ in bits (bitwise), or anywhere by more than a bound (within)."""
-    if equality == "bitwise" and found.first_differing is not None:
+    if equality == "bitwise" and not sheet.meets(
+        "steps_differing", found.differing, "none", noun="steps differ", of=found.steps, beside=beside
+    ):
         settle(
             reasons.DIFFERS,
             f"the {called(metric)} of {names} differ at {found.differing} of {found.steps} steps, first at step "
             f"{found.first_differing}, by at most {number(found.largest)} (step {found.largest_step}){noise}",
         )
-    if equality == "within" and found.first_exceeding is not None:
+    sizes = (
+        ("max_abs_difference", found.largest, bounds.absolute, metric),
+        ("max_relative_difference", found.largest_unexcused, bounds.relative, ""),
+    )
+    if equality == "within" and not all(
+        sheet.meets(name, size, "at most", bound, unit, beside=beside)
+        for name, size, bound, unit in sizes
+        if bound is not None
+    ):
         settle(
             reasons.EXCEEDS_TOLERANCE,
             f"the {called(metric)} of {names} differ by up to {number(found.largest)} (step {found.largest_step}), "

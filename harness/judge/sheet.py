@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from harness.judge import reasons
+from harness.judge.demanded import Demanded, Interval, Relation, tightest
 from harness.judge.verdict import Figure, Judgement, Status
 from harness.numbers import rounded
 
@@ -34,6 +35,7 @@ class Sheet:
         self.mechanism = mechanism
         self.figures: dict[str, Figure] = {}
         self.denominators: dict[str, int] = {}
+        self._demands: list[Demanded] = []
         self._open: Judgement | None = None
 
     def leave_open(self, reason: str, message: str) -> None:
@@ -54,6 +56,26 @@ class Sheet:
         """Note a denominator: how many of something the judgement rests on."""
         self.denominators[name] = int(number)
 
+    def meets(
+        self,
+        figure: str,
+        value: float,
+        relation: Relation,
+        bound: float = 0,
+        noun: str = "",
+        *,
+        of: int | None = None,
+        percent: bool = False,
+        interval: Interval | None = None,
+        beside: bool = False,
+    ) -> bool:
+        """Note a demand, as `Demanded` has it, and return True if it is met.
+
+        A judge that settles FAIL right after an unmet demand says that this one decided.
+        """
+        self._demands.append(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
+        return self._demands[-1].is_met
+
     def conclude(self, reason: str, message: str) -> Judgement:
         """The judgement for a reason code. Raises KeyError for a code that neither `reasons` nor a kind lists."""
         listed = reasons.reason_of(reason)
@@ -66,7 +88,15 @@ class Sheet:
             figures=self.figures,
             denominators=self.denominators,
             mechanism=self.mechanism,
+            demands=tuple(self._demands),
+            decided=self._decided(listed.status),
         )
+
+    def _decided(self, status: Status) -> Demanded | None:
+        if status is Status.FAIL:
+            return next((each for each in self._demands[-1:] if not each.is_met), None)
+        # a guard may stand for what holds, and says nothing of why the claim is undecided
+        return tightest([each for each in self._demands if status is Status.PASS or not each.beside])
 
     def decided(self, judgement: Judgement) -> Judgement:
         """Return the judgement, or what was left open before where it holds, or decides nothing either."""

@@ -96,9 +96,9 @@ def _require_steps(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet:
     sheet.count("steps", sum(steps.values()))
     sheet.count("seeds", len(by_seed))
     sheet.figure("steps_run", min(steps.values()), "steps")
-    for seed, seen in steps.items():
-        if seen < part.loss_steps:
-            settle(reasons.VACUOUS_STEPS, f"{seen} steps were run with seed {seed}, {part.loss_steps} are demanded")
+    if not sheet.meets("steps_run", min(steps.values()), "at least", part.loss_steps, "steps", beside=True):
+        seed, seen = next((seed, seen) for seed, seen in steps.items() if seen < part.loss_steps)
+        settle(reasons.VACUOUS_STEPS, f"{seen} steps were run with seed {seed}, {part.loss_steps} are demanded")
 
 
 def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executions]) -> list[StepErrors]:
@@ -199,7 +199,7 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
     if not any(each.peer for each in gradients):
         settle(reasons.VACUOUS_PRECISION, f"no gradient of {part.peer} errs, so there is nothing to measure by")
     median, at_most = median_ratio(gradients), part.median_gradient_ratio_at_most
-    if not median <= at_most:
+    if not sheet.meets("median_gradient_ratio", median, "at most", at_most):
         sheet.figure("exceeded_bound", "median_gradient_ratio_at_most")
         settle(
             reasons.EXCEEDS_TOLERANCE,
@@ -208,7 +208,7 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
         )
     bound = part.gradient_ratio_at_most
     beyond = sorted((each for each in gradients if not each.ratio <= bound), key=lambda each: -each.ratio)
-    if beyond:
+    if not sheet.meets("largest_gradient_ratio", max(each.ratio for each in gradients), "at most", bound):
         sheet.figure("exceeded_bound", "gradient_ratio_at_most")
         settle(
             reasons.EXCEEDS_TOLERANCE,
@@ -220,7 +220,7 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
 def _require_losses(part: StepAccuracy, of_losses: Errors, sheet: Sheet) -> None:
     if of_losses.peer == 0:
         settle(reasons.VACUOUS_PRECISION, f"no loss of {part.peer} errs, so there is nothing to measure by")
-    if not of_losses.ratio <= part.loss_ratio_at_most:
+    if not sheet.meets("loss_ratio", of_losses.ratio, "at most", part.loss_ratio_at_most):
         sheet.figure("exceeded_bound", "loss_ratio_at_most")
         settle(
             reasons.EXCEEDS_TOLERANCE,

@@ -97,7 +97,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
             f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance {bounds}",
         )
     in_noise = _in_noise(noise, found.largest)
-    require_equal(found, part.equality, bounds, f"{ours} and {theirs}", in_noise, part.metric)
+    require_equal(found, part.equality, bounds, f"{ours} and {theirs}", sheet, in_noise, part.metric)
     comparison.end(group)
     if part.equality == "within" and part.compare == "every" and same_system:
         require_equal_counts(ours, candidate, theirs, baseline, part.max_relative_difference or 0.0)

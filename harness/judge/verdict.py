@@ -1,4 +1,4 @@
-"""The verdict: status, stable reason code, one sentence, figures with units, denominators."""
+"""The verdict: status, stable reason code, one sentence, figures with units, denominators; and what decided it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from pydantic import ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from harness.bounded_model import BoundedModel
+from harness.judge.demanded import Demanded
 from harness.numbers import Real, counted
 
 
@@ -34,7 +36,11 @@ class Figure(BoundedModel):
 
 
 class Judgement(BoundedModel):
-    """A judge's answer for one claim or part, before it is tied to a unit."""
+    """A judge's answer for one claim or part, before it is tied to a unit.
+
+    demands: every comparison of the judge. decided: the violated one of a FAIL, the tightest one of what holds or is
+    undecided. No file has either: they come from judging.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,6 +50,8 @@ class Judgement(BoundedModel):
     figures: dict[str, Figure] = Field(default_factory=dict)
     denominators: dict[str, int] = Field(default_factory=dict)
     mechanism: str | None = None
+    demands: SkipJsonSchema[tuple[Demanded, ...]] = Field(default=(), exclude=True)
+    decided: SkipJsonSchema[Demanded | None] = Field(default=None, exclude=True)
 
 
 class Verdict(Judgement):

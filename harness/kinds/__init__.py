@@ -6,8 +6,6 @@ from harness.kinds.installed import kind_of as kind_of
 from harness.kinds.installed import kinds as kinds
 from harness.kinds.installed import probe_named as probe_named
 from harness.kinds.installed import probe_of as probe_of
-from harness.kinds.kind import Deciding as Deciding
-from harness.kinds.kind import Interval as Interval
 from harness.kinds.kind import Kind as Kind
 from harness.kinds.probes import Probe as Probe
 from harness.kinds.row import imported as imported

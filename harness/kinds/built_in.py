@@ -6,28 +6,11 @@ Capabilities `parameters` and `inputs`: equal starts and equal batches are prove
 from __future__ import annotations
 
 from harness.kinds.checks import SHARED_CHECKS
-from harness.kinds.kind import Deciding, Interval, Kind
+from harness.kinds.kind import Kind
 
 MISSING_RUN = "harness.drill.evidence_faults:MISSING_RUN"
 NO_STEPS = "harness.drill.evidence_faults:NO_STEPS"
 
-_BITS = ("equality", "bitwise")
-_SERIES = (
-    Deciding("steps_differing", "none", "equality", of="steps", noun="steps differ", when=_BITS),
-    Deciding("max_abs_difference", "at most", "max_abs_difference"),
-)
-_RELATIVE = Deciding("max_relative_difference", "at most", "max_relative_difference")
-_GUARDS = (
-    Deciding("steps_run", "at least", "guards.steps"),
-    Deciding("distinct_batches", "at least", "guards.distinct_batches"),
-    Deciding("clip_active_steps", "at least", "guards.clip_active_steps"),
-    Deciding("training_effect", "at least", "guards.training_effect.at_least"),
-)
-_STEPS_RUN = Deciding("steps_run", "at least", "steps")
-_RATIO = Interval("lower_bound", "upper_bound", "confidence", "one-sided bounds", "processes")
-_WORSE_BY = Interval("worse_by_at_least", "worse_by_at_most", "confidence", "one-sided bounds", "seeds")
-_SLOWDOWN = Interval("slowdown_least", "slowdown_most", 0.99, "intervals of both medians", "timed_blocks")
-_PEAK = "candidate_{of}_peak_{over}"
 
 _NO_GUARDS = "Its model has no `guards`."
 _ONE_ARM = "It judges one execution, and compares it with nothing."
@@ -60,12 +43,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("trajectories",),
-        deciding=(
-            *_SERIES,
-            _RELATIVE,
-            Deciding("beyond_noise", "at most", "equality", bound=1.0, when=("equality", "noise")),
-            *_GUARDS,
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={**_CONTROL, "equal_ends.repetition": _NOISE},
         reasons={},
@@ -78,13 +55,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "gradients"}),
         judges_unreadable_device=False,
         card=("gradients",),
-        deciding=(
-            Deciding("tensors_differing", "none", "equality", of="tensors", noun="tensors differ", when=_BITS),
-            Deciding("max_abs_difference", "at most", "max_abs_difference"),
-            _RELATIVE,
-            Deciding("largest_clipped_norm", "at most", "clipped_norm.at_most"),
-            Deciding("clip_active_steps", "at least", "clip_active_steps"),
-        ),
         evidence_faults=(MISSING_RUN,),
         leaves_out={"repetition": "The baseline's second run shows only whether its gradients repeat."},
         reasons={},
@@ -97,16 +67,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "capture"}),
         judges_unreadable_device=False,
         card=("graph", "syncs"),
-        deciding=(
-            Deciding("captures", "exactly", "captures", when=("per_shape", False)),
-            Deciding("captures", "at most", "captures", of_demand="a shape", when=("per_shape", True)),
-            Deciding("kernels_per_layer", "at least", "kernels_per_layer_at_least"),
-            Deciding("kernels_in_every_layer", "at least", "kernels_in_every_layer"),
-            Deciding("clipped_tensors", "exactly", "clipped_tensors_per_layer", of_demand="a layer"),
-            Deciding("skipped_steps", "at most", "skipped_steps_at_most"),
-            Deciding("outside_share", "at most", "outside_share_at_most", percent=True),
-            Deciding("outside_operations", "at most", "outside_operations_at_most"),
-        ),
         evidence_faults=(MISSING_RUN,),
         leaves_out={
             **_ALONE,
@@ -123,11 +83,6 @@ _ROWS = (
         capabilities=frozenset({"capture", "parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("trajectories",),
-        deciding=(
-            Deciding("capture_attempts", "exactly", "attempts"),
-            Deciding("unasked_captures", "at most", "unasked_at_most"),
-            _STEPS_RUN,
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "captured": "The candidate's capture must fail.",
@@ -144,10 +99,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("throughput",),
-        deciding=(
-            Deciding("mean_ratio", "at least", "at_least", interval=_RATIO),
-            Deciding("generous_mean_ratio", "at least", "at_least", interval=_RATIO, refutes=True),
-        ),
         evidence_faults=(MISSING_RUN,),
         leaves_out={"guards": _NO_GUARDS},
         reasons={},
@@ -160,14 +111,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("syncs",),
-        deciding=(
-            Deciding("candidate_syncs_per_step", "exactly", "candidate.exactly", when=("candidate.per_layer", False)),
-            Deciding("candidate_syncs_per_step", "exactly", "candidate.exactly", of_demand="a layer"),
-            Deciding("candidate_syncs_per_step", "at most", "candidate.at_most", when=("candidate.per_layer", False)),
-            Deciding("candidate_syncs_per_step", "at most", "candidate.at_most", of_demand="a layer"),
-            Deciding("control_syncs_per_step", "exactly", "control.exactly", when=("control.per_layer", False)),
-            Deciding("control_syncs_per_step", "exactly", "control.exactly", of_demand="a layer"),
-        ),
         evidence_faults=(MISSING_RUN,),
         leaves_out={
             "comparable": _COUNTED,
@@ -189,7 +132,6 @@ _ROWS = (
         capabilities=frozenset({"kernels"}),
         judges_unreadable_device=True,
         card=("ptx",),
-        deciding=(Deciding("kernels_mismatched", "none", "policy", of="kernels", noun="kernels do not fit"),),
         evidence_faults=(MISSING_RUN,),
         leaves_out=_KERNELS,
         reasons={},
@@ -202,10 +144,6 @@ _ROWS = (
         capabilities=frozenset({"kernels"}),
         judges_unreadable_device=False,
         card=("jit", "ptx"),
-        deciding=(
-            Deciding("late_jit_events", "none", "scope", of="jit_events", noun="compiles and loads came late"),
-            Deciding("keys_missing", "none", "scope", of="used_kernels", noun="kernels were not prewarmed"),
-        ),
         evidence_faults=(MISSING_RUN,),
         leaves_out=_KERNELS,
         reasons={},
@@ -218,10 +156,6 @@ _ROWS = (
         capabilities=frozenset({"kernel_cases"}),
         judges_unreadable_device=False,
         card=("accuracy",),
-        deciding=(
-            Deciding("max_error_vs_fp64.*", "at most", "max_relative_error"),
-            Deciding("over_peer.*", "at most", "over_peer_at_most"),
-        ),
         evidence_faults=(MISSING_RUN,),
         leaves_out=_KERNELS,
         reasons={},
@@ -234,10 +168,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "gradients", "gradient_norms"}),
         judges_unreadable_device=False,
         card=("steps",),
-        deciding=(
-            Deciding("*_error_over_bound", "at most", "max_evaluation_error", noun="of the error allowed", bound=1.0),
-            _STEPS_RUN,
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "comparable.reference": _REFERENCE,
@@ -260,7 +190,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("trajectories",),
-        deciding=(*_SERIES, _RELATIVE, *_GUARDS),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out=_CONTROL,
         reasons={},
@@ -273,11 +202,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("trajectories",),
-        deciding=(
-            Deciding("losses_equal", "at most", "losses_from", noun="steps have equal losses"),
-            Deciding("batches_equal", "none", "batches", of="steps", noun="steps read the same batch"),
-            _STEPS_RUN,
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "comparable": "The arms differ in a setting, such as the seed, that may reach their batches.",
@@ -299,12 +223,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "gradients"}),
         judges_unreadable_device=False,
         card=("step_accuracy",),
-        deciding=(
-            Deciding("median_gradient_ratio", "at most", "median_gradient_ratio_at_most"),
-            Deciding("largest_gradient_ratio", "at most", "gradient_ratio_at_most"),
-            Deciding("loss_ratio", "at most", "loss_ratio_at_most"),
-            Deciding("steps_run", "at least", "loss_steps"),
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "captured": "Asked where the candidate captures. No published run, which shows the checks, has such a one.",
@@ -327,10 +245,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "gradients", "state"}),
         judges_unreadable_device=False,
         card=("gradients",),
-        deciding=(
-            Deciding("*_relative_difference", "at most", "max_relative_difference"),
-            Deciding("micro_batches", "exactly", "micro_batches"),
-        ),
         evidence_faults=(MISSING_RUN,),
         leaves_out={
             "equal_ends": "Two ways to add up a batch round differently: gradients and losses are compared in a bound.",
@@ -346,11 +260,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("seeds",),
-        deciding=(
-            Deciding("worse_by", "at most", "margin", interval=_WORSE_BY),
-            Deciding("worse_by", "at most", "relative_margin", of_demand="times the baseline", interval=_WORSE_BY),
-            *_GUARDS,
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             **_CONTROL,
@@ -369,7 +278,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("memory",),
-        deciding=(Deciding("*_growth", "at most", "growth_at_most", percent=True),),
         evidence_faults=(MISSING_RUN,),
         leaves_out={
             **_ALONE,
@@ -386,11 +294,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("peak_memory",),
-        deciding=(
-            Deciding(_PEAK, "at most", "at_most_gib"),
-            Deciding("ratio", "at most", "at_most_ratio", noun="times the baseline's peak"),
-            Deciding("candidate_outside_peak", "at most", "outside_at_most_gib"),
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "watched": "A profile of steps takes memory on the device, which is what is measured.",
@@ -406,13 +309,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "capture"}),
         judges_unreadable_device=False,
         card=("long_replay",),
-        deciding=(
-            Deciding("blocks_differing", "none", "steps", of="blocks", noun="blocks differ"),
-            Deciding("slowdown", "at most", "slowdown_at_most", percent=True, interval=_SLOWDOWN),
-            Deciding("*_growth", "at most", "memory_growth_at_most_mib"),
-            Deciding("distinct_batches", "at least", "distinct_batches"),
-            _STEPS_RUN,
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={"watched": "Its steps are timed, and so would be the watch of each."},
         reasons={},
@@ -425,11 +321,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("resume",),
-        deciding=(
-            *_SERIES,
-            Deciding("not_restored_tensors", "none", "equality", of="state_tensors", noun="tensors were not restored"),
-            Deciding("steps_after_the_load", "at least", "steps"),
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={**_HALF, **_OLDER, "guards": _NO_GUARDS},
         reasons={},
@@ -442,12 +333,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("evaluation",),
-        deciding=(
-            Deciding("steps_differing", "none", "steps", of="steps", noun="steps differ"),
-            Deciding("evaluations_showing_something", "at least", "evaluations"),
-            Deciding("evaluated_relative_difference", "at most", "max_relative_difference"),
-            _STEPS_RUN,
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "equal_ends.plain": "What the plain arm's evaluations return is compared, and not how it ends.",
@@ -464,13 +349,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("trajectories",),
-        deciding=(
-            Deciding("replicas_differing", "none", "steps", of="steps", noun="steps leave replicas that differ"),
-            Deciding("host_collectives_per_step", "at most", "host_collectives_at_most"),
-            Deciding("collectives_in_graph", "at least", "graph_collectives_at_least"),
-            Deciding("largest_share", "at most", "share_at_most"),
-            _STEPS_RUN,
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "uncaptured": "It judges the ranks of one arm.",
@@ -488,13 +366,6 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("trajectories",),
-        deciding=(
-            Deciding("max_abs_difference", "at most", "max_abs_difference"),
-            _RELATIVE,
-            Deciding("end_max_abs_difference", "at most", "max_end_difference"),
-            Deciding("steps_not_in_turn", "none", "in_turn", of="steps", noun="steps leave parameters of other bits"),
-            _STEPS_RUN,
-        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "equal_state": "A rank may have buffers and generators of its own.",

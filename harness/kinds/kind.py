@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from harness.kinds.checks import are_left_out
 from harness.kinds.probes import BUILT_IN
 from harness.kinds.row import NAME, Row, are_names, is_flag, is_reference
 
 _STATUSES = ("FAIL", "INCONCLUSIVE", "NOT_RUN", "ERROR")  # a PASS is not for a kind to word
-Rule = Literal["none", "exactly", "at least", "at most"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +33,6 @@ class Kind(Row):
     """Whether a device that is there and cannot be read is evidence for it, and no obstacle."""
     card: tuple[str, ...]
     """Anchors of the report's sections that show what it is judged from."""
-    deciding: tuple[Deciding, ...]
-    """The figures that decide it, each with its demand; the first that there is stands for a claim that holds."""
     evidence_faults: tuple[str, ...]
     """`module:attribute` of each `harness.drill.evidence_faults.EvidenceFault` that it must notice."""
     leaves_out: Mapping[str, str]
@@ -73,10 +70,6 @@ Kind.rules = {
     "capabilities": ("is a frozenset of names", lambda value: are_names(value, frozenset)),
     "judges_unreadable_device": ("is True or False", is_flag),
     "card": ("is a tuple of at least one section", lambda value: bool(value) and are_names(value)),
-    "deciding": (
-        "is a tuple of at least one `harness.kinds.Deciding`",
-        lambda value: isinstance(value, tuple) and bool(value) and all(isinstance(one, Deciding) for one in value),
-    ),
     "evidence_faults": (
         "is a tuple of at least one `module:attribute`",
         lambda value: isinstance(value, tuple) and bool(value) and all(map(is_reference, value)),
@@ -90,39 +83,3 @@ Kind.rules = {
         _are_reasons,
     ),
 }
-
-
-@dataclass(frozen=True)
-class Interval:
-    """What a figure was measured to lie between, by its own name for itself.
-
-    low, high: figures. confidence: the model's field that has it, or a number. over: a denominator.
-    """
-
-    low: str
-    high: str
-    confidence: str | float
-    called: str
-    over: str
-
-
-@dataclass(frozen=True)
-class Deciding:
-    """A figure and the demand that it is held against.
-
-    figure: its name in the verdict, or a denominator's; `*` stands for any, of which the worst counts, `{field}` for
-    the model's own value. demand: the model's field that demands it, in the words of `broken_by`. Under `none` the
-    field has no number: of the denominator `of`, nothing may be what `noun` says.
-    """
-
-    figure: str
-    rule: Rule
-    demand: str
-    of: str = ""
-    noun: str = ""  # follows the figure in place of its unit
-    when: tuple[str, object] | None = None  # a field of the model and its value; elsewhere this figure decides nothing
-    bound: float | None = None  # in place of the number at `demand`
-    of_demand: str = ""  # follows the demand where it is no plain number of the figure's unit, such as `a layer`
-    percent: bool = False  # a share, which people read in percent
-    interval: Interval | None = None
-    refutes: bool = False  # what decides a violation, and nothing that holds: it is read in the candidate's favour

@@ -73,9 +73,7 @@ def _row(
 ) -> ClaimRow:
     claim = view.claim(verdict.contract, verdict.claim)
     named = list(_named_parts(view, verdict, parts))
-    # a part that ended otherwise does not say why the claim ended as it did
-    like_it = [(part, prefix) for part, prefix in named if _of_part(verdict, prefix).status is verdict.status]
-    told = next((found for part, prefix in like_it if (found := decided(verdict, part, prefix))), None)
+    told = decided(verdict)
     said = word(view, verdict)
     return ClaimRow(
         word=said,
@@ -99,13 +97,13 @@ def _named_parts(view: ReportView, verdict: Verdict, parts: Sequence[Judged]) ->
         yield from ((part, "") for part in parts)
         return
     named = [(part, f"{name}.") for part, name in zip(parts, part_names(claim), strict=True)]
-    yield from sorted(named, key=lambda each: WORST_FIRST.index(_of_part(verdict, each[1]).status))
+    yield from sorted(named, key=lambda each: WORST_FIRST.index(_status_of(verdict, each[1])))
 
 
-def _of_part(verdict: Verdict, prefix: str) -> Verdict:
-    """The verdict with the status of one part of its claim."""
-    figure = verdict.figures.get(f"{prefix}status") if prefix else None
-    return verdict.model_copy(update={"status": Status(str(figure.value))}) if figure is not None else verdict
+def _status_of(verdict: Verdict, prefix: str) -> Status:
+    """Return the status of one part of the verdict's claim."""
+    figure = verdict.figures.get(f"{prefix}status")
+    return Status(str(figure.value)) if figure is not None else verdict.status
 
 
 def _figure_name(told: Decided | None, parts: int) -> str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from harness.contract.claims import CompositeClaim, part_names
+from harness.judge.demanded import Demanded
 from harness.numbers import counted
 from harness.report.blocks import Part, Section, Table, table
-from harness.report.deciding import Measured, measured
+from harness.report.deciding import demand
 from harness.report.svg import INK, LIMIT, SERIES, Plot, draw, plain
 from harness.report.text import label, line, number, words
 from harness.report.trainer import NOT_RECORDED, trainer_commit
@@ -50,24 +50,22 @@ def history(runs: Sequence[HistoryRun]) -> DataFrame:
 
 def _rows(view: ReportView) -> Iterator[list[object]]:
     run = [view.header.started_at, trainer_commit(view), machine(view)]
-    for verdict, parts, _ in view.judged():
-        contract, claim = view.contract(verdict.contract), view.claim(verdict.contract, verdict.claim)
+    for verdict in view.verdicts:
+        contract = view.contract(verdict.contract)
         unit = [verdict.contract, verdict.claim, verdict.workload, verdict.mechanism or "", str(verdict.status)]
-        prefixes = [f"{name}." for name in part_names(claim)] if isinstance(claim, CompositeClaim) else [""]
         rows = {
             name: [name, entry.unit, float(entry.value), math.nan, math.nan, "", math.nan, False]
             for name, entry in verdict.figures.items()
             if isinstance(entry.value, int | float)
         }
-        found = [one for part, prefix in zip(parts, prefixes, strict=False) for one in measured(verdict, part, prefix)]
-        rows |= {one.figure: _judged(one) for one in found}
+        rows |= {f"{one.part}{one.figure}": _judged(one) for one in verdict.demands if not one.beside}
         for row in rows.values() or [["", "", *[math.nan] * 3, "", math.nan, False]]:
             yield [*run, contract.system if contract is not None else UNKNOWN, *unit, *row]
 
 
-def _judged(one: Measured) -> list[object]:
-    numbers = [math.nan if value is None else float(value) for value in (one.value, one.low, one.high, one.bound)]
-    return [one.figure, one.unit, *numbers[:3], one.demand, numbers[3], True]
+def _judged(one: Demanded) -> list[object]:
+    low, high = (one.interval.low, one.interval.high) if one.interval is not None else (math.nan, math.nan)
+    return [f"{one.part}{one.figure}", one.noun, float(one.value), low, high, demand(one), float(one.bound), True]
 
 
 def changes(frame: DataFrame) -> Part:

@@ -12,6 +12,7 @@ from times_builders import clocked
 from harness.contract.schema import Contract
 from harness.costs.account import Costs, costs
 from harness.evidence import arm_records, run_evidence, run_records
+from harness.judge.demanded import Demanded, Interval
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
@@ -176,6 +177,17 @@ def verdict(claim: str, workload: str = "tiny", status: Status = Status.PASS, **
         "denominators": {"steps": 100},
     }
     return Verdict(**(values | changes))
+
+
+def decided_by(demanded: Demanded) -> dict[str, Any]:
+    """Changes of a verdict whose judge compared this alone."""
+    return {"demands": (demanded,), "decided": demanded}
+
+
+def ratio_of(value: float, low: float = -0.01, high: float = 0.02) -> dict[str, Any]:
+    """The same for a ratio of speeds that must be at least 1.1; low, high: ends of its interval beside it."""
+    interval = Interval(value + low, value + high, 0.99, "one-sided bounds", "processes")
+    return decided_by(Demanded("mean_ratio", value, "at least", 1.1, "x", interval=interval))
 
 
 def loss_curve(steps: int, seed: int = 0) -> Any:

@@ -30,7 +30,6 @@ EMPTY: dict[str, Any] = {
     "capabilities": None,  # none is an answer: it is written `frozenset()`
     "judges_unreadable_device": None,
     "card": (),
-    "deciding": (),
     "evidence_faults": (),
     "leaves_out": None,  # none is an answer: it is written `{}`
     "reasons": None,  # likewise
@@ -83,8 +82,6 @@ def test_an_incomplete_table_cannot_be_imported(tmp_path: Path, monkeypatch: pyt
         ("probes", {"recapture": "after"}),
         ("capabilities", {"parameters"}),
         ("card", "memory"),
-        ("deciding", "allocated_growth"),
-        ("deciding", ("allocated_growth",)),
         ("evidence_faults", ("missing_run",)),
         ("reasons", {"grew": ("PASS", "It grew.")}),
         ("reasons", {"grew": ("FAIL", "no sentence")}),

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import report_views as views
-from report_views import drilled, full_view, small_view, verdict, view_of, view_with
+from report_views import decided_by, drilled, full_view, ratio_of, small_view, verdict, view_of, view_with
 
 from harness.contract.schema import Contract
+from harness.judge.demanded import Demanded
 from harness.judge.verdict import Figure, Status
 from harness.report import sparkline
 from harness.report.claim_rows import ClaimRow, claim_rows
@@ -36,9 +37,9 @@ def test_the_worst_comes_first_and_what_was_not_run_has_no_row() -> None:
 
 
 def test_workloads_that_ended_alike_share_a_row_and_each_has_its_anchor() -> None:
-    alike: dict[str, Any] = {"figures": {"mean_ratio": Figure(value=1.43, unit="x")}, "denominators": {"processes": 8}}
+    alike: dict[str, Any] = {"denominators": {"processes": 8}, **ratio_of(1.43)}
     units = [verdict("F-GRAPH-BWD-003", workload, **alike) for workload in ("a", "b")]
-    other = verdict("F-GRAPH-BWD-003", "c", **alike | {"figures": {"mean_ratio": Figure(value=2.0, unit="x")}})
+    other = verdict("F-GRAPH-BWD-003", "c", **alike | ratio_of(2.0))
     rows = claim_rows(view_with(*units, other, contracts=[views.contract()]))
     assert [found.workloads for found in rows] == [(("a", "unit-1"), ("b", "unit-2")), (("c", "unit-3"),)]
 
@@ -46,7 +47,11 @@ def test_workloads_that_ended_alike_share_a_row_and_each_has_its_anchor() -> Non
 def test_an_undecided_unit_says_what_would_decide_it() -> None:
     open_ratio = {"processes_to_decide": Figure(value=24, unit="processes"), **RATIO}
     found = row(
-        status=Status.INCONCLUSIVE, reason="undecided_ratio", message="too close to 1.1 to decide", figures=open_ratio
+        status=Status.INCONCLUSIVE,
+        reason="undecided_ratio",
+        message="too close to 1.1 to decide",
+        figures=open_ratio,
+        **ratio_of(1.43),
     )
     assert found.figure == "1.43x, at least 1.10x"
     assert found.to_decide == ("Too close to 1.1 to decide. To decide: about 24 processes would probably decide it.")
@@ -76,11 +81,16 @@ def test_a_claim_of_parts_is_told_by_the_part_that_broke() -> None:
     figures = {
         "capture.status": Figure(value="PASS"),
         "trajectory_match.status": Figure(value="FAIL"),
-        "trajectory_match.steps_differing": Figure(value=7, unit="steps"),
     }
+    differing = Demanded("steps_differing", 7, "none", 0, "steps differ", of=100, part="trajectory_match.")
     denominators = {"capture.captures": 1, "trajectory_match.steps": 100}
     broken = verdict(
-        "F-GRAPH-BWD-001", status=Status.FAIL, reason="differs", figures=figures, denominators=denominators
+        "F-GRAPH-BWD-001",
+        status=Status.FAIL,
+        reason="differs",
+        figures=figures,
+        denominators=denominators,
+        **decided_by(differing),
     )
     composed = Contract.model_validate(views.CONTRACT | {"claims": [claim]})
     [found] = claim_rows(view_with(broken, contracts=[composed]))

@@ -1,272 +1,203 @@
-"""The figure that decides a claim: every kind has one, and every verdict can be told by it in a few words."""
+"""The demand that decided a claim, in a few words; and that it is the one by which the judge decided."""
 
 from __future__ import annotations
 
 import math
 import re
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_cases import Case
 from judge_cases_tables import TABLES
+from published_pages import DIRECTORIES, judged_run
 
-from harness.contract.base import Judged
-from harness.contract.claims import part_model
-from harness.judge.verdict import Figure, Status, Verdict
-from harness.kinds import BUILT_IN, Deciding
-from harness.report.deciding import Decided, decided, measured
+from harness.judge import reasons
+from harness.judge.demanded import Demanded, Interval
+from harness.judge.sheet import Sheet, concluded, settle
+from harness.judge.verdict import Judgement, Status, Verdict
+from harness.report.deciding import Decided, decided
 
-RULES = [
-    pytest.param(kind, rule, id=f"{kind}-{rule.figure}") for kind, row in BUILT_IN.items() for rule in row.deciding
-]
-
-
-@pytest.fixture(scope="module")
-def figures_by_kind() -> dict[str, set[str]]:
-    """The names of figures and denominators in the verdicts of every kind's cases."""
-    judged = {kind: [case.judged() for case in cases] for kind, cases in TABLES.items()}
-    return {
-        kind: {name for verdict in verdicts for name in (*verdict.figures, *verdict.denominators)}
-        for kind, verdicts in judged.items()
-    }
+NUMBER = r"(-?[\d,.]+(?:e[+-]?\d+)?|NaN|∞)"
+SHOWN = re.compile(rf"{NUMBER}.*, (none may|at least|at most|exactly) ?(?:{NUMBER}(?:x| %)?)?")
+CASES = [pytest.param(case, id=f"{kind}: {case.name}") for kind, cases in TABLES.items() for case in cases]
 
 
-@pytest.mark.parametrize(("kind", "rule"), RULES)
-def test_what_decides_is_in_verdicts_of_its_kind(
-    kind: str, rule: Deciding, figures_by_kind: dict[str, set[str]]
-) -> None:
-    of_guards = rule.demand.startswith("guards.")  # judged for all kinds alike
-    names = set().union(*figures_by_kind.values()) if of_guards else figures_by_kind[kind]
-    pattern = re.sub(r"\{\w+\}", "*", rule.figure)
-    assert [name for name in names if fnmatchcase(name, pattern)]
-    beside = [rule.of] if rule.of else []
-    if rule.interval is not None:
-        beside += [rule.interval.low, rule.interval.high, rule.interval.over]
-    assert set(beside) <= names
+def number_in(text: str) -> float:
+    return float(text.replace(",", "").replace("∞", "inf"))
 
 
-@pytest.mark.parametrize(("kind", "rule"), RULES)
-def test_its_demand_is_one_of_the_model(kind: str, rule: Deciding) -> None:
-    """By a path of `broken_by`; where nothing may be, by the field without which it is not demanded."""
-    model = part_model(kind)
-    fields = set(model.model_fields)
-    assert rule.demand in (set(model.broken_by) | (fields if rule.rule == "none" else set()))
-    conditions = [rule.when[0]] if rule.when else []
-    stated = [rule.interval.confidence] if rule.interval and isinstance(rule.interval.confidence, str) else []
-    assert {path.split(".")[0] for path in [*conditions, *stated, *re.findall(r"\{(\w+)\}", rule.figure)]} <= fields
+def is_met(text: str) -> bool:
+    """As a reader of the text would say."""
+    shown = SHOWN.fullmatch(text)
+    assert shown is not None, text
+    value, bound = number_in(shown[1]), number_in(shown[3] or "0")
+    return {"at least": value >= bound, "at most": value <= bound}.get(shown[2], value == bound)
 
 
-def part(kind: str, **fields: Any) -> Judged:
-    """A part of a kind with these fields alone, without the others that a contract must give."""
-    return part_model(kind).model_construct(kind=kind, **fields)
+def contradictions(verdicts: Iterable[Verdict]) -> Iterator[str]:
+    """What a page would say of a held unit whose figure breaks its demand, of a violated one whose figure does not."""
+    for verdict in verdicts:
+        told = decided(verdict)
+        if verdict.status is Status.PASS and (told is None or not is_met(told.text)):
+            yield f"{verdict.claim} on {verdict.workload} held: {told}"
+        if verdict.status is Status.FAIL and told is not None and is_met(told.text):
+            yield f"{verdict.claim} on {verdict.workload} violated: {told}"
 
 
-def verdict(
-    figures: dict[str, tuple[Any, str]],
-    denominators: dict[str, int],
-    status: Status = Status.PASS,
-    reason: str = "held",
-) -> Verdict:
-    return Verdict(
-        contract="c",
-        claim="C",
-        workload="w",
-        status=status,
-        reason=reason,
-        message="m",
-        figures={name: Figure(value=value, unit=unit) for name, (value, unit) in figures.items()},
-        denominators=denominators,
-    )
+@pytest.mark.slow
+@pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
+def test_of_published_units_a_held_one_meets_its_demand_and_a_violated_one_breaks_it(directory: Path) -> None:
+    assert list(contradictions(judged_run(directory).verdicts)) == []
 
 
-BOUND = {"max_abs_difference": 0.1}
-SERIES = {"steps_differing": (0, "steps"), "max_abs_difference": (0.0, "loss"), "steps_run": (200, "steps")}
-RATIO = {"mean_ratio": (1.5312, "x"), "lower_bound": (1.489, "x"), "upper_bound": (1.58, "x")}
-HOST_SYNCS = part_model("host_syncs").model_validate(
-    {
-        "kind": "host_syncs",
-        "candidate": {"arm": "fused", "exactly": 6, "per_layer": True},
-        "control": {"arm": "synchronizing", "exactly": 6, "per_layer": True},
-    }
-)
-SYNCS = {"candidate_syncs_per_step": (24.0, "syncs")}
+@pytest.mark.parametrize("case", CASES)
+def test_of_all_cases_what_holds_meets_its_demand_and_what_is_violated_breaks_it(case: Case) -> None:
+    assert list(contradictions([case.judged()])) == []
+
+
+# --- what a judge says ------------------------------------------------------------------------------------------------
+
+
+def judged(*steps: Callable[[Sheet], object], reason: str | None = None) -> Judgement:
+    """What a judge concludes that compares these in their order, and settles with the reason, or says PASS."""
+
+    def judge(sheet: Sheet) -> Judgement:
+        sheet.count("steps", 9)
+        for step in steps:
+            step(sheet)
+        if reason is not None:
+            settle(reason, "so it is")
+        return sheet.held("it holds")
+
+    return concluded(judge, None)
+
+
+def growth(value: float, **options: Any) -> Callable[[Sheet], object]:
+    return lambda sheet: sheet.meets("growth", value, "at most", 1.0, **options)
+
+
+def kernels(value: float, **options: Any) -> Callable[[Sheet], object]:
+    return lambda sheet: sheet.meets("kernels", value, "at least", 20, **options)
 
 
 @pytest.mark.parametrize(
-    ("judged", "found", "expected"),
+    ("steps", "reason", "figure"),
+    [
+        ([growth(0.5), kernels(21)], None, "kernels"),
+        ([growth(1.0), kernels(20)], None, "growth"),
+        ([growth(0.5), kernels(20, beside=True)], None, "growth"),
+        ([kernels(20, beside=True)], None, "kernels"),
+        ([growth(0.5), kernels(19)], reasons.KERNELS_PER_LAYER, "kernels"),
+        ([growth(2.0), kernels(21)], reasons.KERNELS_PER_LAYER, None),
+        ([growth(0.5)], reasons.END_DIFFERS, None),
+        ([growth(2.0)], reasons.UNDECIDED_RATIO, "growth"),
+        ([growth(0.5, beside=True)], reasons.UNDECIDED_RATIO, None),
+        ([], None, None),
+    ],
+    ids=[
+        "the least room",
+        "of several the first",
+        "what stands beside gives way",
+        "unless it is alone",
+        "violated: what was unmet last",
+        "violated by something else",
+        "violated by no figure",
+        "undecided: its own demand",
+        "undecided: no guard",
+        "nothing was compared",
+    ],
+)
+def test_what_decides(steps: list[Callable[[Sheet], object]], reason: str | None, figure: str | None) -> None:
+    found = judged(*steps, reason=reason).decided
+    assert (found.figure if found else None) == figure
+
+
+def test_no_number_meets_a_demand_and_none_is_written_into_a_file() -> None:
+    judgement = judged(growth(math.nan), reason=reasons.MEMORY_GROWS)
+    assert judgement.decided is not None
+    assert not judgement.decided.is_met
+    assert {"demands", "decided"}.isdisjoint(judgement.model_dump())
+
+
+# --- how it is told ---------------------------------------------------------------------------------------------------
+
+
+def told(demanded: Demanded, denominators: dict[str, int], status: Status = Status.PASS) -> Decided | None:
+    unit = {"contract": "c", "claim": "C", "workload": "w", "reason": "r", "message": "m"}
+    return decided(Verdict(**unit, status=status, denominators=denominators, decided=demanded))
+
+
+RATIO = Interval(1.489, 1.58, 0.99, "one-sided bounds", "processes")
+
+
+@pytest.mark.parametrize(
+    ("demanded", "denominators", "expected"),
     [
         (
-            part("trajectory_match", equality="bitwise", max_abs_difference=0.1),
-            verdict(SERIES, {"steps": 200, "state_tensors": 33}),
-            Decided("0 of 200 steps differ, none may", "", "counted over 200 steps, 33 state tensors"),
+            Demanded("steps_differing", 0, "none", 0, "steps differ", of=1200),
+            {"steps": 1200, "state_tensors": 33, "runs": 2},
+            Decided("0 of 1,200 steps differ, none may", "", "counted over 1,200 steps, 33 state tensors"),
         ),
         (
-            part("trajectory_match", equality="within", max_abs_difference=0.1),
-            verdict(SERIES | {"max_abs_difference": (0.00727, "loss")}, {"steps": 1}),
+            Demanded("max_abs_difference", 0.00727, "at most", 0.1, "loss"),
+            {"steps": 1},
             Decided("0.00727 loss, at most 0.1", "max abs difference", "measured over 1 step"),
         ),
         (
-            part("throughput_ratio", at_least=1.1, confidence=0.99),
-            verdict(RATIO, {"processes": 8}),
+            Demanded("mean_ratio", 1.5312, "at least", 1.1, "x", interval=RATIO),
+            {"processes": 8},
             Decided("1.53x, at least 1.10x", "mean ratio", "1.49x to 1.58x: 99 % one-sided bounds over 8 processes"),
         ),
         (
-            HOST_SYNCS,
-            verdict(SYNCS, {"candidate_steps": 10}),
-            Decided("24 syncs, exactly 6 a layer", "candidate syncs per step", "counted over 10 candidate steps"),
-        ),
-        (
-            part("kernel_match", max_relative_error={"float32": 1e-4, "float16": 1e-2}),
-            verdict({"max_error_vs_fp64.float16": (2e-3, ""), "max_error_vs_fp64.float32": (9e-5, "")}, {"cases": 12}),
-            Decided("9e-5, at most 0.0001", "max error vs fp64: float32", "measured over 12 cases"),
-        ),
-        (
-            part("capture", captures=1, per_shape=False),
-            verdict({"captures": (1, "captures")}, {"steps": 9}),
+            Demanded("captures", 1, "exactly", 1, "captures"),
+            {"steps": 9},
             Decided("1 capture, exactly 1", "", "counted over 9 steps"),
         ),
         (
-            part("memory_steady", growth_at_most=0.01),
-            verdict({"allocated_growth": (0.0007, ""), "reserved_growth": (0.002, "")}, {"samples": 297}),
-            Decided("0.2 %, at most 1 %", "reserved growth", "measured over 297 samples"),
+            Demanded("reserved_growth", 0.002, "at most", 0.01, percent=True),
+            {},
+            Decided("0.2 %, at most 1 %", "reserved growth", "measured"),
+        ),
+        (
+            Demanded("steps_differing", 7, "none", 0, "steps differ", of=200, part="trajectory_match.1."),
+            {"trajectory_match.1.steps": 200, "trajectory_match.2.steps": 9},
+            Decided("7 of 200 steps differ, none may", "", "counted over 200 steps"),
         ),
     ],
-    ids=["bits", "within", "ratio", "a-layer", "worst-of-its-own-bound", "counted", "percent"],
+    ids=["bits", "within", "ratio", "counted", "percent", "of-a-part"],
 )
-def test_what_held_is_told_by_its_kinds_first_figure(judged: Judged, found: Verdict, expected: Decided) -> None:
-    assert decided(found, judged) == expected
-
-
-@pytest.mark.parametrize(
-    ("figures", "reason", "text"),
-    [
-        ({"steps_differing": (7, "steps")}, "differs", "7 of 200 steps differ, none may"),
-        ({"training_effect": (0.02, "loss")}, "vacuous_training_effect", "0.02 loss, at least 0.2"),
-        ({"distinct_batches": (1, "batches")}, "vacuous_batches_repeat", "1 batch, at least 100"),
-        ({}, "end_differs", None),
-    ],
-)
-def test_what_is_violated_is_told_by_the_figure_of_its_reason(
-    figures: dict[str, tuple[Any, str]], reason: str, text: str | None
-) -> None:
-    guards = {"steps": 100, "distinct_batches": 100, "training_effect": {"control": "u", "last": 20, "at_least": 0.2}}
-    judged = part_model("trajectory_match").model_validate(
-        {
-            "kind": "trajectory_match",
-            "candidate": "a",
-            "baseline": "b",
-            "equality": "bitwise",
-            "guards": guards,
-            **BOUND,
-        }
-    )
-    found = decided(verdict(SERIES | figures, {"steps": 200}, Status.FAIL, reason), judged)
-    assert (found.text if found else None) == text
-
-
-@pytest.mark.parametrize(
-    ("status", "text"), [(Status.FAIL, "1.07x, at least 1.10x"), (Status.INCONCLUSIVE, "1.05x, at least 1.10x")]
-)
-def test_a_ratio_is_refuted_by_the_reading_in_the_candidates_favour(status: Status, text: str) -> None:
-    ratio = {"mean_ratio": (1.05, "x"), "generous_mean_ratio": (1.07, "x")}
-    found = decided(verdict(ratio, {}, status, "too_slow"), part("throughput_ratio", at_least=1.1, confidence=0.99))
-    assert found is not None
-    assert found.text == text
+def test_a_demand_in_words(demanded: Demanded, denominators: dict[str, int], expected: Decided) -> None:
+    assert told(demanded, denominators) == expected
 
 
 @pytest.mark.parametrize("status", [Status.NOT_RUN, Status.ERROR])
 def test_nothing_decided_what_was_not_judged(status: Status) -> None:
-    found = verdict(RATIO, {"processes": 8}, status, "needs_cuda")
-    assert decided(found, part("throughput_ratio", at_least=1.1, confidence=0.99)) is None
-
-
-def test_a_part_of_a_claim_is_told_by_its_own_figures() -> None:
-    figures = {f"trajectory_match.1.{name}": value for name, value in SERIES.items()}
-    figures |= {"trajectory_match.2.steps_differing": (9, "steps")}
-    found = verdict(figures, {"trajectory_match.1.steps": 200, "trajectory_match.2.steps": 9})
-    told = decided(found, part("trajectory_match", equality="bitwise"), "trajectory_match.1.")
-    assert told == Decided("0 of 200 steps differ, none may", "", "counted over 200 steps")
-
-
-def test_as_numbers_the_first_figure_and_every_other_with_an_interval() -> None:
-    slowdown = {"slowdown": (0.02, ""), "slowdown_least": (0.01, ""), "slowdown_most": (0.03, "")}
-    figures = {"blocks_differing": (0, "blocks"), **slowdown, "max_abs_difference_of_rows": (0.0, "loss")}
-    first, second = measured(
-        verdict(figures, {"blocks": 100}), part("long_replay", steps=10_000, slowdown_at_most=0.05)
-    )
-    assert (first.figure, first.value, first.low, first.demand, first.bound) == (
-        "blocks_differing",
-        0,
-        None,
-        "none may",
-        0,
-    )
-    assert (second.figure, second.low, second.high, second.bound) == ("slowdown", 0.01, 0.03, 0.05)
-
-
-def test_as_numbers_the_worst_of_several_has_one_name_and_a_part_its_own() -> None:
-    figures = {"p.max_error_vs_fp64.float32": (1e-7, ""), "p.max_error_vs_fp64.bfloat16": (2e-3, "")}
-    bounds = {"float32": 1e-6, "bfloat16": 4e-3}
-    [one] = measured(verdict(figures, {}), part("kernel_match", max_relative_error=bounds), "p.")
-    assert (one.figure, one.value, one.demand) == ("p.max_error_vs_fp64.largest", 2e-3, "at most 0.004")
-
-
-def test_as_numbers_nothing_where_nothing_was_measured() -> None:
-    assert measured(verdict({}, {}), part("throughput_ratio", at_least=1.1)) == []
-
-
-# --- what rounding and the largest must not hide ---------------------------------------------------------------------
+    assert told(Demanded("captures", 1, "exactly", 1), {}, status) is None
 
 
 @pytest.mark.parametrize(
-    ("judged", "found", "text", "sure"),
+    ("demanded", "text", "sure"),
     [
         (
-            part("throughput_ratio", at_least=1.1, confidence=0.99),
-            verdict(
-                {
-                    "generous_mean_ratio": (1.0993, "x"),
-                    "lower_bound": (1.0897, "x"),
-                    "upper_bound": (1.09996, "x"),
-                },
-                {"processes": 8},
-                Status.FAIL,
-                "too_slow",
+            Demanded(
+                *("generous_mean_ratio", 1.0993, "at least", 1.1, "x"),
+                interval=Interval(1.0897, 1.09996, 0.99, "one-sided bounds", "processes"),
             ),
             "1.099x, at least 1.10x",
             "1.09x to 1.09996x: 99 % one-sided bounds over 8 processes",
         ),
-        (
-            part("throughput_ratio", at_least=1.125, confidence=0.99),
-            verdict({"mean_ratio": (1.1274, "x")}, {"processes": 8}),
-            "1.13x, at least 1.125x",
-            None,
-        ),
-        (
-            part("trajectory_match", equality="within", max_abs_difference=0.1),
-            verdict({"max_abs_difference": (0.10004, "loss")}, {"steps": 9}, Status.FAIL, "exceeds_tolerance"),
-            "0.10004 loss, at most 0.1",
-            None,
-        ),
-        (
-            part("memory_steady", growth_at_most=0.01),
-            verdict({"allocated_growth": (0.0100001, "")}, {"samples": 9}, Status.FAIL, "memory_grew"),
-            "1.00001 %, at most 1 %",
-            None,
-        ),
+        (Demanded("mean_ratio", 1.1274, "at least", 1.125, "x"), "1.13x, at least 1.125x", None),
+        (Demanded("max_abs_difference", 0.10004, "at most", 0.1, "loss"), "0.10004 loss, at most 0.1", None),
+        (Demanded("growth", 0.0100001, "at most", 0.01, percent=True), "1.00001 %, at most 1 %", None),
+        (Demanded("worse_by", 0.06, "at most", 0.098055555555555556, "loss"), "0.06 loss, at most 0.0981", None),
+        (Demanded("error", math.nan, "at most", 1e-4), "NaN, at most 0.0001", None),
     ],
-    ids=["ratio", "demand", "difference", "percent"],
+    ids=["ratio", "demand", "difference", "percent", "computed", "no number"],
 )
-def test_rounding_takes_no_figure_over_its_demand(judged: Judged, found: Verdict, text: str, sure: str | None) -> None:
-    told = decided(found, judged)
-    assert told is not None
-    assert told.text == text
-    assert sure in (None, told.confidence)
-
-
-def test_a_figure_that_is_no_number_is_the_worst_of_several() -> None:
-    judged = part("kernel_match", max_relative_error={"float32": 1e-4, "float16": 1e-2})
-    figures = {"max_error_vs_fp64.float16": (2e-3, ""), "max_error_vs_fp64.float32": (math.nan, "")}
-    told = decided(verdict(figures, {"cases": 12}, Status.FAIL, "exceeds_tolerance"), judged)
-    assert told is not None
-    assert (told.name, told.text) == ("max error vs fp64: float32", "NaN, at most 0.0001")
+def test_rounding_takes_no_figure_over_its_demand(demanded: Demanded, text: str, sure: str | None) -> None:
+    shown = told(demanded, {"processes": 8})
+    assert shown is not None
+    assert shown.text == text
+    assert sure in (None, shown.confidence)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from report_page import Page
-from report_views import CONTRACT, contract, full_view, verdict, view_with, whole_drill_view
+from report_views import CONTRACT, contract, full_view, ratio_of, verdict, view_with, whole_drill_view
 
 from harness.contract.schema import Contract
 from harness.judge.verdict import Figure, Status
@@ -41,7 +41,8 @@ def view_on(
     if ratio is not None:
         figures |= {name: Figure(value=ratio + by, unit="x") for name, by in BOUNDS.items()}
         figures |= {"host_load_per_core": Figure(value=ratio / 10)}
-    item = verdict(claim, "qwen2-1.5b", status, figures=figures)
+    demands = {} if ratio is None else ratio_of(ratio, *BOUNDS.values())
+    item = verdict(claim, "qwen2-1.5b", status, figures=figures, **demands)
     changes = {"started_at": f"2026-11-{day:02}", "environment": environment, **header}
     return view_with(item, contracts=[of_system(system)], **changes)
 

@@ -1,6 +1,6 @@
 """The row of `loss_below`, all that the harness imports to know of it."""
 
-from harness.kinds import Deciding, Kind
+from harness.kinds import Kind
 from harness.kinds.checks import SHARED_CHECKS
 
 KIND = Kind(
@@ -11,7 +11,6 @@ KIND = Kind(
     capabilities=frozenset(),
     judges_unreadable_device=False,
     card=("trajectories",),
-    deciding=(Deciding("last_loss", "at most", "below"),),
     evidence_faults=("harness.drill.evidence_faults:MISSING_RUN", "toy_kind.fault:LAST_LOSS_HIGH"),
     leaves_out=dict.fromkeys(SHARED_CHECKS, "It reads the last loss alone."),
     reasons={"loss_too_high": ("FAIL", "The loss at the last step is not below the demanded one.")},
