@@ -21,7 +21,8 @@ from harness.judge.reasons import REASONS
 from harness.judge.verdict import Status
 from harness.kinds import BUILT_IN
 from harness.kinds.checks import ROLES, SHARED_CHECKS
-from harness.report.glossary import GLOSSARY
+from harness.report.wording import glossary as glossary_terms
+from harness.report.wording import reason_text
 from harness.system import protocol
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -99,7 +100,8 @@ def _cell(text: str) -> str:
 def reason_codes() -> str:
     parts = [REASON_CODES]
     for status, meaning in STATUSES.items():
-        rows = [(f"`{one.code}`", one.explanation) for one in REASONS.values() if one.status is status]
+        codes = [one.code for one in REASONS.values() if one.status is status]
+        rows = [(f"`{code}`", str(reason_text(code).meaning)) for code in codes]
         parts += [f"## {status}", meaning, table(("code", "meaning"), *rows)]
     return "\n\n".join(parts)
 
@@ -202,7 +204,7 @@ def _parameter(parameter: object) -> tuple[str, str, str]:
 
 
 def glossary() -> str:
-    rows = sorted(GLOSSARY.items(), key=lambda entry: entry[0].casefold())
+    rows = sorted(glossary_terms().items(), key=lambda entry: entry[0].casefold())
     return "\n\n".join(["Words of pages, messages and this documentation.", table(("term", "meaning"), *rows)])
 
 

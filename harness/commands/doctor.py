@@ -18,7 +18,7 @@ from harness.evidence import environment
 from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import Unit
 from harness.numbers import counted, dump_json
-from harness.report.causes.table import remedy_for
+from harness.report.wording import reason_text
 from harness.standard_streams import print_json, print_lines
 from harness.system.described import describe_all
 
@@ -122,7 +122,7 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
         if unit.obstacle is not None:
             groups.setdefault((unit.obstacle.reason, unit.obstacle.message), []).append(unit)
     for (reason, message), units in groups.items():
-        remedy = remedy_for(reason)
+        remedy = reason_text(reason).remedy
         lines += ["", f"Cannot be decided, {message}:", *(f"  {_name(unit)}" for unit in units)]
         lines += [f"  -> {remedy}"] if remedy else []
     return lines

@@ -366,7 +366,7 @@ def _require_clips(part: GradientMatch, named: dict[str, ArmEvidence], records: 
         threshold = part.clipped_norm.at_most
         groups = [group for record in records for group in record.groups]
         clipped = sum(group.before > threshold for group in groups)
-        if groups and not sheet.meets("norms_clipped", clipped, "at least", 1, "norms", beside=True):
+        if groups and not sheet.meets("clipped_norms", clipped, "at least", 1, "norms", beside=True):
             settle(
                 reasons.VACUOUS_CLIP_INACTIVE,
                 f"none of {len(groups)} norms exceeded {number(threshold)} before clipping, so nothing was clipped",

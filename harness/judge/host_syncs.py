@@ -138,7 +138,7 @@ def _require_every_step(
         watched = max(reading.steps for reading in candidate.readings)
     sheet.count("every_step", watched)
     judged = replace(candidate, readings=every_step)
-    if every_step and not judged.meets("syncs_per_judged_step", sheet, beside=True):
+    if every_step and not judged.meets("syncs_per_watched_step", sheet, beside=True):
         first = min((reading.first_step for reading in every_step if reading.first_step is not None), default=None)
         sheet.figure("first_sync_step", first)
         settle(reasons.SYNC_COUNT, f"{judged.sentence()}, first in step {first}{_places(judged)}")

@@ -84,7 +84,9 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
         settle(reasons.LATE_JIT, f"{len(late)} kernels were compiled or loaded after prewarm: {listed}")
     warmed = {event.key for event in ledger.events}
     cold = [key for key in keys if key not in warmed]
-    if not sheet.meets("keys_cold", len(cold), "none", noun="kernels were never compiled in the prewarm", of=len(keys)):
+    if not sheet.meets(
+        "keys_not_compiled", len(cold), "none", noun="kernels were never compiled in the prewarm", of=len(keys)
+    ):
         sheet.figure("first_missing_key", cold[0])
         settle(
             reasons.PREWARM_MISSING_KEY,

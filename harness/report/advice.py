@@ -24,12 +24,11 @@ from harness.report.captures_seen import (
     first_execution,
     left_to_the_host,
 )
-from harness.report.causes.table import CAUSES, Cause
 from harness.report.first_difference import after_a_load, first_difference
 from harness.report.text import line
 from harness.report.view import ReportView
+from harness.report.wording import reason_text
 
-_UNKNOWN = Cause("", "", own=True)  # a code of an installed kind: its claims say what causes it
 _FLAGS = ("--gate", "--json", "--plan", "--redact", "--no-redact")
 _KEPT = ("--baseline", "--data", "--model", "--wall-limit")  # without them the unit would be another
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\n]+)')
@@ -65,7 +64,7 @@ def advice_of(
     """
     if verdict.status not in {Status.FAIL, Status.ERROR, Status.INCONCLUSIVE}:
         return []
-    known = CAUSES.get(verdict.reason, _UNKNOWN)
+    known = reason_text(verdict.reason)
     found = [Advice("where it begins", text) for text in _begins(verdict, claim, runs)]
     found += [Advice("what differs", text) for text in _apart(verdict, claim, runs)]
     found += [Advice("what no replay does again", text) for text in left_to_the_host(verdict, claim, runs)]

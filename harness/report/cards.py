@@ -14,6 +14,7 @@ from harness.report.advice import Advice, advice
 from harness.report.glossary import terms_in
 from harness.report.text import clean, line, rows, sentence, words
 from harness.report.view import ReportView
+from harness.report.wording import reason_text
 
 if TYPE_CHECKING:
     from harness.report.blocks import Section, Unit
@@ -196,9 +197,9 @@ def _owner(view: ReportView, contract: str, claim: AnyClaim | None) -> str | Non
 
 
 def explanation(reason: str) -> str | None:
-    """The judge's one-line explanation of its reason code."""
+    """Return what a reason code means, in one line."""
     known = reason_of(reason)
-    return known.explanation if known else None
+    return (known.explanation if known else None) or reason_text(reason).meaning
 
 
 def _drill(view: ReportView, verdict: Verdict) -> list[str]:

@@ -9,8 +9,8 @@ from harness.contract.claims import parts_of
 from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
 from harness.numbers import counted, was
-from harness.report.causes.table import remedy_for
 from harness.report.view import ReportView
+from harness.report.wording import reason_text
 from harness.run_directory.drill_record import DrillRecord
 
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
@@ -207,7 +207,7 @@ def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
     for name, figure in verdict.figures.items():
         if name.endswith("processes_to_decide") and isinstance(figure.value, int | float):
             return f"about {figure.value:g} processes would probably decide it"
-    remedy = remedy_for(verdict.reason)
+    remedy = reason_text(verdict.reason).remedy
     if verdict.reason == "candidate_not_captured" and (claims := _capture_claims(verdict, view)):
         return f"{remedy}; {' and '.join(claims)} says why it failed"
     return remedy

@@ -42,6 +42,8 @@ def require_installed(line: str, folder: Path, environment: dict[str, str]) -> N
     place = ends("python -P -c 'import harness; print(harness.__file__)'", folder, environment)
     assert place.startswith(f"{environment['VIRTUAL_ENV']}/lib/"), line
     ends("harness --version && harness schema", folder, environment)
+    texts = "from harness.report.wording import glossary, reasons; assert reasons() and glossary()"
+    ends(f"python -P -c '{texts}'", folder, environment)
     listed = ends("uv pip list", folder, environment)
     assert ("torch " in listed) or "uv" not in line or "run" not in line, listed
 

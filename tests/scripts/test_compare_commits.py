@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PLANTED = {
     "harness/errors.py": ("VIOLATED = 1\n", "VIOLATED = 3\n"),
     "harness/commands/check.py": ("Read contracts and lint them", "Read contracts"),
-    "harness/judge/reasons.py": ('DIFFERS = _fails("differs"', 'DIFFERS = _undecided("differs"'),
+    "harness/judge/reasons.py": ('DIFFERS = _fails("differs")', 'DIFFERS = _undecided("differs")'),
     "harness/judge/capture.py": ("capture.replays,", "capture.replays + 1,"),
 }
 

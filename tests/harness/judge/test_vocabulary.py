@@ -32,12 +32,10 @@ MAKERS = [
 
 
 @pytest.mark.parametrize(("maker", "status"), MAKERS)
-def test_a_code_is_listed_with_its_status_and_explanation(
-    maker: Any, status: Status, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_code_is_listed_with_its_status(maker: Any, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reasons, "REASONS", {})
-    assert maker("some_code", "A sentence.") == "some_code"
-    assert {"some_code": Reason("some_code", status, "A sentence.")} == reasons.REASONS
+    assert maker("some_code") == "some_code"
+    assert {"some_code": Reason("some_code", status)} == reasons.REASONS
 
 
 STATUSES = {

@@ -7,27 +7,31 @@ import io
 import itertools
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from evidence_builders import LOSSES, TRAJECTORY, contract_of, cuda_graph, graphed, paired, twice, untrained
 from judge_cases_between_steps import RESUME
+from pydantic import ValidationError
 from report_views import CONTRACT, contract, verdict, view_with
 
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
 from harness.judge.reasons import REASONS
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Figure, Status, Verdict
+from harness.report import wording
 from harness.report.advice import Advice, advice, advice_of, command_for, own_line, telling_figures
-from harness.report.causes.table import CAUSES
 from harness.report.html import render
 from harness.report.junit import render_junit
 from harness.report.markdown import render_markdown
 from harness.report.terminal import print_results
 from harness.report.view import ReportView
+from harness.report.wording import TEXTS, reason_text
 
+CAUSES = {code: text for code in REASONS if (text := reason_text(code)).cause is not None}
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
 NEED_A_CAUSE = sorted(code for code, reason in REASONS.items() if reason.status in TOLD)
 IF_FAILS = "A batch that was rebound instead of copied, or a learning rate frozen in the graph."
@@ -61,12 +65,11 @@ def test_no_two_codes_share_their_advice(field: str) -> None:
 
 
 @pytest.mark.parametrize("code", NEED_A_CAUSE)
-def test_a_cause_is_sentences_and_a_remedy_reads_behind_a_colon(code: str) -> None:
+def test_a_cause_is_sentences_and_has_a_next_step(code: str) -> None:
     known = CAUSES[code]
+    assert known.cause is not None
     assert known.cause[0].isupper()
-    assert known.cause.endswith(".")
-    assert known.remedy[0].islower()
-    assert not known.remedy.endswith(".")
+    assert known.remedy is not None
 
 
 def test_a_guard_or_a_broken_run_is_no_comparison_of_the_claim() -> None:
@@ -302,6 +305,39 @@ def test_every_face_shows_the_same_advice(show: Callable[[ReportView], str], cod
     for each in told(view):
         assert each.text in shown
         assert each.label.lower() in shown.lower()
+
+
+@pytest.fixture
+def reworded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within a test one text has other words."""
+    for path in TEXTS.glob("*.yaml"):
+        text = path.read_text(encoding="utf-8").replace("The arms compute other numbers", "Twelve bananas compute")
+        (tmp_path / path.name).write_text(text, encoding="utf-8")
+    monkeypatch.setattr(wording, "TEXTS", tmp_path)
+    wording.reasons.cache_clear()
+    yield
+    wording.reasons.cache_clear()
+
+
+@pytest.mark.usefixtures("reworded")
+@pytest.mark.parametrize("show", [in_terminal, render_junit, render_markdown, render])
+def test_a_word_that_is_changed_in_the_data_is_changed_wherever_it_is_shown(show: Callable[[ReportView], str]) -> None:
+    shown = html.unescape(show(view_of(of_code("differs"))))
+    assert "Twelve bananas compute from equal batches" in shown
+    assert "The arms compute other numbers" not in shown
+
+
+def test_no_text_is_read_where_none_is_shown() -> None:
+    wording.reasons.cache_clear()
+    in_terminal(view_of(verdict("F-GRAPH-BWD-001")))
+    assert wording.reasons.cache_info().misses == 0
+
+
+def test_a_text_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "reasons.yaml").write_text("differs: {meaning: A value differs., remedy: Look at it.}\n")
+    monkeypatch.setattr(wording, "TEXTS", tmp_path)
+    with pytest.raises(ValidationError, match=r"differs\.remedy"):
+        wording.reasons.__wrapped__()
 
 
 def test_within_a_tolerance_the_first_loss_beyond_it_is_not_called_the_first_apart() -> None:
