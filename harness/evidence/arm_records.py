@@ -193,6 +193,11 @@ class Gradients(ArmRecord):
     tensors: list[TensorReduction]
     groups: list[GroupNorm]
     without: list[str] = Field(default_factory=list)  # trainable tensors that no gradient reached in this step
+    # as the backward pass left them, where either arm changed one before its step ended; None: neither did, or that
+    # was not seen of one
+    made: list[TensorReduction] | None = None
+    made_norm: Amount | None = None  # L2 norm of all of these, of this arm; None: not seen
+    written: list[str] | None = None  # that the arm's optimizer wrote into; None: not seen
 
 
 class StepReading(Record):

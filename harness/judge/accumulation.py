@@ -15,17 +15,11 @@ from typing import NamedTuple
 from harness.contract.kinds.accumulation import Accumulation
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
+from harness.judge.compared_gradients import Compared, compared_tensors, records_of
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, end_of, executed
 from harness.judge.end_state import note_watched
-from harness.judge.gradient_match import (
-    Compared,
-    compared_tensors,
-    records_of,
-    require_every_tensor,
-    require_finite_gradients,
-    require_gradients,
-)
+from harness.judge.gradient_match import require_every_tensor, require_finite_gradients, require_gradients
 from harness.judge.rounded_gradients import require_most_compared
 from harness.judge.series import losses
 from harness.judge.sheet import Sheet, number, settle, some

@@ -4,19 +4,21 @@ Gradients were reduced on the device: digest, largest absolute value, largest ab
 A relative difference is that difference over the baseline tensor's largest absolute value. Some gradients are zero but
 for rounding, as that of a bias before BatchNorm, or of attention's keys, is: what lies below `ROUNDING` of the step's
 largest gradient exceeds no relative bound, whatever it is relative to. Where that is most of them nothing is decided.
+
+Where a step changes gradients before it ends, they are compared as the backward pass made them, too: a clip hides how
+large they were. What an optimizer wrote into in either arm is compared as it was made alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from harness.contract.kinds.accumulation import Accumulation
 from harness.contract.kinds.training import ClippedNorm, GradientMatch
 from harness.evidence.arm_records import Gradients, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
+from harness.judge.compared_gradients import Compared, compared_tensors, norms_of, records_of
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, end_of, executed
 from harness.judge.end_state import note_watched
@@ -32,18 +34,6 @@ _WHY_NONE = (
     "one; or it frees each in the backward pass, or differentiates a function, and has none to leave: take this claim "
     "out of the contract then, since the claim of the losses compares the ends, too"
 )
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One tensor at one step against the baseline's. rounded: so little that nothing but rounding need have done it."""
-
-    step: int
-    tensor: str
-    differs: bool
-    absolute: float
-    relative: float
-    rounded: bool
 
 
 def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
@@ -73,13 +63,18 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         records = [record for record in records if record.step not in skipped]
     compared = list(compared_tensors(part, records, baseline)) if part.baseline is not None else []
     _note(part, records, compared, sheet)
+    if part.baseline is not None and (norms := norms_of(records, baseline)):
+        first = next((entry.step for entry in compared if entry.made and entry.differs), min(norms))
+        ours, theirs = norms.get(first, norms[min(norms)])
+        sheet.figure("norm_before_clip", ours, "norm")
+        sheet.figure("baseline_norm_before_clip", theirs, "norm")
 
     note_watched(named, sheet)
     comparison.begin(group)
     require_finite_gradients(records, sheet)
     if part.baseline is not None:
         _require_some_left(candidate, baseline)
-    _require_agreement(part, compared, sheet)
+    _require_agreement(part, compared, sheet, norms_of(records, baseline) if part.baseline is not None else {})
     if part.clipped_norm is not None:
         _require_same_groups(records)
         if part.baseline is not None and same_system:
@@ -91,7 +86,17 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     _require_clips(part, named, records, sheet)
     comparison.end(group)
     require_most_compared(compared, part.max_relative_difference if part.equality == "within" else None)
-    return comparison.held(_sentence(part, records, compared) + left_out)
+    unseen = "" if part.baseline is None else _unseen(part, records, baseline)
+    return comparison.held(_sentence(part, records, compared) + left_out + unseen)
+
+
+def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence) -> str:
+    """Return what a sentence says where gradients from before a clip were seen in one arm alone."""
+    seen = {part.candidate: {record.step for record in records if record.made_norm is not None}}
+    seen[part.baseline or ""] = {record.step for record in baseline.gradients if record.made_norm is not None}
+    compared = {record.step for record in records}
+    without = [arm for arm, steps in seen.items() if compared - steps]
+    return f"; what {without[0]}'s were before a clip was not seen" if len(without) == 1 else ""
 
 
 def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
@@ -161,66 +166,6 @@ def _says_none(arm: ArmEvidence) -> bool:
     return trained > 0 and arm.gradients != [] and all(len(record.without) == trained for record in arm.gradients)
 
 
-def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:
-    """The candidate's gradients at the steps that the part names; settles when some are missing."""
-    by_step = {record.step: record for record in candidate.gradients}
-    missing = [str(step) for step in part.steps if step not in by_step]
-    if missing:
-        settle(reasons.EVIDENCE_MISSING, f"gradients of {part.candidate} are missing at step {some(missing)}")
-    records = [by_step[step] for step in sorted(set(part.steps))]
-    if part.baseline is not None:
-        for record in records:
-            if record.baseline != part.baseline:
-                settle(
-                    reasons.EVIDENCE_MISSING,
-                    f"gradients of step {record.step} were compared with {record.baseline}, not with {part.baseline}",
-                )
-    return records
-
-
-def compared_tensors(
-    part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence
-) -> Iterator[Compared]:
-    """Each tensor at each step beside the baseline's; settles when one was not compared.
-
-    Zeros where no gradient reached the baseline's are left out: a buffer of all gradients holds them, and what an
-    update makes of either shows in the parameters.
-    """
-    without = {record.step: set(record.without) for record in baseline.gradients}
-    for record in records:
-        rounding = ROUNDING * max((tensor.baseline_max_abs or 0.0 for tensor in record.tensors), default=0.0)
-        for tensor in record.tensors:
-            absolute, scale = tensor.max_abs_difference, tensor.baseline_max_abs
-            if absolute is None and tensor.name in without.get(record.step, ()):
-                if tensor.max_abs == 0:
-                    continue
-                settle(
-                    reasons.TENSORS_MISSING,
-                    f"at step {record.step} a gradient reached {tensor.name} in {part.candidate}, of at most "
-                    f"{number(tensor.max_abs)}, and none in {part.baseline}",
-                )
-            if absolute is None or tensor.baseline_digest is None or scale is None:
-                settle(
-                    reasons.EVIDENCE_MISSING,
-                    f"{tensor.name} at step {record.step} was not compared with {part.baseline}",
-                )
-            differs = tensor.digest != tensor.baseline_digest
-            if not differs and absolute > 0:
-                settle(
-                    reasons.EVIDENCE_INCONSISTENT,
-                    f"{tensor.name} at step {record.step} has equal digests and a difference of {number(absolute)}",
-                )
-            relative = _relative(absolute, scale)
-            yield Compared(record.step, tensor.name, differs, absolute, relative, rounded=absolute <= rounding)
-
-
-def _relative(absolute: float, scale: float) -> float:
-    """Over a baseline of zeros any difference is infinitely large, and none is 0."""
-    if scale == 0:
-        return 0.0 if absolute == 0 else math.inf
-    return absolute / scale
-
-
 def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared], sheet: Sheet) -> None:
     sheet.count("steps", len(records))
     if part.baseline is not None:
@@ -272,7 +217,9 @@ def _values(tensor: TensorReduction) -> list[float]:
     return [value for value in optional if value is not None]
 
 
-def _require_agreement(part: GradientMatch, compared: list[Compared], sheet: Sheet) -> None:
+def _require_agreement(
+    part: GradientMatch, compared: list[Compared], sheet: Sheet, norms: Mapping[int, tuple[float, float]]
+) -> None:
     if not compared or _meets_equality(part, compared, sheet):
         return
     if part.equality == "bitwise":
@@ -292,10 +239,17 @@ def _require_agreement(part: GradientMatch, compared: list[Compared], sheet: She
     sheet.figure("first_differing_step", first.step, "step")
     sheet.figure("first_differing_tensor", first.tensor)
     tensors = sorted({entry.tensor for entry in found})
+    unclipped = ""
+    if first.made and first.step in norms:
+        ours, theirs = norms[first.step]
+        unclipped = (
+            f"; before the clip the norm of all gradients is {number(ours)} in {part.candidate} and {number(theirs)} "
+            f"in {part.baseline}"
+        )
     settle(
         reason,
         f"{len(tensors)} gradients differ {demand}, first {first.tensor} at step {first.step} by "
-        f"{number(first.absolute)}: {some(tensors)}",
+        f"{number(first.absolute)}{unclipped}: {some(tensors)}",
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -24,7 +24,17 @@ from harness.system.replay.observer import Observer
 # What keeps a value within a bound, without the marks of forms (`_foreach_`, in place).
 _SATURATES = frozenset({"clamp", "clamp_max", "clamp_min", "fmax", "fmin", "hardtanh", "maximum", "minimum", "where"})
 _HOOKED = _SATURATES - {"hardtanh", "where"}  # no derivative of torch's runs these: a hook bounds what it is given
-_TO_THE_HOST = "aten::_local_scalar_dense"
+TO_THE_HOST = "_local_scalar_dense"
+
+
+class Operation(NamedTuple):
+    """One call that reads gradients, or what was made of them. bounds: it saturates, or reads what did."""
+
+    name: str
+    gradients: Sequence[Tensor]  # of what it reads
+    read: Sequence[Tensor]
+    in_place: Sequence[Tensor]  # that it writes to
+    bounds: bool
 
 
 class ClipWatch(Observer):
@@ -35,6 +45,7 @@ class ClipWatch(Observer):
         self._parameters, self._compiled_before = list(parameters.values()), _compiled()
         self._operator = ""
         self._updates = self._hidden = False  # if gradients were read at all; if something may bound them unseen
+        self.hooked = False  # if a hook may, in the backward pass
         self._norms: list[tuple[Tensor, Tensor]] = []  # of gradients, before they were bounded and after
         self._begin()
 
@@ -54,40 +65,48 @@ class ClipWatch(Observer):
         kwargs = kwargs or {}
         name = func._schema.name.rpartition("::")[2].removeprefix("_foreach_").removesuffix("_")
         if torch._C._current_graph_task_id() != -1:  # within the backward pass, which makes gradients
-            self._hidden |= name in _HOOKED
+            self.hooked |= name in _HOOKED
             return func(*args, **kwargs)
         read = [*tensors_in([*args, *kwargs.values()])]
         gradients = self._memory_of(each.grad for each in self._parameters)
-        of_gradients = [each for each in read if _memory(each) in gradients]
+        of_gradients = [each for each in read if memory_of(each) in gradients]
         if not of_gradients and not self._from_gradients.hold_any(read):
             return func(*args, **kwargs)
         self._updates = True
-        self._hidden |= func._schema.name == _TO_THE_HOST
+        self._hidden |= name == TO_THE_HOST
         self._confirm(of_gradients)
         saturates = name in _SATURATES
         bounds = saturates or self._bounding.hold_any(read)
-        before = [_norm(each) for each in of_gradients] if bounds else []
-        returned = func(*args, **kwargs)
+        before = [norm_of(each) for each in of_gradients] if bounds else []
         in_place = _written(func, args, kwargs)
+        self.begins(Operation(name, of_gradients, read, in_place, bounds=bounds))
+        returned = func(*args, **kwargs)
         updated = self._memory_of(self._parameters)
-        made = [each for each in (*tensors_in([returned]), *in_place) if _memory(each) not in updated]
+        made = [each for each in (*tensors_in([returned]), *in_place) if memory_of(each) not in updated]
         self._from_gradients.add(made)
         if bounds:
             self._bounding.add(made)
             self._saturated = func._schema.name if saturates else self._saturated
             self._note(of_gradients, before, in_place, made)
+        self.ended(made)
         return returned
+
+    def begins(self, operation: Operation) -> None:
+        """Called before an operator outside of the backward pass that reads gradients, or what was made of them."""
+
+    def ended(self, made: Sequence[Tensor]) -> None:
+        """Called after it, with what it made or wrote to, but for parameters."""
 
     def _note(self, gradients: list[Tensor], before: list[Tensor], in_place: list[Tensor], made: list[Tensor]) -> None:
         """Keep norms of gradients that were bounded in place, and of what may replace them."""
         changed = self._memory_of(in_place)
-        others = [each for each in made if _memory(each) not in changed]
+        others = [each for each in made if memory_of(each) not in changed]
         for gradient, norm in zip(gradients, before, strict=True):
-            if _memory(gradient) in changed:
-                self._bounded(norm, _norm(gradient))
+            if memory_of(gradient) in changed:
+                self._bounded(norm, norm_of(gradient))
             else:
                 alike = (each for each in others if each.shape == gradient.shape)
-                self._may_replace |= {number: (norm, _norm(each)) for each in alike if (number := _memory(each))}
+                self._may_replace |= {number: (norm, norm_of(each)) for each in alike if (number := memory_of(each))}
 
     def _confirm(self, gradients: list[Tensor]) -> None:
         for number in self._memory_of(gradients) & self._may_replace.keys():
@@ -99,12 +118,12 @@ class ClipWatch(Observer):
 
     @staticmethod
     def _memory_of(tensors: Iterable[Tensor | None]) -> set[int]:
-        return {number for each in tensors if each is not None and (number := _memory(each)) is not None}
+        return {number for each in tensors if each is not None and (number := memory_of(each)) is not None}
 
     def record(self) -> Clip:
         """Return what was seen; reads values from the device."""
         acted = any(float(before) != float(after) for before, after in self._norms)
-        hidden = not self._updates or self._hidden or _compiled() > self._compiled_before
+        hidden = not self._updates or self._hidden or self.hooked or _compiled() > self._compiled_before
         return Clip(seen=True if self._norms else None if hidden else False, acted=acted, operator=self._operator)
 
 
@@ -116,14 +135,14 @@ class _Storages:
 
     def add(self, tensors: Iterable[Tensor]) -> None:
         for each in tensors:
-            if (number := _memory(each)) is not None:
+            if (number := memory_of(each)) is not None:
                 self._known.setdefault(number, StorageWeakRef(each.untyped_storage()))  # type: ignore[no-untyped-call]
 
     def hold_any(self, tensors: Iterable[Tensor]) -> bool:
-        return any(_memory(each) in self._known for each in tensors)
+        return any(memory_of(each) in self._known for each in tensors)
 
 
-def _memory(tensor: Tensor) -> int | None:
+def memory_of(tensor: Tensor) -> int | None:
     """Return which memory it is; None of a tensor without any, as a sparse one."""
     try:
         number: int = tensor.untyped_storage()._cdata
@@ -142,7 +161,7 @@ def _written(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return [*tensors_in(named)]
 
 
-def _norm(tensor: Tensor) -> Tensor:
+def norm_of(tensor: Tensor) -> Tensor:
     """Return the tensor's norm: a bound that acts makes it smaller."""
     with torch.no_grad(), _disable_current_modes():
         values = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()

@@ -7,7 +7,7 @@ reduced on the device; a baseline's are kept there for its candidates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 
@@ -17,8 +17,6 @@ from torch import Tensor
 from harness.errors import UsageError
 from harness.evidence.arm_records import (
     DetectorReading,
-    Gradients,
-    GroupNorm,
     MemoryEvidence,
     MemorySample,
 )
@@ -27,9 +25,10 @@ from harness.evidence.run_records import ArmFailed
 from harness.runners.announced import shapes_of
 from harness.runners.arm_life import ArmLife
 from harness.runners.capture_watch import Watcher
-from harness.runners.clip_watch import ClipWatch
 from harness.runners.exchange import Exchange
+from harness.runners.gradient_reader import GradientReader, KeptGradients
 from harness.runners.host_sync import OBSERVED_STEPS, observe_syncs
+from harness.runners.made_gradients import MadeGradients
 from harness.runners.micro_batches import MicroBatchWatch
 from harness.runners.moves import MOVES, Moves
 from harness.runners.opening import opened, release_memory
@@ -37,22 +36,15 @@ from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.rank_seat import is_here
 from harness.runners.rank_watch import RankWatch
 from harness.runners.recorder import Recorder
-from harness.runners.reductions import reduce_gradients, reduce_groups
 from harness.runners.state_watch import Ends
 from harness.system.protocol import (
-    HasGradientNorms,
-    HasGradients,
     HasParameters,
     NotAvailable,
-    TrainingRun,
 )
 from harness.system.replay.found_state import plain_name
 from harness.system.replay.loss_terms import LossTerms
-from harness.system.shards import whole
 
 END = "end"  # the name of parameters at the end among what an arm leaves for another commit's
-
-KeptGradients = dict[tuple[str, int], dict[str, Tensor]]
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -144,13 +136,13 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
     keep: whether its gradients are kept for those that are compared with them.
     """
     life.start()
-    memory = list[MemorySample]()
+    memory, reader = list[MemorySample](), GradientReader(life, kept, keep=keep)
     life.watchers = [
         Watcher(("memory",), after=partial(_sample_memory, memory)),
-        Watcher(("gradients",), after=_GradientReader(life, kept, keep=keep).read),
+        Watcher(("gradients",), after=reader.read),
         *_watchers_of_claims(life),
         *_watchers_of_terms(life),
-        *_watchers_of_clips(life),
+        *_watchers_of_clips(life, reader),
     ]
     every_step = life.train_on(range(life.run.workload.steps)).every_step
     if memory and "memory" not in life.parts.failed:
@@ -177,11 +169,15 @@ def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
         yield Watcher(around=lambda index: watches.get(index, nullcontext()), after=note, at_end=write)
 
 
-def _watchers_of_clips(life: ArmLife) -> Iterator[Watcher]:
-    """Watch a few steps of an uncaptured arm for a clip: the first ones, whose gradients are large, and later ones."""
+def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watcher]:
+    """Watch a few steps of an uncaptured arm for a clip: the first ones, whose gradients are large, later ones, and
+    those whose gradients are read.
+    """
     steps = life.run.workload.steps
     if life.replica == 0 and life.planned.arm.capture == "none" and isinstance(life.training, HasParameters):
-        watch, watched = ClipWatch(life.training.parameters()), {0, 1, 2, steps // 2, steps - 1}
+        watch = MadeGradients({plain_name(name): each for name, each in life.training.parameters().items()})
+        watched = {0, 1, 2, steps // 2, steps - 1, *reader.steps}
+        reader.watch = watch
 
         def write() -> None:
             life.clip = watch.record()
@@ -196,58 +192,6 @@ def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
     number = life.planned.micro_batches
     if number is not None and (batches := life.parts.ask(partial(MicroBatchWatch, life, number), "micro_batches")):
         yield Watcher(("micro_batches",), after=batches.add, at_end=batches.write)
-
-
-class _GradientReader:
-    """Reduces the gradients of chosen steps, and keeps a baseline's for its candidates."""
-
-    def __init__(self, life: ArmLife, kept: KeptGradients, *, keep: bool) -> None:
-        self._life, self._run, self._kept, self._keep = life, life.run, kept, keep
-
-    def read(self, index: int) -> None:
-        """Write the gradients of the step that was made last, if a claim reads them."""
-        training = self._life.training
-        if index not in self._run.gradient_steps or not self._are_read() or not isinstance(training, HasGradients):
-            return
-        # gathered by every rank, also by those that compare none: the baseline may be known to the first one alone
-        gradients = {plain_name(name): whole(tensor) for name, tensor in training.gradients().items()}
-        trained = training.parameters() if isinstance(training, HasParameters) else {}
-        without = sorted({plain_name(name) for name in trained} - set(gradients))
-        arm, planned, exchange = self._life.arm, self._life.planned, Exchange(self._life.recorder.exchange)
-        baseline = self._run.baseline_of.get(arm)
-        other = None if baseline is None else self._kept.get((baseline, index))
-        if baseline is not None and baseline not in self._run.arms and gradients:  # it is of another commit
-            other = exchange.take(baseline, str(index), next(iter(gradients.values())).device)
-        self._life.recorder.write(
-            Gradients(
-                arm=arm,
-                replica=self._life.replica,
-                step=index,
-                baseline=baseline if other is not None else None,
-                tensors=reduce_gradients(gradients, other, sketched=planned.sketches),
-                groups=_groups(training, gradients, without),
-                without=without,
-            )
-        )
-        if self._keep:
-            self._kept[arm, index] = {name: tensor.detach().clone() for name, tensor in gradients.items()}
-            if planned.commit is not None:
-                exchange.leave(arm, str(index), self._kept.pop((arm, index)))
-
-    def _are_read(self) -> bool:
-        """Whether a claim reads this execution's gradients; a baseline's repetition only shows the losses' noise."""
-        arms, life = self._run.gradient_arms, self._life
-        if arms is None or life.planned.sketches:
-            return True
-        return life.arm in arms and (life.replica == 0 or life.arm not in self._run.baseline_of.values())
-
-
-def _groups(training: TrainingRun, gradients: Mapping[str, Tensor], without: Sequence[str]) -> list[GroupNorm]:
-    if not isinstance(training, HasGradientNorms):
-        return []
-    before = training.gradient_norms()["before"]
-    groups = {group: [plain_name(name) for name in names] for group, names in training.gradient_groups().items()}
-    return reduce_groups(gradients, groups, before, without)
 
 
 def _sample_memory(samples: list[MemorySample], index: int) -> None:

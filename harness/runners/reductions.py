@@ -10,7 +10,7 @@ and other changes go unseen with a chance of about 2^-64. -0.0 and 0.0 differ, a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -320,6 +320,11 @@ def reduce_groups(
         GroupNorm(group=group, before=norm, after=after)
         for group, norm, after in zip(groups, reported, measured, strict=True)
     ]
+
+
+def norm(tensors: Iterable[Tensor]) -> float:
+    """L2 norm of all tensors together, measured in float64."""
+    return float(_norm([*tensors]))
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:

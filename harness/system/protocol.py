@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -163,6 +163,35 @@ class HasState(Protocol):
 class HasGradients(Protocol):
     def gradients(self) -> Mapping[str, Tensor]:
         """Gradients of the last step after clipping, by the parameter's name."""
+        ...
+
+
+class GradientWatch(Protocol):
+    """Around one step, keeps the gradients that the step changes once the backward pass has made them."""
+
+    @property
+    def copies(self) -> Mapping[str, Tensor]: ...
+
+    @property
+    def written(self) -> Collection[str]:
+        """Names of those that the optimizer wrote into."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def is_sure(self) -> bool: ...
+
+
+@runtime_checkable
+class RecordsUnderWatch(Protocol):
+    def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
+        """Put the watch of the trained parameters around the step that is recorded; called before the first step."""
+        ...
+
+    def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
+        """What a watch kept in the last step, and what its optimizer wrote into; None where none is sure."""
         ...
 
 

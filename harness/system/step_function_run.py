@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ from harness.system.adapter_checks import (
 from harness.system.batch_checks import require_batch
 from harness.system.batch_structure import structure_of
 from harness.system.built import StepFunction
-from harness.system.protocol import CaptureRecord, Scalar
+from harness.system.protocol import CaptureRecord, GradientWatch, Scalar
 from harness.system.users_code import innermost_frame
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from harness.system.replay.traced import TracedStep
 
 
-GRADIENTS, METRICS = "gradient", "metric"  # kinds of what a captured step gives beside its loss
+GRADIENTS, MADE, METRICS = "gradient", "made", "metric"  # kinds of what a captured step gives beside its loss
 
 
 class _Shape:
@@ -43,6 +43,7 @@ class _Shape:
         self.require_gradients = {name for name, tensor in batch.items() if tensor.requires_grad}
         self.captured: CapturedStep | TracedStep | None = None
         self.gradients: Mapping[str, Tensor] = {}
+        self.watch: GradientWatch | None = None  # of the step that was recorded
 
 
 class StepFunctionRun:
@@ -57,6 +58,7 @@ class StepFunctionRun:
         self._failure: str | None = None
         self._captures = self._replays = self._uncaptured = 0
         self._stream: Any = None
+        self._watch_of: Callable[[Mapping[str, Tensor]], GradientWatch] | None = None
         self._begin(function)
 
     def _begin(self, function: StepFunction) -> None:
@@ -212,6 +214,17 @@ class StepFunctionRun:
             return self._leaf_gradients()
         return _of_kind(GRADIENTS, current.captured.outputs) or current.gradients
 
+    def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
+        """Watch the recording of a step. A CUDA graph stays as it is: copies would be kernels of it, in its memory."""
+        self._watch_of = watch
+
+    def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
+        """Those that the recorded step changed once they were made: each replay computes them, too."""
+        captured, watch = self._current.captured, self._current.watch
+        if captured is None or watch is None or not watch.is_sure():
+            return None
+        return _of_kind(MADE, captured.outputs), watch.written
+
     def metrics(self) -> Mapping[str, Tensor]:
         """As the last step left them; a replay writes those that its capture left."""
         captured = self._current.captured
@@ -224,7 +237,7 @@ class StepFunctionRun:
             if shape.gradients:  # they lie in the graph's memory pool, which would live on with them
                 for parameter in self._parameters.values():
                     parameter.grad = None
-            shape.captured, shape.gradients = None, {}
+            shape.captured, shape.gradients, shape.watch = None, {}, None
 
     def capture_record(self) -> CaptureRecord:
         if self._captures_itself:
@@ -303,10 +316,22 @@ class StepFunctionRun:
     def _record_trace(self, shape: _Shape, static: Callable[[], Mapping[str, Tensor]]) -> None:
         from harness.system.replay.traced import TracedStep
 
-        outputs = lambda: {**_named(GRADIENTS, self._leaf_gradients()), **_named(METRICS, self._named_metrics())}
-        traced = TracedStep(self.step_body(), self.state_tensors, outputs, static=static, roots=self.state_roots())
+        watch = None if self._watch_of is None else self._watch_of(self._parameters)
+
+        def outputs() -> Mapping[str, Tensor]:
+            made = {} if watch is None else _named(MADE, watch.copies)
+            return {**_named(GRADIENTS, self._leaf_gradients()), **made, **_named(METRICS, self._named_metrics())}
+
+        traced = TracedStep(
+            self.step_body(),
+            self.state_tensors,
+            outputs,
+            static=static,
+            roots=self.state_roots(),
+            under=lambda: watch or nullcontext(),
+        )
         traced.record()
-        shape.captured = traced
+        shape.captured, shape.watch = traced, watch
 
     def _capture_graph(self, shape: _Shape, static: Callable[[], Mapping[str, Tensor]]) -> None:
         import torch

@@ -130,7 +130,27 @@ def grouped(*theirs: str, ours: Sequence[str] = ("layer0",), baseline: str = "un
     return verdict_of(GRADIENTS | {"baseline": baseline}, run)
 
 
-A = reduction("a")
+def made(left: Any, made: list[Any], claim: dict[str, Any] | None = None, written: Sequence[str] = ()) -> Verdict:
+    """Both arms' steps leave `a`, and `b` as it is here; they changed it since it was made."""
+    records = [
+        gradients(0, made_norm=3.0),
+        gradients(5, tensors=[A, left], made=made, made_norm=6.0, written=[*written]),
+    ]
+    norms = [gradients(step, arm="ungraphed", baseline=None, made_norm=3.0) for step in (0, 5)]
+    run = paired(arm("ungraphed", gradients=norms), arm("synchronizing"), graphed(gradients=records))
+    return verdict_of(GRADIENTS | (claim or {}), run)
+
+
+def seen_in_one() -> Verdict:
+    """Gradients of the baseline alone were seen before the clip."""
+    norms = [gradients(step, arm="ungraphed", baseline=None, made_norm=3.0) for step in (0, 5)]
+    return verdict_of(
+        GRADIENTS, paired(arm("ungraphed", gradients=norms), arm("synchronizing"), graphed(gradients=BOTH))
+    )
+
+
+A, B = reduction("a"), reduction("b")
+LARGE = {"max_abs": 4.0, "baseline_max_abs": 4.0}  # eight times what the clip leaves
 RELATIVELY = {"equality": "within", "max_abs_difference": None, "max_relative_difference": 1e-3}
 GRADIENT_CASES = [
     Case("equal in bits", "held", matched),
@@ -175,6 +195,25 @@ GRADIENT_CASES = [
         "exceeds_tolerance",
         lambda: matched(reduction("a", baseline_max_abs=1.0), unlike(2e-6, baseline_max_abs=8e-7), claim=RELATIVELY),
     ),
+    Case("other bits before the clip", "differs", lambda: made(B, [A, unlike(0.0)])),
+    Case(
+        "beyond the relative bound before the clip",
+        "exceeds_tolerance",
+        lambda: made(B, [A, unlike(1e-3)], RELATIVELY),
+    ),
+    Case(
+        "within the bound as far as the clip lets it through",
+        "held",
+        lambda: made(B, [reduction("a", **LARGE), unlike(5e-3, **LARGE)], GRADIENTS_WITHIN),
+    ),
+    Case(
+        "beyond the bound as far as the clip lets it through",
+        "exceeds_tolerance",
+        lambda: made(B, [reduction("a", **LARGE), unlike(9e-3, **LARGE)], GRADIENTS_WITHIN),
+    ),
+    Case("not seen before the clip in one arm", "held", seen_in_one),
+    Case("an optimizer wrote into it", "held", lambda: made(unlike(0.5), [A, B], written=["b"])),
+    Case("an optimizer wrote into another", "differs", lambda: made(unlike(0.5), [A, B], written=["a"])),
     Case("NaN", "non_finite", lambda: matched(A, unlike(math.nan, max_abs=math.nan))),
     Case("NaN norm", "non_finite", lambda: matched(groups=norm(math.nan, math.nan))),
     Case("both leave out the first update", "held", lambda: skipping([0], [STEPS - 1])),

@@ -55,7 +55,8 @@ def section(view: ReportView) -> Section | None:
     kept = [part for part in shown if part is not None]
     lead = (
         "Gradients of every trainable tensor after clipping, reduced on the device and compared with the baseline arm "
-        "at the chosen steps; and the norm of every clipping group before and after."
+        "at the chosen steps; and the norm of every clipping group before and after. The claim compares gradients from "
+        "before the clip, too, where they were seen in both arms."
     )
     return Section("gradients", "Gradients", lead, kept) if kept else None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, TypeVar, cast
 
 import torch
@@ -80,8 +81,10 @@ class TracedStep:
         *,
         static: State = dict,
         roots: Sequence[object] = (),
+        under: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._body, self._state, self._roots = body, state, roots
+        """under: put around the body that is recorded, as a watch whose copies each replay shall make."""
+        self._body, self._state, self._roots, self._under = body, state, roots, under
         self.buffers = StaticAddresses(static)
         self._read_outputs: State = outputs or dict
         self._recorded: Operations | None = None
@@ -181,6 +184,7 @@ class TracedStep:
             as_written() as self.as_written,
             as_captured() as self.asked_whether_captured,
             noted_generator_states() as states_set,
+            self._under(),
         ):
             loss = self._body()
         outputs = self._read_outputs()

@@ -52,6 +52,7 @@ ALL_OF_IT = {
     "capture_fallback": {"capture.mechanism": "a capture that failed need not name one"},
     "gradient_match": {
         "gradients": "the baseline's own, which older evidence has not",
+        "gradients.made": "an older harness's, or what changed them was not seen",
         "start.trainable_names": "an older harness's: then trained tensors are counted",
     },
     "kernel_match": {

@@ -1,0 +1,134 @@
+"""Gradients of two arms side by side: as their steps leave them and, where a step changes them, as they were made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.contract.kinds.accumulation import Accumulation
+from harness.contract.kinds.training import GradientMatch
+from harness.evidence.arm_records import Gradients, TensorReduction
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge import reasons
+from harness.judge.series import ROUNDING
+from harness.judge.sheet import number, settle, some
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One tensor at one step against the baseline's. rounded: so little that nothing but rounding need have done it.
+
+    absolute: of one before the clip, as far as the baseline's clip lets it through. made: it is one.
+    """
+
+    step: int
+    tensor: str
+    differs: bool
+    absolute: float
+    relative: float
+    rounded: bool
+    made: bool = False
+
+
+def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:
+    """The candidate's gradients at the steps that the part names; settles when some are missing."""
+    by_step = {record.step: record for record in candidate.gradients}
+    missing = [str(step) for step in part.steps if step not in by_step]
+    if missing:
+        settle(reasons.EVIDENCE_MISSING, f"gradients of {part.candidate} are missing at step {some(missing)}")
+    records = [by_step[step] for step in sorted(set(part.steps))]
+    if part.baseline is not None:
+        for record in records:
+            if record.baseline != part.baseline:
+                settle(
+                    reasons.EVIDENCE_MISSING,
+                    f"gradients of step {record.step} were compared with {record.baseline}, not with {part.baseline}",
+                )
+    return records
+
+
+def compared_tensors(
+    part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence
+) -> Iterator[Compared]:
+    """Each tensor at each step beside the baseline's; settles when one was not compared.
+
+    Zeros where no gradient reached the baseline's are left out: a buffer of all gradients holds them, and what an
+    update makes of either shows in the parameters.
+    """
+    theirs = {record.step: record for record in baseline.gradients}
+    for record in records:
+        other = theirs.get(record.step)
+        without = set() if other is None else {*other.without}
+        written = {*(record.written or ()), *((other and other.written) or ())} if record.made else set[str]()
+        if record.made is not None:
+            unlike = {tensor.name for tensor in record.made} ^ {tensor.name for tensor in record.tensors}
+            if unlike:
+                settle(
+                    reasons.EVIDENCE_INCONSISTENT,
+                    f"at step {record.step} gradients were read before the clip or after it, and not both: "
+                    f"{some(sorted(unlike))}",
+                )
+            yield from _compared(part, record.step, record.made, without, of_left=_largest(record.tensors))
+        yield from _compared(part, record.step, [each for each in record.tensors if each.name not in written], without)
+
+
+def _compared(
+    part: GradientMatch | Accumulation,
+    step: int,
+    tensors: Sequence[TensorReduction],
+    without: Collection[str],
+    of_left: float | None = None,
+) -> Iterator[Compared]:
+    """of_left: the largest element that the baseline's clip left; None: these are those that it left."""
+    largest = _largest(tensors)
+    let_through = 1.0 if of_left is None or not 0 < of_left < largest else of_left / largest
+    for tensor in tensors:
+        absolute, scale = tensor.max_abs_difference, tensor.baseline_max_abs
+        if absolute is None and tensor.name in without:
+            if tensor.max_abs == 0:
+                continue
+            settle(
+                reasons.TENSORS_MISSING,
+                f"at step {step} a gradient reached {tensor.name} in {part.candidate}, of at most "
+                f"{number(tensor.max_abs)}, and none in {part.baseline}",
+            )
+        if absolute is None or tensor.baseline_digest is None or scale is None:
+            settle(
+                reasons.EVIDENCE_MISSING,
+                f"{tensor.name} at step {step} was not compared with {part.baseline}",
+            )
+        differs = tensor.digest != tensor.baseline_digest
+        if not differs and absolute > 0:
+            settle(
+                reasons.EVIDENCE_INCONSISTENT,
+                f"{tensor.name} at step {step} has equal digests and a difference of {number(absolute)}",
+            )
+        yield Compared(
+            step,
+            tensor.name,
+            differs,
+            absolute * let_through,
+            _relative(absolute, scale),
+            rounded=absolute <= ROUNDING * largest,
+            made=of_left is not None,
+        )
+
+
+def _largest(tensors: Sequence[TensorReduction]) -> float:
+    """The baseline's largest element in a step."""
+    return max((tensor.baseline_max_abs or 0.0 for tensor in tensors), default=0.0)
+
+
+def norms_of(records: list[Gradients], baseline: ArmEvidence) -> dict[int, tuple[float, float]]:
+    """By step the norms of all gradients before they are clipped, the candidate's and the baseline's, where seen."""
+    theirs = {record.step: record.made_norm for record in baseline.gradients}
+    pairs = ((record.step, record.made_norm, theirs.get(record.step)) for record in records)
+    return {step: (ours, other) for step, ours, other in pairs if ours is not None and other is not None}
+
+
+def _relative(absolute: float, scale: float) -> float:
+    """Over a baseline of zeros any difference is infinitely large, and none is 0."""
+    if scale == 0:
+        return 0.0 if absolute == 0 else math.inf
+    return absolute / scale
