@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from harness.contract.base import NUDGED_CONTROLS
 from harness.contract.claims import AnyPart, CompositeClaim, parts_of
 from harness.contract.load import LoadedContract
 from harness.contract.strict_yaml import nearest
@@ -250,10 +251,10 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
 
 
 def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Two names for one arm compare an arm with itself: the field that names it, and what to say. The control of `ends`
-    is the baseline once more, as it has to be.
+    """Two names for one arm compare an arm with itself: the field that names it, and what to say. A control that is
+    nudged is the baseline once more, as it has to be.
     """
-    named = [(field, arm) for field, arm in part.arms().items() if field != "ends.control"]
+    named = [(field, arm) for field, arm in part.arms().items() if field not in NUDGED_CONTROLS]
     for (first, one), (second, other) in combinations(named, 2):
         if not loaded.contract.same_settings(one, other):
             continue

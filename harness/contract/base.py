@@ -63,17 +63,26 @@ class Problem:
     remedy: str = ""
 
 
+NUDGED_CONTROLS = ("ends.control", "control")  # paths of arms that are the baseline from a start a rounding away
+
+
 class GradientDemand(NamedTuple):
     """Gradients that are reduced for a judgement, and the arm they are compared with.
 
     steps: counted from 0, or negative ones from the end; those that the workload lacks are left out.
     also: other arms whose gradients are reduced.
+    control: an arm that is compared with the baseline, too.
     """
 
     candidate: str
     baseline: str | None
     steps: Sequence[int]
     also: tuple[str, ...] = ()
+    control: str | None = None
+
+    def compared(self) -> list[str]:
+        """Return the arms whose gradients are compared with the baseline's."""
+        return [arm for arm in (self.candidate, self.control) if arm is not None and self.baseline is not None]
 
 
 class Demand(NamedTuple):

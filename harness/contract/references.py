@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from harness.contract.base import Problem
+from harness.contract.base import NUDGED_CONTROLS, Problem
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, parts_of
 from harness.contract.schema import Contract, Workload
 from harness.contract.strict_yaml import Key, nearest
@@ -98,16 +98,18 @@ def _arm_names(contract: Contract, part: AnyPart, path: Path) -> Iterator[Proble
 
 
 def _control_of_ends(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:
-    """Ends are compared of one system's arms, and the control is the baseline once more."""
+    """Ends are compared of one system's arms, and a control is the baseline once more."""
     named = part.arms()
     arms = {name: contract.arms[arm] for name, arm in named.items() if arm in contract.arms}
-    if "ends.control" not in named or len(arms) < len(named):
+    control = next((field for field in NUDGED_CONTROLS if field in named), None)
+    if control is None or "baseline" not in named or len(arms) < len(named):
         return
-    if not contract.same_settings(named["ends.control"], named["baseline"]):
-        rule = "the control of `ends` has the baseline's settings"
-        got = f"'{named['ends.control']}' has others than '{named['baseline']}'"
-        yield Problem((*path, "ends", "control"), rule, got, "the harness starts it a rounding away by itself")
-    if (arms["candidate"].system or contract.system) != (arms["baseline"].system or contract.system):
+    if not contract.same_settings(named[control], named["baseline"]):
+        rule = f"the control {'of `ends` ' if control == 'ends.control' else ''}has the baseline's settings"
+        got = f"'{named[control]}' has others than '{named['baseline']}'"
+        yield Problem((*path, *control.split(".")), rule, got, "the harness starts it a rounding away by itself")
+    systems = {arms[role].system or contract.system for role in ("candidate", "baseline")}
+    if control == "ends.control" and len(systems) > 1:
         rule = "`ends` compares arms of one system, whose tensors have the same names"
         got = f"'{named['candidate']}' and '{named['baseline']}' have two"
         yield Problem((*path, "ends"), rule, got, "leave `ends` out")

@@ -300,7 +300,7 @@ class Draft:
         arms.append(("untrained", f"{self._arm('capture: none, trains: false')} # plain, and every update undone"))
         if self.equality == "within" or self._compares_compiled:
             nudged = self._arm("capture: none")
-            arms.append(("nudged", f"{nudged} # plain; where a claim says `ends`, begun a rounding away"))
+            arms.append(("nudged", f"{nudged} # plain; begun a rounding away, as a control"))
         if self._harness_captures:
             waiting = self._arm("capture: none, waits: true")
             arms.append(("waiting", f"{waiting} # reads one value from the device, nothing else"))
@@ -419,7 +419,8 @@ class Draft:
             f"The {self._candidate} step leaves the plain one's gradients, {words}",
             "gradient_match",
             f"    candidate: {self._candidate}\n    baseline: plain\n    steps: [0, 1, 2, {self.steps - 1}]\n"
-            f"    equality: {self.equality}\n" + (f"    max_relative_difference: {TOLERANCE}\n" if within else ""),
+            f"    equality: {self.equality}\n"
+            + (f"    max_relative_difference: {TOLERANCE}\n    control: nudged\n" if within else ""),
             "The first steps, since what is kept from an earlier one shows there first, and the last one."
             + (f" {WHY_TOLERANCE}" if within else ""),
             "Gradients are added to those of the step before, lie in memory that something else writes, or are none.",

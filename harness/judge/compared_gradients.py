@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from harness.contract.kinds.accumulation import Accumulation
 from harness.contract.kinds.training import GradientMatch
 from harness.evidence.arm_records import Gradients, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
+from harness.judge.rounding_control import AS_ROUNDING, rounding_ratio
 from harness.judge.series import ROUNDING
 from harness.judge.sheet import number, settle, some
 
@@ -19,7 +21,8 @@ from harness.judge.sheet import number, settle, some
 class Compared:
     """One tensor at one step against the baseline's. rounded: so little that nothing but rounding need have done it.
 
-    absolute: of one before the clip, as far as the baseline's clip lets it through. made: it is one.
+    absolute, size (the baseline's largest element): of one before the clip, as far as the baseline's clip lets it
+    through. made: it is one. room: how far rounding may take it, by a control.
     """
 
     step: int
@@ -28,7 +31,9 @@ class Compared:
     absolute: float
     relative: float
     rounded: bool
+    size: float
     made: bool = False
+    room: float = 0.0
 
 
 def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:
@@ -73,6 +78,33 @@ def compared_tensors(
         yield from _compared(part, record.step, [each for each in record.tensors if each.name not in written], without)
 
 
+class _Distance(NamedTuple):
+    apart: float
+    moved: float
+    control: float
+
+
+def beside_control(
+    part: GradientMatch, compared: list[Compared], control: ArmEvidence, baseline: ArmEvidence
+) -> list[Compared]:
+    """Return the tensors with how far rounding may take them, by how far it takes the control's at the same step."""
+    steps = list(dict.fromkeys(entry.step for entry in compared))
+    nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
+    theirs: dict[tuple[int, str], dict[bool, float]] = {}
+    for entry in compared_tensors(nudged, records_of(nudged, control), baseline):
+        theirs.setdefault((entry.step, entry.tensor), {})[entry.made] = entry.absolute
+    found = []
+    for step in steps:
+        here = [entry for entry in compared if entry.step == step]
+        of_step = [theirs.get((step, entry.tensor), {}) for entry in here]
+        # of a control that was not seen before the clip, what the clip left is as far apart
+        nearest = [each.get(entry.made, each.get(False, 0.0)) for entry, each in zip(here, of_step, strict=True)]
+        distances = [_Distance(entry.absolute, entry.size, far) for entry, far in zip(here, nearest, strict=True)]
+        ratio = rounding_ratio(distances, part.max_relative_difference or 1.0)
+        found += [replace(entry, room=AS_ROUNDING * ratio * far) for entry, far in zip(here, nearest, strict=True)]
+    return found
+
+
 def _compared(
     part: GradientMatch | Accumulation,
     step: int,
@@ -111,6 +143,7 @@ def _compared(
             absolute * let_through,
             _relative(absolute, scale),
             rounded=absolute <= ROUNDING * largest,
+            size=scale * let_through,
             made=of_left is not None,
         )
 

@@ -18,12 +18,13 @@ from harness.contract.kinds.training import ClippedNorm, GradientMatch
 from harness.evidence.arm_records import Gradients, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.compared_gradients import Compared, compared_tensors, norms_of, records_of
+from harness.judge.compared_gradients import Compared, beside_control, compared_tensors, norms_of, records_of
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, end_of, executed
 from harness.judge.end_state import note_watched
 from harness.judge.guards import require_active_clip
 from harness.judge.rounded_gradients import require_most_compared
+from harness.judge.rounding_control import require_nudged_alone
 from harness.judge.series import ROUNDING
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
@@ -62,6 +63,8 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         left_out = f"; both arms leave out the update of {counted(len(skipped), 'other compared step')}"
         records = [record for record in records if record.step not in skipped]
     compared = list(compared_tensors(part, records, baseline)) if part.baseline is not None else []
+    if part.baseline is not None and part.control is not None:
+        compared = beside_control(part, compared, executed(run, part.control), baseline)
     _note(part, records, compared, sheet)
     if part.baseline is not None and (norms := norms_of(records, baseline)):
         first = next((entry.step for entry in compared if entry.made and entry.differs), min(norms))
@@ -72,6 +75,8 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     note_watched(named, sheet)
     comparison.begin(group)
     require_finite_gradients(records, sheet)
+    if part.baseline is not None and part.control is not None:
+        require_nudged_alone(executed(run, part.control), f"baseline {part.baseline}", baseline, sheet)
     if part.baseline is not None:
         _require_some_left(candidate, baseline)
     _require_agreement(part, compared, sheet, norms_of(records, baseline) if part.baseline is not None else {})
@@ -85,7 +90,10 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         require_gradients(records)
     _require_clips(part, named, records, sheet)
     comparison.end(group)
-    require_most_compared(compared, part.max_relative_difference if part.equality == "within" else None)
+    _require_told_from_rounding(part, compared)
+    excused = {(entry.step, entry.tensor) for entry in _as_control(part, compared)}
+    others = [entry for entry in compared if (entry.step, entry.tensor) not in excused]
+    require_most_compared(others, part.max_relative_difference if part.equality == "within" else None)
     unseen = "" if part.baseline is None else _unseen(part, records, baseline)
     return comparison.held(_sentence(part, records, compared) + left_out + unseen)
 
@@ -226,12 +234,11 @@ def _require_agreement(
         found = [entry for entry in compared if entry.differs]
         reason, demand = reasons.DIFFERS, "in bits"
     else:
-        absolute = math.inf if part.max_abs_difference is None else part.max_abs_difference
-        relative = math.inf if part.max_relative_difference is None else part.max_relative_difference
+        absolute, relative = (math.inf if each is None else each for each in _bounds(part))
         found = [
             entry
             for entry in compared
-            if not (entry.absolute <= absolute and (entry.rounded or entry.relative <= relative))
+            if not _is_within(entry, absolute, relative) and not entry.absolute <= entry.room
         ]
         reason = reasons.EXCEEDS_TOLERANCE
         demand = f"by more than the bound ({number(absolute)} absolute, {number(relative)} relative)"
@@ -258,16 +265,47 @@ def _meets_equality(part: GradientMatch, compared: list[Compared], sheet: Sheet)
         differing = len({each.tensor for each in compared if each.differs})
         tensors = len({each.tensor for each in compared})
         return sheet.meets("tensors_differing", differing, "none", noun="tensors differ", of=tensors)
-    absolute = max(each.absolute for each in compared)
+    excused = {id(entry) for entry in _as_control(part, compared)}
+    judged = [entry for entry in compared if id(entry) not in excused]
     bound = part.max_relative_difference or 0.0
-    relative = max((each.relative for each in compared if not (each.rounded and each.relative > bound)), default=0.0)
+    relative = (entry.relative for entry in judged if not (entry.rounded and entry.relative > bound))
     sizes = (
-        ("max_abs_difference", absolute, part.max_abs_difference, "gradient"),
-        ("max_relative_difference", relative, part.max_relative_difference, ""),
+        (
+            "max_abs_difference",
+            max((entry.absolute for entry in judged), default=0.0),
+            part.max_abs_difference,
+            "gradient",
+        ),
+        ("max_relative_difference", max(relative, default=0.0), part.max_relative_difference, ""),
     )
     return all(
         sheet.meets(name, size, "at most", bound, unit) for name, size, bound, unit in sizes if bound is not None
     )
+
+
+def _is_within(entry: Compared, absolute: float, relative: float) -> bool:
+    return entry.absolute <= absolute and (entry.rounded or entry.relative <= relative)
+
+
+def _as_control(part: GradientMatch, compared: list[Compared]) -> list[Compared]:
+    """Return what lies beyond a bound by no more than the control's rounding makes."""
+    absolute, relative = (math.inf if each is None else each for each in _bounds(part))
+    return [entry for entry in compared if not _is_within(entry, absolute, relative) and entry.absolute <= entry.room]
+
+
+def _bounds(part: GradientMatch) -> tuple[float | None, float | None]:
+    return part.max_abs_difference, part.max_relative_difference
+
+
+def _require_told_from_rounding(part: GradientMatch, compared: list[Compared]) -> None:
+    """Settle INCONCLUSIVE where rounding takes every gradient of a step as far as gradients are large."""
+    for step in dict.fromkeys(entry.step for entry in _as_control(part, compared)):
+        if not any(entry.room < entry.size for entry in compared if entry.step == step):
+            settle(
+                reasons.GRADIENTS_UNDECIDED,
+                f"at step {step} the control {part.control}, which begins a rounding away from {part.baseline}, has "
+                "gradients so far from it that a gradient of zero could not be told; compare earlier steps",
+            )
 
 
 def _require_same_groups(records: list[Gradients]) -> None:
@@ -379,6 +417,11 @@ def _sentence(part: GradientMatch, records: list[Gradients], compared: list[Comp
                 f"{rounded} of them by more than the relative bound, but by less than {ROUNDING:g} of the step's "
                 "largest gradient, as rounding does"
             )
+    if excused := {entry.tensor for entry in _as_control(part, compared)}:
+        said.append(
+            f"{len(excused)} of them by more than the bound, and by no more than rounding takes the control "
+            f"{part.control}"
+        )
     if part.clipped_norm is not None:
         groups = sum(len(record.groups) for record in records)
         said.append(f"all {groups} clipped norms are at most {number(part.clipped_norm.at_most)}")

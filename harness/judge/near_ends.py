@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
 from typing import NamedTuple
 
 from harness.contract.kinds.ends import Ends
 from harness.evidence.arm_records import MovedApart
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.comparison import require_control
 from harness.judge.context import end_of
-from harness.judge.end_state import start_differences
-from harness.judge.series import AS_ROUNDING
+from harness.judge.rounding_control import AS_ROUNDING, require_nudged_alone, rounding_ratio
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.uncompared_ends import require_all_compared, require_equal_updates
 from harness.numbers import counted
 
-MORE_ROUNDING = 10.0  # times the control's, at most: right steps of float32 needed 1, wrong ones were seen at 600
 OF_SIZE = 1e-6  # of the tensor's own norm: what a parameter of float32 loses to its sum with updates far smaller
 NOT_READ = ("optimizer", "generators")
-SAME_IN_CONTROL = ("buffers", "generators")  # other tensors may be copies of parameters, which are nudged with them
 
 
 class Tensor(NamedTuple):
@@ -46,7 +41,7 @@ class Tensor(NamedTuple):
         return self.apart / self.moved if 0 < self.moved < math.inf else (math.inf if self.apart else 0.0)
 
     def rounding(self, ratio: float) -> float:
-        """The largest distance that says nothing; `ratio`: see `_rounding_ratio`. What is infinite excuses nothing."""
+        """The largest distance that says nothing; `ratio`: see `rounding_ratio`. What is infinite excuses nothing."""
         return max(
             (each for each in (AS_ROUNDING * ratio * self.control, OF_SIZE * self.size) if each < math.inf), default=0.0
         )
@@ -69,7 +64,7 @@ def require_near_ends(
     the baseline has state that the candidate has not.
     """
     arm = baseline.start.arm
-    _require_nudged_alone(control, theirs, baseline, sheet)
+    require_nudged_alone(control, theirs, baseline, sheet)
     made, nudged = _of(candidate, arm), _of(control, arm)
     _require_all(ours, candidate, made)
     alone = sorted(made.tensors.keys() - nudged.tensors.keys())
@@ -79,7 +74,7 @@ def require_near_ends(
         Tensor(name, apart, moved, size, nudged.tensors[name][0]) for name, (apart, moved, size) in made.tensors.items()
     ]
     beyond = [each for each in tensors if not each.share <= demanded.at_most]
-    ratio = _rounding_ratio(tensors, demanded.at_most)
+    ratio = rounding_ratio(_parameters(tensors), demanded.at_most)
     wrong = sorted((each for each in beyond if not each.apart <= each.rounding(ratio)), key=lambda each: -each.share)
     told = [each for each in tensors if each not in beyond or each in wrong]
     furthest = max(told, key=lambda each: each.share, default=None)
@@ -112,39 +107,6 @@ def require_near_ends(
 
 def _parameters(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [each for each in tensors if each.name.startswith("parameters ")]
-
-
-def _is_measured(tensor: Tensor) -> bool:
-    return 0 < tensor.moved < math.inf and 0 < tensor.control < math.inf and math.isfinite(tensor.apart)
-
-
-def _rounding_ratio(tensors: Sequence[Tensor], at_most: float) -> float:
-    """How many times the control's distance the candidate's own rounding makes: the median over the parameters.
-
-    Another order of a sum, a faster convolution round more than the control was nudged. At least 1. What moves all
-    parameters much further than rounding is no rounding, so at most `MORE_ROUNDING`, and at most what takes the
-    parameter that the control moves by the median share to `at_most`, as far as it may go anyway.
-    """
-    seen = [each for each in _parameters(tensors) if _is_measured(each)]
-    if not seen:
-        return 1.0
-    typical = median(each.control / each.moved for each in seen)
-    seen_ratio = median(each.apart / each.control for each in seen)
-    return max(1.0, min(seen_ratio, MORE_ROUNDING, at_most / (AS_ROUNDING * typical)))
-
-
-def _require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Settle unless the control did the baseline's work from its start, but for the parameters, and came to an end."""
-    name = f"control {control.start.arm}"
-    require_control(name, control, theirs, baseline, sheet)
-    apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]
-    if control.start.frozen_digest != baseline.start.frozen_digest:
-        apart.append("frozen parameters")
-    if apart:
-        settle(
-            reasons.UNEQUAL_START,
-            f"{name} begins a rounding away from {theirs} in its parameters alone, and here in more: {some(apart)}",
-        )
 
 
 def _message(demanded: Ends, ours: str, theirs: str, wrong: list[Tensor]) -> str:

@@ -39,7 +39,6 @@ class Bounds:
 
 
 EXACT = Bounds(0.0)  # in bits
-AS_ROUNDING = 10.0  # times the control's distance: it is nudged once, and what is compared follows a rounding unequally
 ROUNDING = 1e-6  # of a sum of float32 terms, relative to their sizes: some times 2^-23
 
 
@@ -71,18 +70,6 @@ def rounding_of(baseline: ArmEvidence) -> float:
     """
     terms, own = end_of(baseline).loss_terms, losses(baseline)
     return 0.0 if terms is None else ROUNDING * max([terms, *np.abs(own[np.isfinite(own)])])
-
-
-def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
-    """Return how far rounding may move a series [steps]: some times the control's largest distance up to each step.
-
-    The control is the baseline from a start a rounding away. Training may be such that it parts ever further from it.
-    """
-    ours, theirs = values(control, metric), values(baseline, metric)
-    steps = min(len(ours), len(theirs))
-    with np.errstate(over="ignore", invalid="ignore"):
-        distances = np.abs(ours[:steps] - theirs[:steps])
-    return AS_ROUNDING * np.maximum.accumulate(np.where(np.isfinite(distances), distances, 0.0))
 
 
 def values(execution: ArmEvidence, metric: str) -> Losses:

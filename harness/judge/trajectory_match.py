@@ -26,6 +26,7 @@ from harness.judge.end_state import (
 )
 from harness.judge.near_ends import require_near_ends
 from harness.judge.own_noise import require_decided, require_within_noise
+from harness.judge.rounding_control import moved_by_rounding
 from harness.judge.series import (
     EXACT,
     LOSS,
@@ -33,7 +34,6 @@ from harness.judge.series import (
     called,
     difference,
     losses,
-    moved_by_rounding,
     note_difference,
     require_equal,
     rounding_of,

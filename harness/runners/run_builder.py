@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import cast
 
+from harness.contract.base import NUDGED_CONTROLS
 from harness.contract.claims import AnyClaim, AnyPart
 from harness.contract.schema import Contract
 from harness.evidence.base import ProbeName
@@ -16,7 +17,7 @@ from harness.runners.faults import PlannedFault
 
 ID_LIMIT = 150  # characters; a run's id names a directory
 TRIED_TOGETHER = ("operations", "magnitudes")  # of kernel comparisons; a judge reads those that its claim names
-_OF_BASELINE = ("baseline", "ends.control")  # of two commits, both are of the baseline's
+_OF_BASELINE = ("baseline", *NUDGED_CONTROLS)  # of two commits, both are of the baseline's
 BASELINE, CANDIDATE, CONTROL = range(3)  # the order of arms in a paired run
 
 
@@ -52,8 +53,10 @@ class _PairedRun:
         demand = part.gradients()
         if demand is None or demand.baseline is None:
             return True
-        return self.baseline_of.get(demand.candidate, demand.baseline) == demand.baseline and (
-            demand.candidate not in self._chain(demand.baseline)
+        chain = self._chain(demand.baseline)
+        return all(
+            self.baseline_of.get(arm, demand.baseline) == demand.baseline and arm not in chain
+            for arm in demand.compared()
         )
 
     def _nudged(self, arm: str) -> bool:
@@ -85,8 +88,9 @@ class _PairedRun:
         if demand is not None:
             self.gradient_steps |= set(demand.steps)
             self.gradient_arms |= {demand.candidate, demand.baseline or demand.candidate, *demand.also}
+            self.gradient_arms |= {*demand.compared()}
             if demand.baseline is not None:
-                self.baseline_of[demand.candidate] = demand.baseline
+                self.baseline_of |= dict.fromkeys(demand.compared(), demand.baseline)
 
     def _repeat(self, arm: str, times: int) -> None:
         self.replicas[arm] = max(times, self.replicas.get(arm, 0))

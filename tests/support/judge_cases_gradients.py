@@ -141,6 +141,22 @@ def made(left: Any, made: list[Any], claim: dict[str, Any] | None = None, writte
     return verdict_of(GRADIENTS | (claim or {}), run)
 
 
+def controlled(ours: Sequence[float], theirs: Sequence[float], **control: Any) -> Verdict:
+    """Gradients of step 5 differ by so much, and those of a control that begins a rounding away by so much; both arms
+    have gradients of 0.5.
+    """
+
+    def late(apart: Sequence[float], **of: Any) -> list[Gradients]:
+        tensors = [unlike(each).model_copy(update={"name": name}) for name, each in zip("abc", apart, strict=True)]
+        return [gradients(step, **of, **({"tensors": tensors} if step else {"tensors": SAME})) for step in (0, 5)]
+
+    three: dict[str, Any] = {"tensors": 3, "names": ["a", "b", "c"]}
+    baseline, candidate = arm("ungraphed", **three), graphed(gradients=late(ours), **three)
+    nudged = arm("nudged", start="a rounding away", gradients=late(theirs, arm="nudged"), **three | control)
+    run = paired(baseline, arm("synchronizing", **three), candidate, nudged)
+    return verdict_of(GRADIENTS | RELATIVELY | {"control": "nudged"}, run)
+
+
 def seen_in_one() -> Verdict:
     """Gradients of the baseline alone were seen before the clip."""
     norms = [gradients(step, arm="ungraphed", baseline=None, made_norm=3.0) for step in (0, 5)]
@@ -149,6 +165,7 @@ def seen_in_one() -> Verdict:
     )
 
 
+SAME = [reduction(name) for name in "abc"]
 A, B = reduction("a"), reduction("b")
 LARGE = {"max_abs": 4.0, "baseline_max_abs": 4.0}  # eight times what the clip leaves
 RELATIVELY = {"equality": "within", "max_abs_difference": None, "max_relative_difference": 1e-3}
@@ -210,6 +227,28 @@ GRADIENT_CASES = [
         "beyond the bound as far as the clip lets it through",
         "exceeds_tolerance",
         lambda: made(B, [reduction("a", **LARGE), unlike(9e-3, **LARGE)], GRADIENTS_WITHIN),
+    ),
+    Case("as far as rounding takes a control", "held", lambda: controlled([1e-3, 2e-4, 2e-4], [2e-4, 1e-4, 1e-4])),
+    Case(
+        "further than rounding takes a control",
+        "exceeds_tolerance",
+        lambda: controlled([5e-3, 2e-4, 2e-4], [2e-4, 1e-4, 1e-4]),
+    ),
+    Case(
+        "further where rounding takes it nowhere",
+        "exceeds_tolerance",
+        lambda: controlled([1e-3, 2e-4, 2e-4], [0.0, 1e-4, 1e-4]),
+    ),
+    Case(
+        "further in all tensors than a rounding takes a control",
+        "exceeds_tolerance",
+        lambda: controlled([0.1] * 3, [1e-6] * 3),
+    ),
+    Case("where rounding takes a control anywhere", "gradients_undecided", lambda: controlled([0.5] * 3, [0.1] * 3)),
+    Case(
+        "of a control that ran into NaN",
+        "non_finite",
+        lambda: controlled([0.0] * 3, [0.0] * 3, losses=[math.nan] * STEPS),
     ),
     Case("not seen before the clip in one arm", "held", seen_in_one),
     Case("an optimizer wrote into it", "held", lambda: made(unlike(0.5), [A, B], written=["b"])),

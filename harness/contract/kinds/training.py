@@ -365,6 +365,9 @@ class GradientMatch(Judged):
     max_relative_difference: Positive | None = None
     """Largest difference relative to the baseline tensor's largest element. What is below 1e-6 of the step's largest
     gradient is rounding, and exceeds none."""
+    control: Name | None = None
+    """Under `within`: an arm with the baseline's settings, as `ends` of a `trajectory_match` has. The harness starts it
+    a rounding away from the baseline. What lies within ten times its own distance to the baseline is rounding."""
     clipped_norm: ClippedNorm | None = None
     """The threshold that every group's norm keeps after clipping."""
     clip_active_steps: Annotated[int, Field(ge=0)] | None = None
@@ -383,10 +386,17 @@ class GradientMatch(Judged):
         "candidate": "names an arm",
         "baseline": "names an arm",
         "steps": "chooses the steps that are compared; one without gradients is an ERROR",
+        "control": "names an arm",
     }
 
     def can_bite(self, path: str) -> bool:
         return bites_by_equality(path, self.equality) and super().can_bite(path)
+
+    def arms(self) -> dict[str, str]:
+        return super().arms() | ({} if self.control is None else {"control": self.control})
+
+    def recorded_of(self) -> dict[str, dict[str, int | str]]:
+        return {} if self.control is None else {self.control: {"nudged": True}}
 
     @model_validator(mode="after")
     def _demands_something(self) -> GradientMatch:
@@ -405,6 +415,9 @@ class GradientMatch(Judged):
             if self.baseline is None and getattr(self, field) is not None:
                 remedy = f"name one, or leave `{field}` out"
                 yield Problem((field,), f"`{field}` compares with a `baseline`", "none", remedy)
+        if self.control is not None and self.equality != "within":
+            rule = "`control` is for arms that are compared within a bound"
+            yield Problem(("control",), rule, f"`{self.equality}`", "leave `control` out, or say `equality: within`")
 
     def replicas(self) -> dict[str, int]:
         # a baseline that does not repeat its own bits leaves a claim in bits undecided
@@ -430,7 +443,7 @@ class GradientMatch(Judged):
         return frozenset({"gradient_norms"} if self.clip_active_steps else ())
 
     def gradients(self) -> GradientDemand:
-        return GradientDemand(self.candidate, self.baseline, self.steps)
+        return GradientDemand(self.candidate, self.baseline, self.steps, control=self.control)
 
 
 class Repeatability(Bounded):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from claims_in_process import CLAIM, judged
+from claims_in_process import ARMS, CLAIM, STEPS, judged
 from torch import Tensor, nn
 
 from harness.judge.verdict import Status
@@ -172,6 +172,22 @@ GRADIENTS: dict[str, Any] = {name: CLAIM[name] for name in ("id", "title", "why"
     "equality": "within",
     "max_relative_difference": 1e-3,
 }
+
+
+CONTROLLED = ARMS | {"nudged": {"capture": "none"}}
+
+
+def test_late_gradients_are_no_further_apart_than_rounding_takes_a_control(tmp_path: Path) -> None:
+    late = GRADIENTS | {"steps": [0, STEPS - 1]}
+    alone = judged("near_ends_systems:Chaotic", tmp_path / "alone", late, arms=CONTROLLED)
+    assert alone.reason == "exceeds_tolerance", alone.message
+    beside = judged("near_ends_systems:Chaotic", tmp_path / "beside", late | {"control": "nudged"}, arms=CONTROLLED)
+    assert (beside.status, beside.reason) == (Status.INCONCLUSIVE, "gradients_undecided"), beside.message
+
+
+def test_a_control_excuses_no_loss_that_a_captured_step_scales(tmp_path: Path) -> None:
+    found = judged("clipped_systems:FourTimes", tmp_path, GRADIENTS | {"control": "nudged"}, arms=CONTROLLED)
+    assert (found.status, found.reason) == (Status.FAIL, "exceeds_tolerance"), found.message
 
 
 def test_a_clip_hides_no_loss_that_a_captured_step_scales(tmp_path: Path) -> None:
