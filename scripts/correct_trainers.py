@@ -3,7 +3,8 @@
     python scripts/correct_trainers.py [NAME ...]
 
 NAME is an example's folder or a function of tests/support/public_trainers.py; without any, all of them. What each claim
-said is printed, and kept in examples/field_bugs/correct_trainers.json, from which docs/field-bugs.md is written. Of an
+said of as many steps as `init` compares is printed, and kept in examples/field_bugs/correct_trainers.json, from which
+docs/field-bugs.md is written. Of an
 example nothing but system, model, sizes and the settings of its two arms stands in the template. Exit code 1 where a
 claim is violated, undecided or an error.
 """
@@ -18,12 +19,12 @@ from pathlib import Path
 
 import field_bugs
 import forked_runs
-from field_bugs import LONG, ROOT, SHIPPED, STEPS, Said
+from field_bugs import LONG, ROOT, SHIPPED, Said
 from verify_field_bugs import LIMIT_S, try_form
 
 from harness.contract.load import LoadedContract, load_contract, load_contracts
 from harness.contract.schema import Arm
-from harness.first_contract.draft import Arms, Draft
+from harness.first_contract.draft import STEPS, Arms, Draft
 from harness.first_contract.step_source import StepSource
 
 PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
@@ -80,7 +81,7 @@ def main() -> int:
 
     wrong, found = [], field_bugs.correct_trainers()
     for name in sys.argv[1:] or [*SHIPPED, *TRAINERS]:
-        found[name] = try_example(name) if name in SHIPPED else try_form(PUBLIC, name, seed=0)
+        found[name] = try_example(name) if name in SHIPPED else try_form(PUBLIC, name, seed=0, steps=STEPS)
         right = field_bugs.is_right("mended", found[name])
         print(f"== {name}: {'as it should be' if right else 'NOT as it should be'}")
         for each in found[name]:

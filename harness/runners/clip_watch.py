@@ -47,6 +47,7 @@ class ClipWatch(Observer):
         self._updates = self._hidden = False  # if gradients were read at all; if something may bound them unseen
         self.hooked = False  # if a hook may, in the backward pass
         self._norms: list[tuple[Tensor, Tensor]] = []  # of gradients, before they were bounded and after
+        self._depth = 0  # the thread of an owned loop enters it again, within the block of the one that waits
         self._begin()
 
     def _begin(self) -> None:
@@ -55,9 +56,15 @@ class ClipWatch(Observer):
         self._may_replace: dict[int, tuple[Tensor, Tensor]] = {}  # by memory of what may become a gradient
 
     def __enter__(self) -> Self:
-        self._begin()
+        if not self._depth:
+            self._begin()
+        self._depth += 1
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

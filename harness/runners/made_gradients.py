@@ -50,17 +50,19 @@ class MadeGradients(ClipWatch):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self._run = getattr(torch.autograd, _ENGINE)
-        setattr(torch.autograd, _ENGINE, self._run_backward)
+        if self._depth == 1:
+            self._run = getattr(torch.autograd, _ENGINE)
+            setattr(torch.autograd, _ENGINE, self._run_backward)
         return self
 
     def __exit__(self, *error: object) -> None:
-        setattr(torch.autograd, _ENGINE, self._run)
-        with self._watched():
-            self._take_replaced()
-            self._check(each for each in self._by_name if each not in self.copies)
-        self._replacing.clear()
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        if self._depth == 1:
+            setattr(torch.autograd, _ENGINE, self._run)
+            with self._watched():
+                self._take_replaced()
+                self._check(each for each in self._by_name if each not in self.copies)
+            self._replacing.clear()
+        super().__exit__(*error)
 
     def is_sure(self) -> bool:
         """Return True if the last step's gradients are its copies, and else what it left. Reads from the device."""
