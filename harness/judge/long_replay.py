@@ -17,7 +17,7 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, end_of, executed
-from harness.judge.demanded import Interval
+from harness.judge.demanded import Demanded, Interval
 from harness.judge.end_state import note_watched
 from harness.judge.flatness import OUTSIDE, slowdown
 from harness.judge.series import Bounds, difference, losses, require_equal
@@ -220,8 +220,9 @@ def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) ->
         f"({number(100 * found.least)} to {number(100 * found.most)} %; the fastest {number(100 * found.fastest)} %)"
     )
     interval = Interval(found.least, found.most, 1 - OUTSIDE, "intervals of both medians", "timed_blocks")
-    sheet.meets("slowdown", found.measured, "at most", part.slowdown_at_most, percent=True, interval=interval)
-    if found.least > part.slowdown_at_most:
+    demanded = Demanded("slowdown", found.measured, "at most", part.slowdown_at_most, percent=True, interval=interval)
+    sheet.note(demanded)
+    if found.least > part.slowdown_at_most and not sheet.holds(demanded):
         settle(reasons.SLOWS_DOWN, f"{seen}, {allowed} are allowed")
     if not found.most <= part.slowdown_at_most:
         settle(reasons.UNDECIDED_SLOWDOWN, f"{seen}, and {allowed} lie between")

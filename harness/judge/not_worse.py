@@ -16,7 +16,7 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import paired_seeds, reasons
 from harness.judge.comparison import Comparison, Group
 from harness.judge.context import Context, replicas
-from harness.judge.demanded import Interval
+from harness.judge.demanded import Demanded, Interval
 from harness.judge.end_state import note_watched
 from harness.judge.interrupted_seeds import joined, note_chains, require_chains, require_steps_after_load
 from harness.judge.series import values
@@ -155,12 +155,9 @@ def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
             reasons.TOO_FEW_SEEDS,
             f"{len(part.seeds)} seeds cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
         )
-    mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
-    allowed = part.margin or mean - float(trimmed(pairs.excess, part.confidence)[0])  # of a relative one, in the mean
-    interval = Interval(mean - reach, mean + reach, part.confidence, "one-sided bounds", "seeds")
-    sheet.meets("worse_by", mean, "at most", allowed, part.metric, interval=interval)
     answer = int(paired_seeds.decide(pairs.excess, part.confidence))
     if answer < 0:
+        sheet.holds(_demanded(part, pairs))
         settle(reasons.WORSE, _sentence(part, pairs))
     return answer
 
@@ -168,6 +165,7 @@ def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
 def _note(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
     mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
     low, high = (float(each) for each in paired_seeds.interval(pairs.excess, part.confidence))
+    sheet.note(_demanded(part, pairs))
     sheet.figure("worse_by", mean, part.metric)
     sheet.figure("worse_by_at_most", mean + reach, part.metric)
     sheet.figure("worse_by_at_least", mean - reach, part.metric)
@@ -178,6 +176,13 @@ def _note(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
     sheet.figure("confidence", part.confidence)
     sheet.figure("value_candidate", float(trimmed(pairs.candidate, part.confidence)[0]), part.metric)
     sheet.figure("value_baseline", float(trimmed(pairs.baseline, part.confidence)[0]), part.metric)
+
+
+def _demanded(part: NotWorse, pairs: Pairs) -> Demanded:
+    mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
+    allowed = part.margin or mean - float(trimmed(pairs.excess, part.confidence)[0])  # of a relative one, in the mean
+    interval = Interval(mean - reach, mean + reach, part.confidence, "one-sided bounds", "seeds")
+    return Demanded("worse_by", mean, "at most", allowed, part.metric, interval=interval)
 
 
 def _settle_undecided(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:

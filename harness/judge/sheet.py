@@ -36,6 +36,7 @@ class Sheet:
         self.figures: dict[str, Figure] = {}
         self.denominators: dict[str, int] = {}
         self._demands: list[Demanded] = []
+        self._unmet: Demanded | None = None
         self._open: Judgement | None = None
 
     def leave_open(self, reason: str, message: str) -> None:
@@ -69,12 +70,18 @@ class Sheet:
         interval: Interval | None = None,
         beside: bool = False,
     ) -> bool:
-        """Note a demand, as `Demanded` has it, and return True if it is met.
+        """Hold a figure against its demand, with the arguments of `Demanded`."""
+        return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
 
-        A judge that settles FAIL right after an unmet demand says that this one decided.
-        """
-        self._demands.append(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
-        return self._demands[-1].is_met
+    def holds(self, demanded: Demanded) -> bool:
+        """Return True if the demand is met. A judge settles right after one that is not: it decided."""
+        self.note(demanded)
+        self._unmet = None if demanded.is_met else demanded
+        return demanded.is_met
+
+    def note(self, demanded: Demanded) -> None:
+        """Note a demand whose figure alone does not decide, as that of a mean which has an interval."""
+        self._demands.append(demanded)
 
     def conclude(self, reason: str, message: str) -> Judgement:
         """The judgement for a reason code. Raises KeyError for a code that neither `reasons` nor a kind lists."""
@@ -94,7 +101,7 @@ class Sheet:
 
     def _decided(self, status: Status) -> Demanded | None:
         if status is Status.FAIL:
-            return next((each for each in self._demands[-1:] if not each.is_met), None)
+            return self._unmet
         # a guard may stand for what holds, and says nothing of why the claim is undecided
         return tightest([each for each in self._demands if status is Status.PASS or not each.beside])
 

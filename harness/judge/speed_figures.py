@@ -13,7 +13,7 @@ import numpy as np
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.evidence.run_records import TimingEvidence
 from harness.judge import reasons, statistics
-from harness.judge.demanded import Interval
+from harness.judge.demanded import Demanded, Interval
 from harness.judge.pace import Counted
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.statistics import Reading, Spread
@@ -78,7 +78,7 @@ def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, genero
             sheet.figure(f"{prefix}self_ratio_{arm}_low", math.exp(least), "x")
             sheet.figure(f"{prefix}self_ratio_{arm}_high", math.exp(most), "x")
     sheet.figure("demanded_ratio", part.at_least, "x")
-    meets_ratio(part, "mean_ratio", cautious, generous, sheet)
+    sheet.note(ratio_demanded(part, "mean_ratio", cautious, generous))
     if any(process.timing.own_processes for process in timed.processes):
         sheet.figure("arms_in_own_processes", True)
     arms: tuple[Literal["candidate", "baseline"], ...] = ("candidate", "baseline")
@@ -88,13 +88,13 @@ def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, genero
         sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
 
 
-def meets_ratio(part: ThroughputRatio, figure: str, cautious: Reading, generous: Reading, sheet: Sheet) -> bool:
-    """Note the demand on `mean_ratio`, or on `generous_mean_ratio`, by which a candidate is too slow."""
+def ratio_demanded(part: ThroughputRatio, figure: str, cautious: Reading, generous: Reading) -> Demanded:
+    """Return the demand on `mean_ratio`, or on `generous_mean_ratio`, by which a candidate is too slow."""
     low = math.exp(statistics.lower_bound(cautious, part.confidence))
     high = math.exp(statistics.upper_bound(generous, part.confidence))
     interval = Interval(low, high, part.confidence, "one-sided bounds", "processes")
     mean = _mean(part, cautious if figure == "mean_ratio" else generous)
-    return sheet.meets(figure, mean, "at least", part.at_least, "x", interval=interval)
+    return Demanded(figure, mean, "at least", part.at_least, "x", interval=interval)
 
 
 def median_seconds(timed: Counted, arm: Literal["candidate", "baseline"]) -> float:

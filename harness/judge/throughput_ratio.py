@@ -26,8 +26,8 @@ from harness.judge.sheet import Settled, Sheet, number, settle
 from harness.judge.speed_figures import (
     measured,
     median_seconds,
-    meets_ratio,
     note_ratios,
+    ratio_demanded,
     readings,
     require_apart,
     undecided,
@@ -72,7 +72,7 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     if limit is not None and spread > limit:
         _require_fair_clocks(part, answer, limit, processes, sheet)
     if answer < 0:
-        meets_ratio(part, "generous_mean_ratio", cautious, generous, sheet)
+        sheet.holds(ratio_demanded(part, "generous_mean_ratio", cautious, generous))
         settle(reasons.TOO_SLOW, f"{measured(part, timed, generous)}, and {number(part.at_least)} is demanded")
     return comparison.held(f"{measured(part, timed, cautious)}; at least {number(part.at_least)} is demanded")
 
