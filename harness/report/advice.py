@@ -72,7 +72,7 @@ def advice_of(
     found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
     if known.cause:
         found.append(Advice("what usually causes this", known.cause))
-    if known.own and claim is not None:
+    if (known.own or not known.cause) and claim is not None:
         found.append(
             Advice("what its contract says of that" if known.cause else "what usually causes this", claim.if_fails)
         )

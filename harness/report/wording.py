@@ -28,7 +28,7 @@ class ReasonText(BoundedModel):
     own: bool = False
 
 
-OF_PACKAGE = ReasonText(own=True)  # its claims say what causes it
+OF_PACKAGE = ReasonText()  # its claims say what causes it
 
 
 def reason_text(code: str) -> ReasonText:
