@@ -13,11 +13,21 @@ from torch import Tensor
 from harness.system.replay.loss_terms import LossTerms
 
 VALUES = torch.tensor([3.0, -1.0, -2.0])
+
+
+def divergence(apart: Tensor) -> Tensor:
+    """Of two policies by their log-probabilities: 0 where they are equal."""
+    return (apart.exp() - apart - 1).mean()
+
+
 LOSSES: dict[str, tuple[Callable[[], Tensor], float]] = {
     "a sum": (VALUES.sum, 6.0),
     "a mean": (lambda: -(VALUES.mean() / 2), 1.0),
     "a sum of sums": (lambda: (VALUES[:1].sum() + VALUES[1:].sum() * 0.5).detach().clone(), 4.5),
     "added in place": (lambda: torch.zeros(()).add_(VALUES.sum()).sub_(1.0), 7.0),
+    "a margin that is met": (lambda: (1.25 - VALUES).relu().mean(), 1.25 + 2.0),
+    "a divergence by its estimate": (lambda: divergence(VALUES * 0.0), 2.0),
+    "sums of rows": (lambda: (VALUES.view(1, 3) - VALUES).sum(-1).mean(), 12.0),
     "of no terms": (VALUES.prod, 6.0),
     "of booleans": (lambda: (VALUES > 0).float().mean() - 1.0, 4 / 3),
 }
