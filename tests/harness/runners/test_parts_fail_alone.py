@@ -15,7 +15,7 @@ from harness.evidence.read_run import read_run
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 from harness.numbers import dump_json
-from harness.runners import capture, host_sync, paired
+from harness.runners import capture, gradient_reader, host_sync, paired
 from harness.runners.micro_batches import MicroBatchWatch
 from harness.runners.plan import plan
 from harness.runners.recorder import Recorder
@@ -80,7 +80,7 @@ def exclude(*_arguments: object, **_keywords: object) -> Any:
 
 # What raises -> the claims that read what it sees, and what their sentences name.
 PLANTED: dict[str, tuple[object, str, set[str], str]] = {
-    "gradients": (paired, "reduce_gradients", {"GRADIENTS", "PARTS"}, "gradients of arm"),
+    "gradients": (gradient_reader, "reduce_gradients", {"GRADIENTS", "PARTS"}, "gradients of arm"),
     "the census": (capture, "_moved", {"CAPTURES", "SAME"}, "capture of arm captured"),
     "the watch over steps, at its beginning": (SeriesWatch, "step", {"CAPTURES", "SAME"}, "capture of arm captured"),
     "the watch over steps, behind each": (SeriesWatch, "_keep", {"CAPTURES", "SAME"}, "capture of arm captured"),
@@ -114,7 +114,7 @@ def test_without_a_defect_every_claim_holds(tmp_path: Path) -> None:
 
 
 def test_what_a_part_lacks_here_leaves_its_claims_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paired, "reduce_gradients", exclude)
+    monkeypatch.setattr(gradient_reader, "reduce_gradients", exclude)
     found = verdicts(tmp_path / "run")
     assert {claim for claim, verdict in found.items() if str(verdict.status) == "NOT_RUN"} == {"GRADIENTS", "PARTS"}
     assert "no such counter here" in found["GRADIENTS"].message
