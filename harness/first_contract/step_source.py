@@ -196,14 +196,16 @@ def _makes_trainer(tree: ast.Module, function: Function) -> bool:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
         for target in node.targets
     }
-    names = [function.name, ast.unparse(function.returns) if function.returns else ""]
     returned = [node.value for node in own if isinstance(node, ast.Return) and node.value is not None]
+    if any(isinstance(each, ast.Call) and ast.unparse(each.func).endswith("StepFunction") for each in returned):
+        return False
+    names = [ast.unparse(function.returns)] if function.returns else []
     for value in returned:
         several = isinstance(value, ast.Tuple) and len(value.elts) == 3
         first = value.elts[0] if isinstance(value, ast.Tuple) and several else value
         maker = ast.unparse(first.func) if isinstance(first, ast.Call) else called.get(ast.unparse(first), "")
         if not several:
-            names += [maker, *bases.get(maker, [])]
+            names += [function.name, maker, *bases.get(maker, [])]
         elif maker not in bases and maker.rpartition(".")[2] == "Trainer":
             return True
     return bool(returned) and any(name.lower().strip("'\"").endswith("trainer") for name in names)

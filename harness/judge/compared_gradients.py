@@ -54,9 +54,11 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
 
 
 def compared_tensors(
-    part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence
+    part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence, *, of_control: bool = False
 ) -> Iterator[Compared]:
     """Each tensor at each step beside the baseline's; settles when one was not compared.
+
+    of_control: a rounding may let a gradient reach a tensor that none of the baseline's reached.
 
     Zeros where no gradient reached the baseline's are left out: a buffer of all gradients holds them, and what an
     update makes of either shows in the parameters.
@@ -74,8 +76,12 @@ def compared_tensors(
                     f"at step {record.step} gradients were read before the clip or after it, and not both: "
                     f"{some(sorted(unlike))}",
                 )
-            yield from _compared(part, record.step, record.made, without, of_left=_largest(record.tensors))
-        yield from _compared(part, record.step, [each for each in record.tensors if each.name not in written], without)
+            made = record.made
+            yield from _compared(
+                part, record.step, made, without, of_control=of_control, of_left=_largest(record.tensors)
+            )
+        left = [each for each in record.tensors if each.name not in written]
+        yield from _compared(part, record.step, left, without, of_control=of_control)
 
 
 class _Distance(NamedTuple):
@@ -91,8 +97,9 @@ def beside_control(
     steps = list(dict.fromkeys(entry.step for entry in compared))
     nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
     theirs: dict[tuple[int, str], dict[bool, float]] = {}
-    for entry in compared_tensors(nudged, records_of(nudged, control), baseline):
-        theirs.setdefault((entry.step, entry.tensor), {})[entry.made] = entry.absolute
+    for entry in compared_tensors(nudged, records_of(nudged, control), baseline, of_control=True):
+        if math.isfinite(entry.absolute):  # what is not excuses nothing
+            theirs.setdefault((entry.step, entry.tensor), {})[entry.made] = entry.absolute
     found = []
     for step in steps:
         here = [entry for entry in compared if entry.step == step]
@@ -111,6 +118,8 @@ def _compared(
     tensors: Sequence[TensorReduction],
     without: Collection[str],
     of_left: float | None = None,
+    *,
+    of_control: bool = False,
 ) -> Iterator[Compared]:
     """of_left: the largest element that the baseline's clip left; None: these are those that it left."""
     largest = _largest(tensors)
@@ -118,7 +127,7 @@ def _compared(
     for tensor in tensors:
         absolute, scale = tensor.max_abs_difference, tensor.baseline_max_abs
         if absolute is None and tensor.name in without:
-            if tensor.max_abs == 0:
+            if tensor.max_abs == 0 or of_control:
                 continue
             settle(
                 reasons.TENSORS_MISSING,
@@ -136,6 +145,8 @@ def _compared(
                 reasons.EVIDENCE_INCONSISTENT,
                 f"{tensor.name} at step {step} has equal digests and a difference of {number(absolute)}",
             )
+        if math.isnan(absolute):  # of infinite ones, which the clip bounds
+            absolute = math.inf if differs else 0.0
         yield Compared(
             step,
             tensor.name,
@@ -149,8 +160,9 @@ def _compared(
 
 
 def _largest(tensors: Sequence[TensorReduction]) -> float:
-    """The baseline's largest element in a step."""
-    return max((tensor.baseline_max_abs or 0.0 for tensor in tensors), default=0.0)
+    """The baseline's largest finite element in a step."""
+    sizes = (tensor.baseline_max_abs or 0.0 for tensor in tensors)
+    return max((size for size in sizes if math.isfinite(size)), default=0.0)
 
 
 def norms_of(records: list[Gradients], baseline: ArmEvidence) -> dict[int, tuple[float, float]]:

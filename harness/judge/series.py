@@ -55,6 +55,7 @@ class Difference:
     largest_relative: float = 0.0  # as a multiple of the baseline's value at its step; infinite over a 0
     exceeded_bound: str | None = None  # at the first exceeding step
     as_rounding: int = 0  # steps beyond the relative bound that rounding alone takes as far apart
+    rounding: float = 0.0  # how far, at most
     largest_unexcused: float = 0.0  # the largest relative one but for those beyond the bound that may be rounding
 
 
@@ -120,6 +121,7 @@ def difference(
         known = bounds.rounding[offset:steps]
         rounding[: len(known)] = np.maximum(rounding[: len(known)], known)
     excused = beyond["max_relative_difference"] & (distances <= rounding)
+    by_control = excused & (distances > bounds.floor)
     beyond["max_relative_difference"] &= ~excused
     exceeding = first_true(np.logical_or.reduce(list(beyond.values())))
     first, worst = first_true(bits), int(np.argmax(distances))
@@ -132,7 +134,8 @@ def difference(
         largest_step=worst + offset,
         largest_relative=float(np.max(ratios)),
         exceeded_bound=None if exceeding is None else next(name for name, mask in beyond.items() if mask[exceeding]),
-        as_rounding=int((excused & (distances > bounds.floor)).sum()),
+        as_rounding=int(by_control.sum()),
+        rounding=float(np.max(rounding, where=by_control, initial=0.0)),
         largest_unexcused=float(np.max(np.where(excused, 0.0, ratios))),
     )
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import numpy as np
+
 from harness.contract.kinds.seeds import NotWorse
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence
@@ -114,8 +116,14 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         ends = distance(candidate, baseline)
     where = f"at all {found.steps} steps" if part.compare == "every" else f"at the {part.compare} step"
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
-    if found.as_rounding:
+    if found.as_rounding and part.ends is not None:
         sheet.figure("rounding_steps", found.as_rounding, "steps")
+        if found.rounding >= np.ptp(values(baseline, part.metric)):
+            sheet.leave_open(
+                reasons.ENDS_UNDECIDED,
+                f"a rounding at the start moves the {called(part.metric)} of {part.ends.control} so far from {theirs} "
+                "that none of any size could be told",
+            )
         how += f", at {counted(found.as_rounding, 'step')} no further than rounding alone may take them,"
     return comparison.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}{same}")
 

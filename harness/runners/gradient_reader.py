@@ -98,6 +98,8 @@ class GradientReader:
             return None, None
         copies, written = seen
         named = {plain_name(name): each for name, each in copies.items()}
+        if self.watch is not None:
+            self.watch.copies = {}  # their memory is the next step's
         return {name: each for name, each in named.items() if name in gradients}, sorted(map(plain_name, written))
 
 

@@ -27,7 +27,7 @@ from harness.system.shards import is_distributed
 
 _ENGINE = "_engine_run_backward"  # of `torch.autograd`, for `backward` and `grad`
 _SCALES = frozenset({"div", "mul"})
-_FUSED = "_fused_"  # torch's optimizers of one operator
+_UNSCALES = ("_fused_", "_amp_")  # torch's optimizers of one operator, which divide by a loss scale, and its scalers
 
 
 class MadeGradients(ClipWatch):
@@ -36,6 +36,7 @@ class MadeGradients(ClipWatch):
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__(parameters)
         self._by_name = dict(parameters)
+        self.copying = True  # False: nobody reads the gradients of this step
 
     def _begin(self) -> None:
         super()._begin()
@@ -47,6 +48,7 @@ class MadeGradients(ClipWatch):
         self._making: list[str] = []  # what the operator under way makes
         self._replaced: Sequence[Tensor] = ()  # gradients that it may replace
         self._host_reads = self._unsure = False
+        self._closures: list[FrameType] = []  # steps of optimizers that have run a backward pass, as a closure does
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -62,6 +64,7 @@ class MadeGradients(ClipWatch):
                 self._take_replaced()
                 self._check(each for each in self._by_name if each not in self.copies)
             self._replacing.clear()
+            self._closures.clear()
         super().__exit__(*error)
 
     def is_sure(self) -> bool:
@@ -76,6 +79,7 @@ class MadeGradients(ClipWatch):
             # every rank would have to decide alike whether it gathers them
             self._unsure |= any(is_distributed(each) for each in self._by_name.values())
             before = {name: (each.grad, _version(each.grad)) for name, each in self._by_name.items()}
+            self._closures += _optimizers_steps()
         returned = self._run(*args, **keywords)
         with self._watched():
             for name, (gradient, version) in before.items():
@@ -95,9 +99,9 @@ class MadeGradients(ClipWatch):
             scales = operation.name in _SCALES
             by_host = scales and self._host_reads  # maybe by a number that was made of gradients
             by_gradients = operation.bounds or (scales and self._reads_made(operation))
-            if operation.name.startswith(_FUSED):
+            if operation.name.startswith(_UNSCALES):
                 self._making = changed
-            elif changed and _is_an_optimizers():
+            elif changed and self._is_an_optimizers():
                 self._keep(changed)
                 self.written.update(changed)
             elif changed and by_gradients:
@@ -105,7 +109,7 @@ class MadeGradients(ClipWatch):
             elif changed:
                 self._unsure |= by_host
                 self._making = changed
-            elif operation.gradients and (by_gradients or by_host) and not _is_an_optimizers():
+            elif operation.gradients and (by_gradients or by_host) and not self._is_an_optimizers():
                 self._replaced, self._is_known = operation.gradients, by_gradients
 
     def ended(self, made: Sequence[Tensor]) -> None:
@@ -113,13 +117,13 @@ class MadeGradients(ClipWatch):
             self._made_norms.update({name: norm_of(gradient) for name, gradient in self._gradients(self._making)})
             for gradient in self._replaced:
                 for name in self._names_of([gradient]):
-                    copy = _copied(gradient) if self._is_known else None
+                    copy = _copied(gradient) if self._is_known and self.copying else None
                     alike = (each for each in made if each.shape == gradient.shape)
                     self._replacing |= {number: (name, copy) for each in alike if (number := memory_of(each))}
 
     def _keep(self, names: Sequence[str]) -> None:
-        """Copy gradients that are about to change, unless they changed before."""
-        names = [name for name in names if name not in self.copies]
+        """Copy gradients that are about to change, unless they changed before, or were not seen to be made."""
+        names = [name for name in names if self.copying and name not in self.copies and name in self._made_norms]
         self._check(names)
         self.copies |= {name: _copied(gradient) for name, gradient in self._gradients(names)}
 
@@ -150,6 +154,10 @@ class MadeGradients(ClipWatch):
         gradients = self._memory_of(operation.gradients)
         return self._from_gradients.hold_any(each for each in operation.read if memory_of(each) not in gradients)
 
+    def _is_an_optimizers(self) -> bool:
+        """Return True within `step` of an optimizer, unless a closure of it made the gradients, and may clip them."""
+        return any(all(step is not each for each in self._closures) for step in _optimizers_steps())
+
     @contextmanager
     def _watched(self) -> Iterator[None]:
         """A watch that fails costs what it would have said, and never the step."""
@@ -169,12 +177,16 @@ def _version(gradient: Tensor | None) -> int:
     return 0 if gradient is None else gradient._version
 
 
-def _is_an_optimizers() -> bool:
-    """Return True within `step` of an optimizer: a hook of torch's would make compiled ones compile anew."""
+def _optimizers_steps() -> list[FrameType]:
+    """Return the calls of optimizers' `step` that are under way: a hook of torch's would make compiled ones compile
+    anew.
+    """
+    found = list[FrameType]()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        first = frame.f_code.co_varnames[:1] if frame.f_code.co_argcount else ()
-        if any(isinstance(frame.f_locals.get(name), Optimizer) for name in first):
-            return True
+        owner, _, name = frame.f_code.co_qualname.rpartition(".")
+        is_method = name == "step" and owner and not owner.endswith("<locals>")
+        first = frame.f_code.co_varnames[:1] if is_method and frame.f_code.co_argcount else ()
+        found += [frame for argument in first if isinstance(frame.f_locals.get(argument), Optimizer)]
         frame = frame.f_back
-    return False
+    return found

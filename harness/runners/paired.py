@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -38,6 +38,7 @@ from harness.runners.rank_watch import RankWatch
 from harness.runners.recorder import Recorder
 from harness.runners.state_watch import Ends
 from harness.system.protocol import (
+    HasGradients,
     HasParameters,
     NotAvailable,
 )
@@ -179,10 +180,14 @@ def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watche
         watched = {0, 1, 2, steps // 2, steps - 1, *reader.steps}
         reader.watch = watch
 
+        def around(index: int) -> AbstractContextManager[object]:
+            watch.copying = index in reader.steps and isinstance(life.training, HasGradients)
+            return watch if index in watched else nullcontext()
+
         def write() -> None:
             life.clip = watch.record()
 
-        yield Watcher(around=lambda index: watch if index in watched else nullcontext(), at_end=write)
+        yield Watcher(around=around, at_end=write)
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:

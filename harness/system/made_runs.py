@@ -82,8 +82,9 @@ class UndoneRun(FaultyRun):
         if index >= self._first and not self._before:
             self._before = _copied(self._inner)
         loss = self._inner.step(index)
+        now = _parameters(self._inner) if self._before else {}
         for name, before in self._before.items():
-            _parameters(self._inner)[name].detach().copy_(before)
+            now[name].detach().copy_(before)
         return loss
 
 
@@ -287,7 +288,8 @@ _PLANTED: dict[str, Callable[[TrainingRun, int], FaultyRun]] = {
 def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyRun:
     """Return the run with one of `FAULTS` planted. steps: how many it will make."""
     if fault == "statistics_updated_twice":
-        optimized = arm.capture != "none" or {"compile", "optimized", "arguments"} & arm.settings().keys()
+        settings = arm.settings()
+        optimized = arm.capture != "none" or any(settings.get(name) for name in ("compile", "optimized", "arguments"))
         return _StatisticsUpdatedTwice(opened, steps, 2 if optimized else 1)
     return _PLANTED[fault](opened, steps)
 

@@ -74,7 +74,8 @@ class MadeTrainerSystem(DrivenTrainerSystem):
         )
 
     def describe(self) -> SystemDescription:
-        return replace(super().describe(), faults=FAULTS)
+        faults = {name: fault for name, fault in FAULTS.items() if "capture" not in fault.breaks}
+        return replace(super().describe(), faults=faults)
 
     def open(
         self,

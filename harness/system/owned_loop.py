@@ -126,6 +126,7 @@ class OwnedLoop:
         except _Stop:
             return
         except BaseException as error:  # a library may raise anything; it is raised in the thread that waits
+            self._watching.close()
             self._arrived.put(_Arrived(ended=True, error=error))
             return
         self._watching.close()

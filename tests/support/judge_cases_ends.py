@@ -7,7 +7,19 @@ import math
 from functools import partial
 from typing import Any
 
-from evidence_builders import LOSSES, TRAJECTORY, arm, graphed, paired, trajectory_run, twice, untrained, verdict_of
+import numpy as np
+from evidence_builders import (
+    LOSSES,
+    STEPS,
+    TRAJECTORY,
+    arm,
+    graphed,
+    paired,
+    trajectory_run,
+    twice,
+    untrained,
+    verdict_of,
+)
 from judge_cases import Case
 from judge_cases_training import WITHIN
 
@@ -45,6 +57,15 @@ def near(
     other = ending(arm("nudged", start="a rounding away", **(nudged or {})), control or moved(by=2e-6))
     run = paired(*twice("ungraphed"), mine, untrained(), other)
     return verdict_of(TRAJECTORY | WITHIN | ENDS, run)
+
+
+def rounded(ours: float, control: float) -> Verdict:
+    """The verdict on losses that are so far apart from step 5 on, where a relative bound lets 0.0025 through."""
+    late = np.where(np.arange(STEPS) < 5, 0.0, 1.0)
+    mine = ending(graphed(LOSSES + ours * late, end="near"), moved(by=0.001))
+    nudged = ending(arm("nudged", LOSSES + control * late, start="a rounding away"), moved(by=2e-6))
+    bounds = {"max_abs_difference": None, "max_relative_difference": 1e-3}
+    return verdict_of(TRAJECTORY | WITHIN | ENDS | bounds, paired(*twice("ungraphed"), mine, untrained(), nudged))
 
 
 def lost(tensor: str, named: bool = False) -> MovedApart:
@@ -261,6 +282,9 @@ NEAR_ENDS = [
         "ends_undecided",
         partial(near, control=moved(by=0.2)),
     ),
+    Case("losses no further apart than rounding takes the control's", "held", partial(rounded, 0.02, 0.0021)),
+    Case("losses further apart than that", "exceeds_tolerance", partial(rounded, 0.02, 0.0019)),
+    Case("a control whose losses move as far as training", "ends_undecided", partial(rounded, -0.9, 0.1)),
     Case(
         "rounding that moves all but one parameter",
         "held",

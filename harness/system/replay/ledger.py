@@ -131,14 +131,18 @@ class Ledger(Observer):
         self._stretch += 1
 
     def evaluated(self) -> None:
-        """Note the end of an evaluation between two steps."""
+        """Note the end of an evaluation between two steps. Forget memory that is gone."""
         self._stretch += 1
+        self._forget_gone()
 
     def ended(self, loss: object) -> None:
         """Note the end of a step, whose loss is read. Forget memory that is gone."""
         for memory in self._in(loss):
             self._reached |= self._read(memory)
         self.passed()
+        self._forget_gone()
+
+    def _forget_gone(self) -> None:
         self._memories = {key: each for key, each in self._memories.items() if not _is_gone(each.reference)}
 
     def memory_of(self, tensor: Tensor) -> Memory | None:

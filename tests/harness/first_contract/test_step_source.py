@@ -193,12 +193,15 @@ def test_what_cannot_be_told_from_the_source_is_left_to_the_run() -> None:
         ("def main():\n    step = StepTrainer(model)\n    return step, batch, model\n", False),
         ("class Trainer:\n    pass\n\ndef main():\n    t = Trainer()\n    return t, batch, model\n", False),
         ("def main():\n    trainer = Trainer(model)\n    return trainer.step, trainer.batch, model\n", False),
+        ("def make_trainer():\n    return step, batch, model\n", False),
+        ("def make_trainer():\n    return StepFunction(step, batch, model)\n", False),
         ("def main():\n    return StepFunction(trainer.step, trainer.batch, model)\n", False),
     ],
 )
 def test_a_function_says_whether_it_makes_a_trainer(text: str, makes: bool) -> None:
     written(text)
-    assert find_step_source("train.py:main").makes_trainer is makes
+    name = text.partition("(")[0].rpartition(" ")[2] if "make_trainer" in text else "main"
+    assert find_step_source(f"train.py:{name}").makes_trainer is makes
 
 
 def test_a_function_whose_name_says_so_makes_a_trainer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ import torch
 from claims_in_process import ARMS, CLAIM, STEPS, judged
 from torch import Tensor, nn
 
+from harness.evidence.arm_records import Gradients, TensorReduction
+from harness.judge.compared_gradients import compared_tensors
+from harness.judge.sheet import Settled
 from harness.judge.verdict import Status
 from harness.runners.made_gradients import MadeGradients
 
@@ -25,6 +29,9 @@ class WritesIntoGradients(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
         for parameter in self.param_groups[0]["params"]:
             momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
             momentum.lerp_(parameter.grad, 0.1)
@@ -95,6 +102,26 @@ def added_by_hand(model: nn.Module, loss: Tensor, optimizer: torch.optim.Optimiz
     nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
 
 
+def clipped_in_a_closure(model: nn.Module, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """As Lightning makes a whole step."""
+
+    def closure() -> Tensor:
+        clipped(model, loss, None)
+        return loss
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+
+
+def clipped_by_helpers(model: nn.Module, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Functions that take the optimizer are none of its methods."""
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1e-2)
+
+    loss.backward()  # type: ignore[no-untyped-call]
+    step(optimizer)
+
+
 def logged(model: nn.Module, loss: Tensor, _: Any) -> None:
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(model.parameters(), 1e-2).item()
@@ -130,7 +157,18 @@ def watched(step: Step, of: Callable[..., torch.optim.Optimizer]) -> tuple[MadeG
     return watch, expected, equal
 
 
-MADE = [clipped, by_value, divided_by_its_norm, replaced, scaled_back, under_a_loss_scale, in_two_halves, added_by_hand]
+MADE = [
+    clipped,
+    by_value,
+    divided_by_its_norm,
+    replaced,
+    scaled_back,
+    under_a_loss_scale,
+    in_two_halves,
+    added_by_hand,
+    clipped_in_a_closure,
+    clipped_by_helpers,
+]
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, WritesIntoGradients])
@@ -157,6 +195,40 @@ def test_a_loss_scale_that_an_optimizer_divides_by_makes_gradients(*, fused: boo
 @pytest.mark.parametrize("step", [clipped_on_the_host, clipped_by_a_kernel_of_its_own])
 def test_what_no_operator_shows_leaves_a_step_unsure(step: Step) -> None:
     assert not watched(step, torch.optim.SGD)[0].is_sure()
+
+
+def test_gradients_of_the_step_before_are_not_this_steps() -> None:
+    used, idle = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    optimizer, watch = torch.optim.SGD([used, idle], lr=0.1), MadeGradients({"used": used, "idle": idle})
+    (used + idle).square().sum().backward()  # type: ignore[no-untyped-call]
+    with watch:
+        optimizer.zero_grad(set_to_none=False)
+        used.square().sum().backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_([used, idle], 0.1)
+        optimizer.step()
+    assert {name: copy.tolist() for name, copy in watch.copies.items()} == {"used": [2.0] * 3, "idle": [0.0] * 3}
+    assert watch.written == set()
+
+
+def test_gradients_that_nobody_reads_are_not_copied() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    watch = MadeGradients({"p": parameter})
+    watch.copying = False
+    with watch:
+        parameter.square().sum().backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_([parameter], 0.1)
+    assert watch.copies == {}
+    assert watch.record().acted
+
+
+def test_a_gradient_that_reaches_more_in_a_control_accuses_nobody() -> None:
+    reduction = TensorReduction(name="expert", digest="d", elements=3, max_abs=1.0)
+    record = Gradients(arm="nudged", replica=0, step=0, baseline="plain", tensors=[reduction], groups=[], without=[])
+    baseline: Any = SimpleNamespace(gradients=[SimpleNamespace(step=0, without=["expert"], written=None)])
+    part: Any = SimpleNamespace(candidate="nudged", baseline="plain", steps=[0])
+    assert list(compared_tensors(part, [record], baseline, of_control=True)) == []
+    with pytest.raises(Settled, match="a gradient reached expert in nudged"):
+        list(compared_tensors(part, [record], baseline))
 
 
 def test_a_watch_that_fails_costs_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
