@@ -12,19 +12,15 @@ from check_report_in_browser import Variant, show
 from chromium import Browser
 from first_screen import first_screen
 from published_pages import REPORTS, PageOf
-from report_views import drilled, full_view, header, verdict
+from report_views import decided_by, drilled, full_view, header, ratio_of, verdict
 
+from harness.judge.demanded import Demanded
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.report.html import render
 from harness.report.view import ReportView
 
 TRAINER = "reference_impl.system:QLoRASystem"
-RATIO = {
-    "mean_ratio": Figure(value=1.5312, unit="x"),
-    "lower_bound": Figure(value=1.489, unit="x"),
-    "upper_bound": Figure(value=1.58, unit="x"),
-}
-SERIES = {"steps_differing": Figure(value=0, unit="steps")}
+RATIO = {"figures": {"mean_ratio": Figure(value=1.5312, unit="x")}, **ratio_of(1.5312, -0.0422, 0.0488)}
 
 
 def made(*statuses: Status, purpose: str = "verify") -> ReportView:
@@ -36,7 +32,7 @@ def made(*statuses: Status, purpose: str = "verify") -> ReportView:
         "gpu": {"name": "NVIDIA H200"},
     }
     verdicts = [
-        verdict("F-GRAPH-BWD-003", "qwen2-1.5b", figures=RATIO, denominators={"processes": 8}),
+        verdict("F-GRAPH-BWD-003", "qwen2-1.5b", denominators={"processes": 8}, **RATIO),
         *(_trajectory(workload, status) for workload, status in zip(("qwen2-1.5b", "tiny"), statuses, strict=True)),
     ]
     units = [unit.model_dump() for unit in full.header.units if not unit.claim.startswith(("C-", "F-PTX"))]
@@ -47,14 +43,18 @@ def made(*statuses: Status, purpose: str = "verify") -> ReportView:
 
 def _trajectory(workload: str, status: Status) -> Verdict:
     """The claim about trajectories; where it fails seven steps differ, where it is not decided a GPU was shared."""
-    differing = {"steps_differing": Figure(value=7, unit="steps")}
     how: dict[Status, dict[str, Any]] = {
-        Status.PASS: {"figures": SERIES},
-        Status.FAIL: {"figures": differing, "reason": "differs", "message": "seven steps differ"},
+        Status.PASS: _differing(0),
+        Status.FAIL: _differing(7) | {"reason": "differs", "message": "seven steps differ"},
         Status.INCONCLUSIVE: {"reason": "limits_exceeded", "message": "the GPU was shared"},
         Status.NOT_RUN: {"reason": "needs_cuda", "message": "this machine has no GPU"},
     }
     return verdict("F-GRAPH-BWD-001", workload, status, denominators={"steps": 100}, **how[status])
+
+
+def _differing(number: int) -> dict[str, Any]:
+    demanded = Demanded("steps_differing", number, "none", 0, "steps differ", of=100)
+    return {"figures": {"steps_differing": Figure(value=number, unit="steps")}, **decided_by(demanded)}
 
 
 IDENTITY = (
