@@ -73,6 +73,8 @@ class LossTerms(Observer):
 
     def _followed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         name = func._schema.name.removeprefix("aten::").removesuffix("_")
+        if name in _SUMS and func._schema.is_mutable:
+            return None  # into memory of the step's own, which only the step writes to
         if name in _SUMS:
             terms: Tensor = self.size_of(args[0])
             if args[1:]:

@@ -52,3 +52,11 @@ def test_a_baseline_records_the_terms_of_its_losses(tmp_path: Path) -> None:
     assert watched is not None
     assert watched.loss_terms is not None
     assert watched.loss_terms <= largest
+
+
+def test_what_a_step_writes_to_is_written_to_by_the_step_alone() -> None:
+    buffer = torch.empty(())
+    with LossTerms() as terms:
+        torch.sum(VALUES, (0,), out=buffer)
+    assert buffer.item() == 0.0
+    assert float(terms.size_of(buffer)) == 0.0

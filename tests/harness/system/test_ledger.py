@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -59,6 +60,8 @@ def test_an_observed_training_ends_in_the_bits_of_an_unobserved_one() -> None:
 
 @pytest.mark.slow
 def test_an_observed_training_of_compiled_code_ends_in_the_bits_of_an_unobserved_one() -> None:
+    # before inductor's threads import it, several at once: then it does not find its own distutils
+    importlib.import_module("setuptools")
     ledger = Ledger()
     observed = trained(ledger, compiled=True)
     torch._dynamo.reset()
