@@ -115,6 +115,20 @@ def test_nothing_is_judged_while_timings_measure() -> None:
     assert told == ["a", "t", "u"]
 
 
+def test_an_arm_that_has_ended_is_told_of_while_its_run_goes_on() -> None:
+    told: list[str] = []
+    ended = {"plain: open": [], "captured: open": ["plain"]}
+    phases: list[str] = []
+    waiting = [([("a", arm)], lambda arm=arm: told.append(arm)) for arm in ("captured", "plain")]
+    early = AsTheyEnd(waiting, runs(("a", "paired")), {"a": lambda _run: ended[phases[-1]]})
+    for phase in ended:
+        phases.append(phase)
+        early.moves(["a"], phase)
+    assert told == ["plain"]
+    early.look(["a"])
+    assert told == ["plain", "captured"]
+
+
 def test_what_cannot_be_told_yet_costs_the_others_nothing() -> None:
     told: list[str] = []
 
