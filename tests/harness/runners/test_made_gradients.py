@@ -266,7 +266,7 @@ def test_a_clip_hides_no_loss_that_a_captured_step_scales(tmp_path: Path) -> Non
     found = judged("clipped_systems:FourTimes", tmp_path, GRADIENTS)
     assert (found.status, found.reason) == (Status.FAIL, "exceeds_tolerance"), found.message
     norms = [found.figures[name].value for name in ("norm_before_clip", "baseline_norm_before_clip")]
-    assert norms == [46.1984623131, 11.5496155783]
+    assert norms == pytest.approx([46.198462, 11.549616], rel=1e-6)  # processors add in other orders
     assert "before the clip the norm of all gradients is" in found.message
 
 
