@@ -34,10 +34,10 @@ import torch
 from benchmarks.clocked_system import CLOCK_FILE
 from benchmarks.measure import environment
 from benchmarks.synthetic_run import CLAIM, write_run_directory
-from harness.evidence.environment import machine
+from harness.devices.environment import machine
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.runners.series_block import BLOCK_STEPS
-from harness.runners.supervisor import execute
+from harness.execution.series_block import BLOCK_STEPS
+from harness.execution.supervisor import execute
 from harness.system.protocol import Arm, Workload
 
 ROUNDS = 2
@@ -157,7 +157,7 @@ def command_seconds(*arguments: str) -> tuple[float, str]:
 
 def judging(steps: int) -> list[Cost]:
     """The whole command, and beside it the judge alone, on evidence in memory."""
-    from harness.judge.registry import judge_unit
+    from harness.judging.registry import judge_unit
     from harness.run_directory.bundle import read_bundle
 
     with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.evidence.environment import git_commit
+from harness.devices.environment import git_commit
 
 GIB = 1024**3
 PACKAGES = (

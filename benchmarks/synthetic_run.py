@@ -11,10 +11,10 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, State
 from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.evidence.run_records import Complete
+from harness.execution.recorder import Recorder
 from harness.numbers import dump_json
 from harness.run_directory.bundle import Digests, Header, contract_digests
 from harness.run_directory.writer import BundleWriter
-from harness.runners.recorder import Recorder
 
 CLAIM = "COST-001"
 WORKLOAD = "long"

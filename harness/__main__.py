@@ -3,7 +3,7 @@
 import gc
 import sys
 
-from harness.commands import first_signals
+from harness.cli import first_signals
 
 
 def main() -> None:
@@ -11,7 +11,7 @@ def main() -> None:
     first_signals.hold()
     gc.disable()  # what is imported stays, and looking for garbage there is a tenth of the time of a short command
     try:
-        from harness.commands.application import main as run
+        from harness.cli.application import main as run
     except BaseException as error:  # Python's own exit code 1 would read as a violated claim; and a module may exit
         _refuse_to_start(error)
     try:

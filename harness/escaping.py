@@ -1,8 +1,8 @@
 """Text of a stranger made fit for a terminal and for the log of a CI system: it is shown there, and never obeyed.
 
 Whatever comes from a file, a worker or a system may hold sequences that move a cursor, turn the direction of a line,
-end it, or begin a command of the system that reads the log. `escaped` is the one function that takes them their power;
-everything that is printed goes through it (`harness.standard_streams`), and so do errors and the texts of reports.
+end it, or begin a command of the system that reads the log. `escaped` takes them their power. All
+that is printed goes through it (`harness.platform.standard_streams`), as do errors and the texts of reports.
 """
 
 from __future__ import annotations

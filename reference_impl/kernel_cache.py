@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.ptx import is_exact, parse_target, read_module
+from harness.devices.ptx import is_exact, parse_target, read_module
 from harness.system.protocol import Kernel, KernelEvent, KernelLedger, KernelRefusedError
 from reference_impl.kernels import nvrtc, registry
 from reference_impl.kernels.spec import WARP_THREADS, KernelSpec

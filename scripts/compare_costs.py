@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.costs.account import Costs, costs_of
 from harness.costs.kinds import Kind
-from harness.rejudge import copies
+from harness.finished_runs.rejudge import copies
 from harness.run_directory.bundle import Bundle, read_bundle
 
 

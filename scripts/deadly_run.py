@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from harness.evidence.arm_records import ArmEnd
 from harness.evidence.base import Record
-from harness.runners.recorder import Recorder
+from harness.execution.recorder import Recorder
 from harness.system.protocol import Arm, TrainingRun, Workload
 
 LATER = 3  # a step in the middle of the series, a replay where the arm is captured

@@ -21,14 +21,14 @@ from unittest.mock import patch
 
 import yaml
 
-from harness import session
-from harness.commands.application import application
+from harness.api import session
+from harness.api.session import VerifyOptions
+from harness.cli.application import application
 from harness.commits.checkout import Checkout
 from harness.contract.load import LoadedContract
 from harness.errors import ExitCode
-from harness.judge.verdict import Verdict
-from harness.runners.plan import Plan
-from harness.session import VerifyOptions
+from harness.judging.verdict import Verdict
+from harness.planning.plan import Plan
 
 ROOT = Path(__file__).parents[1]
 SYSTEM = "deadly_system:DeadlySystem"

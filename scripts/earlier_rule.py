@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.judge.statistics import t_quantile
+from harness.judging.statistics import t_quantile
 
 Array = NDArray[np.float64]
 

@@ -1,7 +1,7 @@
 """Measure the throughput rule's error rates by simulation, and write them to reports/statistics/.
 
 Every experiment is a whole comparison: processes with ABBA rounds of timed blocks, decided by
-`harness.judge.statistics`, which is the judge's own code; of each point some experiments are also put before the
+`harness.judging.statistics`, which is the judge's own code; of each point some experiments are also put before the
 judge as evidence, and any disagreement ends the script. Beside it stands the rule before it.
 
     python scripts/error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
@@ -28,9 +28,9 @@ from paced_rule import has_undisturbed_rounds, paced_decisions, paced_readings
 from simulated_evidence import contract_of, verdict_of
 from simulated_noise import BUSY, COMMON, DISTURBED, INDEPENDENT, OUTLIERS, Noise, Shape
 
-from harness.judge import statistics
-from harness.judge.statistics import Reading
-from harness.judge.verdict import Status
+from harness.judging import statistics
+from harness.judging.statistics import Reading
+from harness.judging.verdict import Status
 from harness.numbers import dump_json
 
 Array = NDArray[np.float64]

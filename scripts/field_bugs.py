@@ -15,7 +15,7 @@ from harness.contract.load import LoadedContract, load_contracts
 from harness.evidence.files import write_text
 from harness.first_contract.draft import Arms, Draft
 from harness.first_contract.step_source import find_step_source
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 ROOT = Path(__file__).parents[1]
 ENTRIES = ROOT / "examples" / "field_bugs"

@@ -18,8 +18,8 @@ from harness.evidence import layout
 from harness.evidence.plan_records import Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Status, Verdict
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Status, Verdict
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.drill_record import Source
 from harness.system.resolve import resolve

@@ -27,25 +27,26 @@ import torch
 from pydantic import BaseModel
 
 from harness.contract.load import LoadedContract
-from harness.evidence import environment, layout
+from harness.devices import environment
+from harness.devices.environment import Machine
+from harness.evidence import layout
 from harness.evidence.base import Record
-from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death, RunEvidence
 from harness.evidence.run_records import Raised, Unavailable
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
+from harness.execution.probes import training_part
+from harness.execution.recorder import Recorder
+from harness.execution.supervisor import write_death
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
 from harness.kinds import imported, probe_named
 from harness.numbers import dump_json
+from harness.planning.plan import Plan, plan
 from harness.processes import child
 from harness.processes.child import Ending, child_path
-from harness.runners import training_part
-from harness.runners.plan import Plan, plan
-from harness.runners.raised import message_of, obstacle_of, stack_of
-from harness.runners.recorder import Recorder
-from harness.runners.supervisor import write_death
 from harness.system.protocol import NotAvailable
+from harness.system.raised import message_of, obstacle_of, stack_of
 from harness.system.replay.traced import TracedStep
 from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS
@@ -53,10 +54,10 @@ from harness.system.wrappers import HARNESS_FAULTS
 # What probes import late; without it each fork would.
 AHEAD = (
     "torch._dynamo",
-    "harness.runners.paired",
-    "harness.runners.evaluation",
-    "harness.runners.resume",
-    "harness.runners.long_replay",
+    "harness.execution.probes.paired",
+    "harness.execution.probes.evaluation",
+    "harness.execution.probes.resume",
+    "harness.execution.probes.long_replay",
     "harness.system.replay.imports",
 )
 

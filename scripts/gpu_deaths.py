@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from death_table import Combination, Group, print_outcomes, verified
 
-from harness.evidence import environment
+from harness.devices import environment
 
 PHASES = ("build", "warm_up", "capture", "replay", "write")
 # the first text is the cause's own; a driver may put another one in its place

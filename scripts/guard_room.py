@@ -23,7 +23,7 @@ from harness.contract.claims import parts_of
 from harness.contract.conditions import Situation
 from harness.contract.load import load_contracts
 from harness.contract.schema import Contract
-from harness.judge.guards import STANDARD_ERRORS
+from harness.judging.guards import STANDARD_ERRORS
 from reference_impl.system import train_config
 
 ROOT = Path(__file__).parents[1]

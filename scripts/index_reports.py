@@ -21,7 +21,7 @@ from harness.drill import matrix
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.files import write_text
-from harness.judge.verdict import Status, Verdict
+from harness.judging.verdict import Status, Verdict
 from harness.run_directory.archive import TOP
 from harness.run_directory.bundle import Header, read_bundle
 from harness.run_directory.drill_record import DrillRecord, read_record

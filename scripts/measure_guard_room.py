@@ -166,7 +166,7 @@ def trained(case: Case, seed: int, rate: float = 1.0) -> Trained:
 def measured(training: Training, case: Case) -> Trained:
     """Train, and compare with the losses of the first parameters on the same batches, as the judge does.
 
-    `harness.judge.guards` defines effect and standard errors.
+    `harness.judging.guards` defines effect and standard errors.
     """
     steps = case.config.steps
     is_short = steps <= SHORT and bool(case.last)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from simulated_noise import Noise, Shape
 
-from harness.judge.statistics import as_found, undisturbed
+from harness.judging.statistics import as_found, undisturbed
 from harness.numbers import dump_json
 from harness.run_directory.bundle import Bundle, read_bundle
 

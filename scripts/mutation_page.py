@@ -53,8 +53,8 @@ def count_table(modules: Mapping[str, Counter[str]]) -> str:
 
 
 def short(mutant: Mapping[str, str]) -> str:
-    """A mutant's id, as mutmut takes it after `harness.judge.`."""
-    return mutant["mutant"].removeprefix("harness.judge.")
+    """A mutant's id, as mutmut takes it after `harness.`."""
+    return mutant["mutant"].removeprefix("harness.")
 
 
 def survivors(alive: Iterable[Mapping[str, str]], explained: Sequence[Mapping[str, Any]]) -> str:

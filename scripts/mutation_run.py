@@ -1,4 +1,4 @@
-"""Run mutmut over harness/judge, in a copy of the last commit, and write reports/mutation and docs/mutation.md.
+"""Run mutmut over the judges, in a copy of the last commit, and write reports/mutation and docs/mutation.md.
 
     pip install mutmut==3.8.1
     python scripts/mutation_run.py
@@ -28,7 +28,6 @@ import mutation_page
 ROOT = Path(__file__).parents[1]
 COPIED = ("harness", "tests", "pyproject.toml")
 PROCESSES = "2"
-PACKAGE = "harness.judge."
 
 
 def copy_of_the_commit(folder: Path) -> str:
@@ -47,14 +46,14 @@ def mutmut(folder: Path, *arguments: str) -> str:
 
 
 def statuses(results: str) -> dict[str, str]:
-    """Status by mutant, from `mutmut results --all true`: lines of `harness.judge.idle.x_share__mutmut_1: killed`."""
+    """Status by mutant, from `mutmut results --all true`, lines like `harness.judging.sheet.x_a__mutmut_1: killed`."""
     return dict(re.findall(r"^\s*(\S+__mutmut_\d+): (.+?)\s*$", results, re.MULTILINE))
 
 
 def function_of(mutant: str) -> str:
-    """`idle.idle_share`, or `sheet.Sheet.held` of `harness.judge.sheet.xǁSheetǁheld__mutmut_3`."""
-    module, _, name = mutant.removeprefix(PACKAGE).partition(".")
-    return f"{module}.{name.rpartition('__mutmut_')[0].removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"
+    """`idle.idle_share`, or `sheet.Sheet.held` of `harness.judging.sheet.xǁSheetǁheld__mutmut_3`."""
+    module, _, name = mutant.rpartition("__mutmut_")[0].rpartition(".")
+    return f"{module.rpartition('.')[2]}.{name.removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"
 
 
 def change(shown: str) -> tuple[str, str]:

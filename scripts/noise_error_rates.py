@@ -1,6 +1,6 @@
 """Measure the error rates of equality within the baseline's own noise by simulation; write them to a folder.
 
-Every experiment is five runs of each arm, decided by `harness.judge.own_noise`, which is the judge's own code. A run
+Every experiment is five runs of each arm, decided by `harness.judging.own_noise`, which is the judge's own code. A run
 has 20 losses and some sketched tensors, of four sums each.
 
     python scripts/noise_error_rates.py [--experiments 300] [--seed 0] [--output .]
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.contract.kinds.training import RUNS
-from harness.judge.own_noise import Features, separation
+from harness.judging.own_noise import Features, separation
+from harness.kinds.trajectory.model import RUNS
 from harness.numbers import dump_json
 
 LOSSES, SUMS = 20, 4

@@ -18,19 +18,19 @@ import numpy as np
 import torch
 from noisy_trainers import Convolutional, Loud, Noisier, Noisy, Scattering
 
-from harness.contract.kinds.training import NOISE_STEPS, RUNS, TrajectoryMatch
 from harness.contract.schema import Arm, Workload
 from harness.evidence.arm_records import Gradients
 from harness.evidence.run_evidence import ArmEvidence, Series
-from harness.judge.end_state import require_equal_ends
-from harness.judge.excused_ends import ExcusedEnds
-from harness.judge.own_noise import require_within_noise
-from harness.judge.sheet import Settled, Sheet
+from harness.execution.arm import arm_end, arm_start
+from harness.execution.watchers.capture_attempts import CaptureAttempts
+from harness.execution.watchers.reductions import reduce_gradients
+from harness.execution.watchers.state_watch import Ends, StateWatch
+from harness.judging.end_state import require_equal_ends
+from harness.judging.excused_ends import ExcusedEnds
+from harness.judging.own_noise import require_within_noise
+from harness.judging.sheet import Settled, Sheet
+from harness.kinds.trajectory.model import NOISE_STEPS, RUNS, TrajectoryMatch
 from harness.numbers import dump_json
-from harness.runners.arm_life import arm_end, arm_start
-from harness.runners.capture_attempts import CaptureAttempts
-from harness.runners.reductions import reduce_gradients
-from harness.runners.state_watch import Ends, StateWatch
 from harness.system.wrappers import wrap
 
 TRAINERS = {each.__name__: each for each in (Convolutional, Scattering, Noisy, Noisier, Loud)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.judge import statistics
-from harness.judge.pace import FEWEST_ROUNDS
-from harness.judge.statistics import Array, Reading
+from harness.judging import statistics
+from harness.judging.statistics import Array, Reading
+from harness.kinds.speed.pace import FEWEST_ROUNDS
 
 
 def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Reading, Reading]:

@@ -119,7 +119,7 @@ def outlived(parents: int) -> tuple[int, int]:
 
 
 def await_worker(process: subprocess.Popen[bytes], mark: str) -> None:
-    while not any(b"harness.runners.worker" in _command_line(each) for each in marked(mark)):
+    while not any(b"harness.execution.worker" in _command_line(each) for each in marked(mark)):
         if process.poll() is not None:
             raise RuntimeError(f"{CONTRACT} started no worker here")
         time.sleep(0.002)

@@ -25,7 +25,7 @@ from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
 
-from harness.commands.application import application
+from harness.cli.application import application
 from harness.errors import HarnessError
 from harness.evidence import layout
 
@@ -74,7 +74,7 @@ class Command:
             return "seal"
         if (directory / layout.VERDICTS).exists():
             return "pages"
-        working = any("harness.runners.worker" in line for line in self.command_lines())
+        working = any("harness.execution.worker" in line for line in self.command_lines())
         return "runs" if working or not any(directory.glob("evidence/**/process.json")) else "judge"
 
     def directories(self) -> Iterator[Path]:

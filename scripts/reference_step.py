@@ -61,10 +61,10 @@ def judged(job: Job) -> Outcome:
     from harness.evidence import layout
     from harness.evidence.plan_records import PlannedArm, Run
     from harness.evidence.read_run import read_run
-    from harness.judge.registry import judge_unit
+    from harness.execution.probes import step_match
+    from harness.execution.recorder import Recorder
+    from harness.judging.registry import judge_unit
     from harness.numbers import dump_json
-    from harness.runners import step_match
-    from harness.runners.recorder import Recorder
     from reference_impl.faults import FAULTS
 
     torch.set_num_threads(1)

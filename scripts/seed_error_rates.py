@@ -1,6 +1,6 @@
 """Measure the error rates of claims over several seeds by simulation, and write them to reports/statistics/.
 
-Every experiment is a whole comparison, decided by `harness.judge.paired_seeds`, which is the judge's own code; of each
+Every experiment is a whole comparison, decided by the judge's own code (`harness.kinds.seeds.paired_seeds`); of each
 point some experiments are also put before the judge as evidence, and any disagreement ends the script.
 
     python scripts/seed_error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from simulated_seeds import BY_MEAN, NOISES, contract_of, verdict_of
 
-from harness.judge import paired_seeds
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
+from harness.kinds.seeds import paired_seeds
 from harness.numbers import dump_json
 
 REPORTS = Path(__file__).parents[1] / "reports"

@@ -11,8 +11,8 @@ from harness.contract.schema import Contract
 from harness.evidence.arm_records import ArmEnd, ArmStart, State
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence, Series
 from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
 
 LEAST_PACE = 1e-3
 ARMS = ("candidate", "baseline")

@@ -16,8 +16,8 @@ from simulated_evidence import execution
 
 from harness.contract.schema import Contract
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
 
 Array = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, tuple[int, int]], Array]

@@ -21,6 +21,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,7 @@ def _judged(case: Any) -> Entries:
 
 
 def _judged_again(run: Path) -> Entries:
-    from harness.rejudge import rejudged
-
-    again = rejudged(run)
+    again = _named("finished_runs.rejudge", "rejudge").rejudged(run)
     rows = again.drill.record.rows if again.drill is not None else []
     return {
         "verdicts": {_unit(each): facts(each) for each in again.judgement.verdicts},
@@ -188,12 +187,11 @@ def kills(_scratch: Path) -> Entries:
 
     from harness.contract.load import load_contracts
     from harness.drill.plan import plan_drill
-    from harness.session import describe
 
     entries: Entries = {}
     contracts = load_contracts([Path("contracts"), Path("contracts-long")])
     for machine, facts in {"CPU": NO_GPU, "GPUs": replace(H200, gpus=H200.gpus * 2)}.items():
-        planned = plan_drill(contracts, machine=facts, describe=describe)
+        planned = plan_drill(contracts, machine=facts, describe=_named("api.session", "session").describe)
         for case in planned.cases:
             runs = {name: planned.faulted[name] for name in case.unit.runs}
             entries[f"{machine}: {_unit(case.unit)} with {case.fault}"] = {
@@ -208,6 +206,14 @@ def kills(_scratch: Path) -> Entries:
         for left in planned.not_run:
             entries[f"{machine}: {left.contract} {left.claim} with {left.fault}"] = f"not run: {left.reason}"
     return entries
+
+
+def _named(module: str, before: str) -> Any:
+    """Import a module of `harness` by its name, or by the one that it had in commits before rooms were folders."""
+    try:
+        return import_module(f"harness.{module}")
+    except ModuleNotFoundError:
+        return import_module(f"harness.{before}")
 
 
 def _import_as_tests_do() -> None:

@@ -17,7 +17,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.commands.application import application
+from harness.cli.application import application
 
 ROOT = Path(__file__).parents[1]
 MARK = "HARNESS_SOAK"

@@ -12,9 +12,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from harness.contract import strict_yaml
 from harness.contract.base import Name, Strict, Text
 from harness.contract.folders import files_of_folder
-from harness.contract.upstream.items import Item, read_upstream
 from harness.errors import ContractError
 from harness.evidence.files import first_error
+from harness.extras.upstream.items import Item, read_upstream
 
 FOLDER = Path(__file__).parents[1] / "docs" / "upstream"
 DECISIONS = FOLDER / "decisions.yaml"

@@ -16,7 +16,7 @@ import yaml
 
 from harness.contract import strict_yaml
 from harness.contract.folders import files_of_folder
-from harness.contract.upstream.sections import CLAIM_SECTIONS, TITLE_KEYS
+from harness.extras.upstream.sections import CLAIM_SECTIONS, TITLE_KEYS
 
 ROOT = Path(__file__).parents[1]
 EXCERPTS = ROOT / "docs" / "upstream" / "excerpts"

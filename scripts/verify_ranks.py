@@ -26,7 +26,7 @@ WITHIN_S = 30.0
 BEGUN_STEPS = 3
 DIVERGES = "diverging_rank"  # the fault; of a contract whose claims name it
 STARTS_WITHIN_S = 300.0
-_ROOM = b"harness.runners.rank"
+_ROOM = b"harness.execution.rank"
 
 
 def harness(*words: str) -> subprocess.Popen[str]:
@@ -64,7 +64,7 @@ def ancestors(process: int, parents: dict[int, int]) -> set[int]:
 
 def steps_begun(evidence: Path) -> int:
     """Steps that the last rank of any run under way has begun in its present arm."""
-    from harness.runners.rank_marks import MARKS, Marks
+    from harness.execution.rank_marks import MARKS, Marks
 
     marks = sorted(evidence.glob(f"*/{MARKS}.*"))
     return Marks(marks[-1]).read()[0].steps if marks else 0

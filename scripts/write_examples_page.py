@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.contract.load import load_contract
 from harness.evidence.files import write_text
-from harness.judge.verdict import Status, Verdict
+from harness.judging.verdict import Status, Verdict
 from harness.run_directory.places import place_of, runs_in
 from harness.run_directory.verdict_file import read_verdicts
 

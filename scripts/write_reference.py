@@ -15,10 +15,10 @@ import reference_of_kinds
 import typer.main
 
 from harness import errors
-from harness.commands.application import COMMANDS, EXAMPLES, application
+from harness.cli.application import COMMANDS, EXAMPLES, application
 from harness.errors import ExitCode
-from harness.judge.reasons import REASONS
-from harness.judge.verdict import Status
+from harness.judging.reasons import REASONS
+from harness.judging.verdict import Status
 from harness.kinds import BUILT_IN
 from harness.kinds.checks import ROLES, SHARED_CHECKS
 from harness.report.wording import glossary as glossary_terms

@@ -15,8 +15,8 @@ from pathlib import Path
 from our_claims import NOT_PUBLISHED, OurClaim, ours
 from upstream_decisions import EXCERPTS, Decisions, Outcome, OutOfScope, Row, joined, read_decisions
 
-from harness.contract.upstream.items import Item
 from harness.errors import ContractError
+from harness.extras.upstream.items import Item
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "upstream-claims.md"

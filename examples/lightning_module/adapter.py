@@ -1,6 +1,6 @@
 """A Lightning module as a system: the script's own trainer, driven by its loop or by its steps."""
 
-from harness.system.lightning_trainer import LightningSystem
+from harness.extras.trainers.lightning_trainer import LightningSystem
 
 
 class ScriptsFit(LightningSystem):

@@ -1,6 +1,6 @@
 """transformers' Trainer as a system: the script's own trainer, driven by its loop or by its steps."""
 
-from harness.system.transformers_trainer import TransformersTrainerSystem
+from harness.extras.trainers.transformers_trainer import TransformersTrainerSystem
 
 
 class ScriptsTrainer(TransformersTrainerSystem):

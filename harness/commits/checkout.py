@@ -14,7 +14,7 @@ from harness.commits.import_path import ImportPath, installed, rebased
 from harness.commits.repository import RULE, GitFailed, Repository
 from harness.errors import UsageError
 from harness.evidence.commit_records import TwoCommits
-from harness.python_path import add_working_directory
+from harness.platform.paths import add_working_directory
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from harness.contract.shared import Locate, SharedFile, SharedFiles
 from harness.contract.strict_yaml import MOST_ERRORS, nearest
 from harness.contract.validation_errors import explain
 from harness.errors import ContractError, ContractErrors, UsageError
-from harness.existing_paths import require_existing
+from harness.platform.paths import require_existing
 
 NO_CONTRACT = "a file that is no contract lies in another folder, or in a hidden one"
 

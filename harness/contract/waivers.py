@@ -25,7 +25,7 @@ from harness.contract.folders import files_of_folder, is_waiver_file, real
 from harness.contract.load import LoadedContract
 from harness.contract.strict_yaml import Document, nearest
 from harness.errors import ContractError, ContractErrors
-from harness.existing_paths import require_existing
+from harness.platform.paths import require_existing
 
 SCHEMA = "waivers/v1"
 UNIT = ("contract", "claim", "workload")

@@ -8,20 +8,22 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from harness import session
+from harness.api import session
+from harness.api.early_verdicts import AsTheyEnd
+from harness.api.execute import work_of
 from harness.contract.load import LoadedContract, load_contracts, selected
+from harness.devices import environment
+from harness.devices.environment import Machine
 from harness.drill.matrix import headline_of
 from harness.drill.plan import Case, DrillPlan, NotRun, plan_drill, runs_of
 from harness.drill.rows import controls_of, decidable, row_of, sources_of
-from harness.early_verdicts import AsTheyEnd
 from harness.errors import ExitCode
-from harness.evidence import environment, layout
-from harness.evidence.environment import Machine
+from harness.evidence import layout
 from harness.evidence.files import write_text
 from harness.evidence.read_run import has_ended
-from harness.execution import work_of
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.numbers import counted
+from harness.planning.plan import Plan
 from harness.run_directory.bundle import Bundle, Header
 from harness.run_directory.drill_record import (
     FILE,
@@ -35,7 +37,6 @@ from harness.run_directory.drill_record import (
 )
 from harness.run_directory.interrupted_run import Described, made_directory
 from harness.run_directory.writer import KEPT, BundleWriter, require_place
-from harness.runners.plan import Plan
 from harness.system.described import describe, describe_all
 
 MESSAGE = "the drill was ended before all runs of this row had"

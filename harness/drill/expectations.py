@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, parts_of
-from harness.judge.verdict import WORST_FIRST, Figure, Status, Verdict
+from harness.judging.verdict import WORST_FIRST, Figure, Status, Verdict
 from harness.system.protocol import Expectation, FaultDescription
 
 Scalar = bool | int | float | str

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
 from harness.contract.schema import Workload
+from harness.devices.environment import Machine
 from harness.drill.evidence_faults import evidence_faults, offered_by
 from harness.drill.expectations import expectation_for
 from harness.drill.merge import arms_to_execute, donor_for, reduced
 from harness.errors import ContractError
-from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run, Unit
 from harness.kinds import probe_named
-from harness.runners.faults import plan_fault
-from harness.runners.plan import Describe, Plan, plan, refuse_unknown
+from harness.planning.faults import plan_fault
+from harness.planning.plan import Describe, Plan, plan, refuse_unknown
 from harness.system.protocol import Expectation, FaultDescription
 from harness.system.wrappers import HARNESS_FAULTS
 

@@ -19,7 +19,7 @@ from harness.drill.rows import controls_of, row_of
 from harness.errors import SystemResolutionError
 from harness.evidence import layout
 from harness.evidence.plan_records import Unit
-from harness.judge.verdict import Status, Verdict
+from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted, dump_json
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.drill_record import FILE, DrillRecord, Row, read_record

@@ -13,8 +13,8 @@ from harness.evidence import layout
 from harness.evidence.files import Damaged, read_model
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Status, Verdict
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Status, Verdict
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.drill_record import Control, NotDrilled, Row, Source, Triple
 

@@ -13,6 +13,7 @@ Part = str  # the field of `ArmEvidence` that a detector or recorder fills; of a
 # Times the least of the same machine. On an H200's host (20 processes, 320 blocks) a pace was either within 1.35 times
 # the least, or 1.5 to 2 times it, six between: that is what two busy threads of one core leave each other.
 DISTURBED = 1.35
+TIMED_PHASE = "timed"  # a throughput probe enters it with its first timed block; telemetry is kept from it
 
 
 class Phase(Record):

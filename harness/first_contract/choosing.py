@@ -14,17 +14,17 @@ from harness.evidence.arm_records import RESUMES
 from harness.first_contract.answers import why_untried
 from harness.first_contract.draft import Choice, Draft
 from harness.first_contract.trying import Tried
-from harness.judge.excused_ends import is_of_optimizer
-from harness.judge.random_numbers import DECIDED_BY
-from harness.judge.reasons import (
+from harness.judging.excused_ends import is_of_optimizer
+from harness.judging.random_numbers import DECIDED_BY
+from harness.judging.reasons import (
     BASELINE_NOT_REPEATABLE,
     CAPABILITY_MISSING,
     HOST_VALUE_UNEXPLAINED,
     NOT_CAPTURED,
     OTHER_RANDOM_NUMBERS,
 )
-from harness.judge.repeats import OF_BITS, other_operators, ran_otherwise
-from harness.judge.verdict import Status, Verdict
+from harness.judging.repeats import OF_BITS, other_operators, ran_otherwise
+from harness.judging.verdict import Status, Verdict
 from harness.report.text import line
 
 WORDS = {"bitwise": "in bits", "within": "within rounding", "noise": "within the plain step's own noise"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from harness.evidence import environment
+from harness.devices import environment
 from harness.evidence.arm_records import OnAGpu
 from harness.evidence.run_evidence import RunEvidence
 

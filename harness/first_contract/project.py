@@ -11,10 +11,10 @@ from pathlib import Path
 
 from harness.contract import strict_yaml
 from harness.contract.load import loaded_from
+from harness.devices import environment
 from harness.errors import ContractError, HarnessError, UsageError
-from harness.evidence import environment
 from harness.first_contract.draft import Arms, Draft
-from harness.output_paths import refuse_within_run, write_together
+from harness.run_directory.output_paths import refuse_within_run, write_together
 
 COMPILERS = ("g++", "clang++", "c++")
 

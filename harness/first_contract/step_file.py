@@ -11,8 +11,7 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.evidence.modules import module_spec
-from harness.existing_paths import require_existing
-from harness.python_path import add_working_directory
+from harness.platform.paths import add_working_directory, require_existing
 
 
 def file_of(place: str) -> tuple[Path, Path, str]:

@@ -10,11 +10,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness import session
-from harness.evidence import environment
+from harness.api import session
+from harness.devices import environment
 from harness.first_contract.draft import Draft
 from harness.first_contract.project import require_valid
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 from harness.report.view import ReportView
 from harness.run_directory.writer import KEPT
 
@@ -41,7 +41,7 @@ def try_step(
     reports: where a run directory is kept; None: nothing is. judged: gets each verdict as soon as its arms have ended,
     and what came of the trial so far. Raises UsageError where no run could be made.
     """
-    from harness.runners.interpreters import Interpreters
+    from harness.execution.interpreters import Interpreters
 
     def tell(verdict: Verdict, view: ReportView) -> None:
         if judged is not None:

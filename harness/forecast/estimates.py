@@ -15,9 +15,9 @@ from pathlib import Path
 from harness.costs.account import costs
 from harness.costs.kinds import Kind
 from harness.costs.spans import Span, spans
+from harness.devices.environment import Machine, cpu_model, usable_cores
 from harness.errors import EvidenceError
 from harness.evidence import layout
-from harness.evidence.environment import Machine, cpu_model, usable_cores
 from harness.evidence.environment_records import Environment
 from harness.evidence.files import Damaged, read_model
 from harness.evidence.plan_records import PlannedArm, Run
@@ -25,8 +25,8 @@ from harness.evidence.serving import IGNORED, SAME, SHARED, serves, trained_on
 from harness.evidence.worker_times import WorkerTimes, read_times
 from harness.forecast.records import Estimate
 from harness.kinds import probe_named
+from harness.planning.gpu_needs import needs_gpu
 from harness.run_directory.bundle import Bundle, read_bundle
-from harness.runners.gpu_needs import needs_gpu
 
 AS_LONG = {  # a step of an arm
     **dict.fromkeys(SHARED, IGNORED),

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from harness import session
+from harness.api import session
 from harness.contract.load import load_contracts
 from harness.contract.waivers import find_waivers
+from harness.devices import environment
+from harness.devices.environment import Machine
 from harness.drill.drill import DrillOptions, plan_drill_here
 from harness.drill.plan import DrillPlan, runs_of
-from harness.evidence import environment
 from harness.evidence.base import Obstacle
-from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run, Unit
+from harness.execution.lanes import lanes
+from harness.execution.sharing import Hosted, hosted
 from harness.forecast.estimates import Estimates
 from harness.forecast.records import Forecast, PlannedRun, PlannedUnit
 from harness.lint import refuse_lint_errors
-from harness.runners.gpu_needs import needs_gpu
-from harness.runners.lanes import lanes
-from harness.runners.sharing import Hosted, hosted
+from harness.planning.gpu_needs import needs_gpu
 
 
 def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Forecast:

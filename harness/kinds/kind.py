@@ -25,7 +25,7 @@ class Kind(Row):
     judge: str
     """`module:attribute` of the judge: a function of the part, the context and the sheet."""
     probes: Mapping[str, tuple[str, ...]]
-    """The probes it is judged from (modules of `harness.runners`), each with the model's fields that it is given.
+    """The probes it is judged from (`harness.kinds.probes`), each with the model's fields that it is given.
     Where there are several the model's `chosen_probe` picks one."""
     capabilities: frozenset[str]
     """Capabilities that the systems of all its arms must have; may be empty."""
@@ -38,7 +38,7 @@ class Kind(Row):
     leaves_out: Mapping[str, str]
     """Shared checks (`harness.kinds.checks`) that it does not ask, with the reason; may be empty."""
     reasons: Mapping[str, tuple[str, str]]
-    """Reason codes of its own beside those of `harness.judge.reasons`: code to status and sentence; may be empty."""
+    """Reason codes of its own beside those of `harness.judging.reasons`: code to status and sentence; may be empty."""
 
 
 def _are_probes(value: object) -> bool:

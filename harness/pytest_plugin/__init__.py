@@ -1,4 +1,4 @@
-"""pytest hooks: contract files become test items, one a unit. Everything else is in `harness.session` and friends."""
+"""pytest hooks: contract files become test items, one a unit. `harness.api.session` does the rest."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.contract.claims import AnyClaim, parts_of
-from harness.contract.kinds.training import TrajectoryMatch
 from harness.contract.load import LoadedContract
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
+from harness.kinds.trajectory.model import TrajectoryMatch
 from harness.report.advice import advice_of
 from harness.report.text import figure, line, words
 

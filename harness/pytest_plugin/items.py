@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from harness import session
+from harness.api import session
 from harness.contract.folders import SUFFIXES, files_of_folder, real
 from harness.contract.load import LoadedContract, id_again, load_contracts, selected
 from harness.errors import ExitCode, HarnessError
 from harness.escaping import escaped, escaped_command, escaped_lines
 from harness.evidence.plan_records import Unit
-from harness.github_actions import annotate, append_step_summary
-from harness.judge.verdict import Status, Verdict
+from harness.judging.verdict import Status, Verdict
 from harness.lint import refuse_lint_errors
 from harness.pytest_plugin.failure_text import STATUS, failure_text, properties
 from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns, plan_file
+from harness.report.github_actions import annotate, append_step_summary
 
 UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
 _PROPERTY = "contract.unit"

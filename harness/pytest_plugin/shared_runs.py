@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness import session
+from harness.api import session
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contract
 from harness.contract.waivers import Waiver, find_waivers
-from harness.evidence import environment
+from harness.devices import environment
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.verdict import Verdict
+from harness.execution import supervisor
+from harness.judging.verdict import Verdict
+from harness.planning.plan import Plan
 from harness.run_directory.writer import BundleWriter, require_place
-from harness.runners import supervisor
-from harness.runners.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from harness import session
+from harness.api import session
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.references import problems
 from harness.contract.schema import Contract, Workload
@@ -26,7 +26,7 @@ from harness.errors import HarnessError, UsageError
 from harness.escaping import escaped, escaped_lines
 from harness.evidence.files import first_error
 from harness.evidence.plan_records import Unit
-from harness.judge.verdict import Status, Verdict
+from harness.judging.verdict import Status, Verdict
 from harness.pytest_plugin.failure_text import failure_text, properties
 from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.evidence.arm_records import State
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judge.end_state import differing, start_differences
-from harness.judge.sheet import some
-from harness.judge.verdict import Figure, Status, Verdict
+from harness.judging.end_state import differing, start_differences
+from harness.judging.sheet import some
+from harness.judging.verdict import Figure, Status, Verdict
 from harness.numbers import counted
 from harness.report.captures_seen import (
     ENDS_APART,

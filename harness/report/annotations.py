@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.errors import ExitCode
-from harness.judge.verdict import Status, Verdict
+from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted
 from harness.report import cards
 from harness.report.headline import HELD_SEPARATELY, PARTLY_DECIDED, headline, of_the_whole

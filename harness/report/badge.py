@@ -6,7 +6,7 @@ Green is one thing alone: every unit of whole contracts was decided and held.
 from __future__ import annotations
 
 from harness.errors import ExitCode
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.numbers import counted, dump_json
 from harness.report.headline import ERROR, HELD, NOT_DECIDED, Headline, headline
 from harness.report.view import ReportView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from harness.report.svg import Plot
+from harness.report.charts.svg import Plot
 from harness.report.text import line, number
 
 ROWS_SHOWN = 100

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
 from harness.evidence.arm_records import CaptureEvidence
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judge.sheet import some
-from harness.judge.verdict import Figure, Verdict
+from harness.judging.sheet import some
+from harness.judging.verdict import Figure, Verdict
 
 # the judge stops at the loss; the evidence has the end of both arms, too
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")

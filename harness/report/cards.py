@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.contract.claims import AnyClaim, parts_of
-from harness.judge.reasons import reason_of
-from harness.judge.verdict import WORST_FIRST, Status, Verdict
+from harness.judging.reasons import reason_of
+from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.kinds import kind_of
 from harness.report.advice import Advice, advice
-from harness.report.glossary import terms_in
 from harness.report.text import clean, line, rows, sentence, words
 from harness.report.view import ReportView
-from harness.report.wording import reason_text
+from harness.report.wording import reason_text, terms_in
 
 if TYPE_CHECKING:
     from harness.report.blocks import Section, Unit

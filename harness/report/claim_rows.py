@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from harness.contract.base import Judged
 from harness.contract.claims import CompositeClaim, part_names
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.verdict import WORST_FIRST, Figure, Status, Verdict
+from harness.judging.verdict import WORST_FIRST, Figure, Status, Verdict
 from harness.kinds import kind_of
-from harness.report import sparkline
 from harness.report.cards import SIGNS, word
+from harness.report.charts import sparkline
+from harness.report.charts.decimate import Doubles
 from harness.report.deciding import Decided, decided
-from harness.report.decimate import Doubles
 from harness.report.headline import remedy_of
 from harness.report.text import clean, line, sentence
 from harness.report.view import ReportView

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.judge.verdict import Figure, Verdict
+from harness.judging.verdict import Figure, Verdict
 from harness.report.sections.closing import flatten
 from harness.report.sections.costs import changes as changed_costs
 from harness.report.text import figure, line, number, words

@@ -1,4 +1,4 @@
-"""What decided a verdict, beside its demand, in a few words; its judge said what that is (`harness.judge.demanded`)."""
+"""Say in a few words what decided a verdict, beside its demand; its judge named it (`harness.judging.demanded`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.judge.demanded import Demanded
-from harness.judge.verdict import Status, Verdict
+from harness.judging.demanded import Demanded
+from harness.judging.verdict import Status, Verdict
 from harness.report.text import number, words
 
 LONGEST = 12  # characters of a bound that a contract states

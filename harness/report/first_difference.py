@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from harness.contract.claims import AnyPart
 from harness.evidence.run_evidence import ArmEvidence
-from harness.judge.sheet import number
-from harness.judge.verdict import Figure
+from harness.judging.sheet import number
+from harness.judging.verdict import Figure
 from harness.numbers import counted
 
 _DIFFER = ("differs", "exceeds_tolerance")

@@ -12,10 +12,10 @@ import numpy as np
 
 from harness.contract.schema import Workload
 from harness.evidence.environment_records import CHANGES, GitFacts, GpuFacts
-from harness.judge.verdict import WORST_FIRST, Verdict
+from harness.judging.verdict import WORST_FIRST, Verdict
+from harness.report.charts.decimate import Doubles, absolute_difference, first_differing
+from harness.report.charts.sparkline import Box, around, finite
 from harness.report.claim_rows import losses
-from harness.report.decimate import Doubles, absolute_difference, first_differing
-from harness.report.sparkline import Box, around, finite
 from harness.report.text import clean, label, line, number, several
 from harness.report.view import ReportView
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from harness.contract.claims import parts_of
 from harness.errors import ExitCode
-from harness.judge.verdict import Status, Verdict
+from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted, was
 from harness.report.view import ReportView
 from harness.report.wording import reason_text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.numbers import counted
 from harness.report.blocks import Section
 from harness.report.history_figures import HistoryRun, changes, figures, history, machine

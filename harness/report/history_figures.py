@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from harness.judge.demanded import Demanded
+from harness.judging.demanded import Demanded
 from harness.numbers import counted
 from harness.report.blocks import Part, Section, Table, table
+from harness.report.charts.svg import INK, LIMIT, SERIES, Plot, draw, plain
 from harness.report.deciding import demand
-from harness.report.svg import INK, LIMIT, SERIES, Plot, draw, plain
 from harness.report.text import label, line, number, words
 from harness.report.trainer import NOT_RECORDED, trainer_commit
 from harness.report.view import ReportView

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
+from harness.kinds.built_in import SECTIONS
+from harness.kinds.row import imported
 from harness.report import cards as unit_cards
 from harness.report import first_screen
 from harness.report.blocks import Part, Section, Table
 from harness.report.budget import BYTES, BYTES_OF_PARTS, page_within
 from harness.report.cards import Card, card_terms
+from harness.report.charts.svg import Plot
 from harness.report.claim_rows import claim_rows
-from harness.report.glossary import terms_in
 from harness.report.headline import headline, not_run
 from harness.report.page import render_page
 from harness.report.run_parts import DIFFERS, notes, of_each_part, rows
-from harness.report.sections import (
-    between_steps,
-    capture,
-    closing,
-    costs,
-    gradients,
-    kernels,
-    kill_matrix,
-    long_replay,
-    peak_memory,
-    seeds,
-    step_accuracy,
-    steps,
-    throughput,
-    trajectories,
-)
-from harness.report.svg import Plot
+from harness.report.sections import closing, costs, kill_matrix
 from harness.report.text import clean, line
 from harness.report.view import ReportView
+from harness.report.wording import terms_in
+
+_OF_KINDS = tuple(imported(name) for name in SECTIONS)
 
 
 def render(view: ReportView) -> str:
@@ -89,24 +78,16 @@ def _in_question(view: ReportView) -> set[str]:
 
 
 def evidence(view: ReportView) -> list[Section]:
-    """The sections of evidence that there is, in reading order."""
-    sections = [
-        closing.unchecked(view),
-        closing.deaths(view),
-        trajectories.section(view),
-        gradients.section(view),
-        steps.section(view),
-        step_accuracy.section(view),
-        seeds.section(view),
-        *between_steps.sections(view),
-        throughput.section(view),
-        *capture.sections(view),
-        peak_memory.section(view),
-        long_replay.section(view),
-        *kernels.sections(view),
-        costs.section(view),
-    ]
-    return [section for section in sections if section is not None]
+    """Return the sections of the evidence that there is, in reading order."""
+    drawn = [closing.unchecked(view), closing.deaths(view), *_of_kinds(view), costs.section(view)]
+    return [section for section in drawn if section is not None]
+
+
+def _of_kinds(view: ReportView) -> Iterator[Section | None]:
+    """Yield what each section of the table of kinds draws: one section, several, or none."""
+    for section in _OF_KINDS:
+        drawn = section(view)
+        yield from drawn if isinstance(drawn, list) else [drawn]
 
 
 def _parts(view: ReportView) -> Table | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from harness.errors import ExitCode
-from harness.judge.verdict import Status, Verdict
+from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted
 from harness.report.advice import advice
 from harness.report.headline import HELD, Headline, headline, of_the_whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.judge.verdict import Status, Verdict
+from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted
 from harness.report import cards
 from harness.report.advice import Advice, advice, telling_figures

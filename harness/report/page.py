@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from harness.report.blocks import Section
-from harness.report.svg import Plot, stylesheet
+from harness.report.charts.svg import Plot, stylesheet
 from harness.report.text import line, listing, sentence
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from statistics import mean
 from typing import Self, TextIO
 
 from harness.evidence.plan_records import Run
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 from harness.kinds import probe_named
+from harness.platform.standard_streams import Span, StatusLine, print_line
 from harness.report.cards import WORDS
 from harness.report.terminal import STYLES, verdict_line
 from harness.report.text import line
 from harness.run_directory.drill_record import Row
-from harness.standard_streams import Span, StatusLine, print_line
 
 Recorded = Callable[[Sequence[Run]], Mapping[str, float]]  # the seconds that runs like these took before, by id
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.report.headline import headline
 from harness.report.text import line
 from harness.report.view import ReportView

@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from harness.judge.verdict import Status, Verdict
+from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted
+from harness.platform.standard_streams import print_line
 from harness.report import cards
 from harness.report.advice import advice, telling_figures
 from harness.report.headline import Undecided, headline, undecided
 from harness.report.run_parts import notes, part_lines
 from harness.report.text import figure, line, words
 from harness.report.view import ReportView
-from harness.standard_streams import print_line
 
 FEW = 5  # units that were not run for one reason, and have a line each
 STYLES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from harness.escaping import escaped, printable
-from harness.judge.verdict import Figure
+from harness.judging.verdict import Figure
 
 
 def clean(value: object, limit: int = 2000) -> str:

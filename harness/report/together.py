@@ -10,7 +10,7 @@ from harness.contract.schema import Contract
 from harness.costs.account import joined
 from harness.evidence.plan_records import Unit
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 from harness.report.view import ReportView, RunPart
 from harness.run_directory.attempts import joined_attempts
 from harness.run_directory.bundle import Header, Narrowed

@@ -14,9 +14,9 @@ from harness.contract.schema import Contract, Workload
 from harness.costs.account import Costs
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.context import situation_of
-from harness.judge.excused_ends import EXCUSED_ENDS, IDLE_EXCUSES
-from harness.judge.verdict import Status, Verdict, count
+from harness.judging.context import situation_of
+from harness.judging.excused_ends import EXCUSED_ENDS, IDLE_EXCUSES
+from harness.judging.verdict import Status, Verdict, count
 from harness.kinds import kind_of, probe_named
 from harness.numbers import counted
 from harness.report.text import line

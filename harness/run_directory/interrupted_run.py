@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.devices import environment
 from harness.errors import EvidenceError, UsageError
-from harness.evidence import environment, layout
+from harness.evidence import layout
 from harness.evidence.files import Damaged
 from harness.evidence.plan_records import Run
 from harness.evidence.redaction import of_this_machine
-from harness.existing_paths import require_existing
+from harness.platform.paths import require_existing
 from harness.run_directory.bundle import Bundle, Header, LoadedContract, Resumption, altered, read_bundle
 from harness.run_directory.journal import (
     Journal,

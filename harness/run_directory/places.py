@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
-from harness.existing_paths import require_existing
+from harness.platform.paths import require_existing
 from harness.run_directory.archive import SUFFIXES, is_archive, unpack
 from harness.run_directory.names import shown
 

@@ -17,7 +17,7 @@ from harness.errors import EvidenceError
 from harness.evidence.base import Obstacle
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 from harness.kinds import probe_named
 from harness.run_directory.attempts import timings
 from harness.run_directory.bundle import Bundle, Header

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.contract.claims import parts_of
-from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.schema import Contract
 from harness.errors import EvidenceError
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import DISTURBED, disturbed
+from harness.kinds.speed.model import ThroughputRatio
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.shards import name_of, timed_by
 

@@ -10,7 +10,7 @@ from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Record
 from harness.evidence.files import Damaged, read_model, write_text
-from harness.judge.verdict import Counts, Status, Verdict, count
+from harness.judging.verdict import Counts, Status, Verdict, count
 from harness.numbers import dump_json
 
 

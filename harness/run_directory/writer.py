@@ -16,14 +16,14 @@ from harness.evidence.files import half_written, parse, write_text
 from harness.evidence.own_places import make_way, own_folder, remove
 from harness.evidence.run_evidence import Death
 from harness.numbers import dump_json
-from harness.output_paths import temporary_folder
+from harness.platform.signals_noted import raise_if_noted
 from harness.run_directory.bundle import Bundle, Header, LoadedContract, unused
 from harness.run_directory.listing import listing
 from harness.run_directory.manifest import digest_of, manifest_text
 from harness.run_directory.names import shown
+from harness.run_directory.output_paths import temporary_folder
 from harness.run_directory.places import Place
 from harness.run_directory.seal import BEING_WRITTEN, manifest_of, write_manifest
-from harness.signals_noted import raise_if_noted
 
 UNFINISHED_NAME = ".incomplete-"  # and something at random, behind the final name
 KEPT = f"kept what there is, marked {layout.INCOMPLETE}"  # as a note begins that says where

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from harness.commits.import_path import in_use
 from harness.errors import SystemResolutionError
-from harness.python_path import add_working_directory
+from harness.platform.paths import add_working_directory
 from harness.system.error_text import named
 from harness.system.protocol import TrainingSystem
 from harness.system.users_code import definition, relative

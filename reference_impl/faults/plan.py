@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from harness.ptx import parse_target
+from harness.devices.ptx import parse_target
 from harness.system.protocol import Expectation
 from reference_impl.faults.registry import PLAN, fault
 

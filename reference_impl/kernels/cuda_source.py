@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.ptx import read_module
+from harness.devices.ptx import read_module
 from reference_impl.kernels import nvrtc
 from reference_impl.kernels.cuda_launch import Launch, load_function
 from reference_impl.kernels.cuda_parameters import Address, Parameter, TensorMap, check

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 import torch
 
-from harness.ptx import parse_target
+from harness.devices.ptx import parse_target
 
 HOPPER = 90
 

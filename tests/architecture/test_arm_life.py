@@ -8,19 +8,19 @@ from collections.abc import Iterator
 import pytest
 from import_statements import SOURCES, module_name
 
-RUNNERS = "harness.runners"
+RUNNERS = "harness.execution"
 STEPS = {"opened", "arm_start", "arm_end", "capture_evidence", "StateWatch", "SeriesBlock"}
 RECORDS = {"ArmStart", "ArmEnd", "CaptureEvidence"}
 MODULES = {name: path for path in SOURCES if (name := module_name(path)).startswith(RUNNERS)}
 # module -> (what it does by itself, why it may)
 EXCEPTIONS = {
-    "harness.runners.arm_life": (STEPS | RECORDS, "the life of an arm"),
-    "harness.runners.capture": ({"CaptureEvidence"}, "makes what the life of an arm records"),
-    "harness.runners.paired": ({"opened"}, "detectors of host syncs look at an arm that is not judged"),
-    "harness.runners.kernels": ({"opened"}, "inventory of what steps launch; a digest launches kernels, too"),
-    "harness.runners.prewarm": ({"opened"}, "memory is full; a digest would load a module that no step needs"),
-    "harness.runners.step_memory": ({"opened"}, "measures what steps reserve, and writes no evidence"),
-    "harness.runners.steady": ({"opened"}, "keeps a GPU busy while its clock is sampled; no evidence"),
+    "harness.execution.arm": (STEPS | RECORDS, "the life of an arm"),
+    "harness.execution.watchers.capture": ({"CaptureEvidence"}, "makes what the life of an arm records"),
+    "harness.execution.probes.paired": ({"opened"}, "detectors of host syncs look at an arm that is not judged"),
+    "harness.execution.probes.kernels": ({"opened"}, "inventory of what steps launch; a digest launches kernels, too"),
+    "harness.execution.probes.prewarm": ({"opened"}, "memory is full; a digest would load a module that no step needs"),
+    "harness.execution.probes.step_memory": ({"opened"}, "measures what steps reserve, and writes no evidence"),
+    "harness.execution.probes.steady": ({"opened"}, "keeps a GPU busy while its clock is sampled; no evidence"),
 }
 
 
@@ -66,11 +66,11 @@ def test_an_exception_is_still_one(module: str) -> None:
 @pytest.mark.parametrize(
     ("source", "taken"),
     [
-        ("from harness.runners.opening import opened", ["opened"]),
-        ("def run():\n    from harness.runners.arm_life import arm_end as end, open_arm", ["arm_end"]),
-        ("from harness.runners import capture\ncapture.capture_evidence(training)", ["capture_evidence"]),
+        ("from harness.execution.opening import opened", ["opened"]),
+        ("def run():\n    from harness.execution.arm import arm_end as end, open_arm", ["arm_end"]),
+        ("from harness.execution.watchers import capture\ncapture.capture_evidence(training)", ["capture_evidence"]),
         ("recorder.write(arm_records.ArmEnd(arm=arm))", ["ArmEnd"]),
-        ("from harness.attestation.envelope import opened\nopened()", []),
+        ("from harness.extras.attestation.envelope import opened\nopened()", []),
         ("opened = 1\nself.opened = opened", []),
     ],
 )

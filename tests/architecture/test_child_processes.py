@@ -15,8 +15,8 @@ EXEMPT = {
     "harness.processes.keeper": "becomes the command that it keeps, and imports nothing",
     "harness.commits.repository": GIT,
     "harness.evidence.git": GIT,
-    "harness.fleet.engines": SLURM,
-    "harness.fleet.job": "the command `harness` as a person starts it: no model crosses",
+    "harness.extras.fleet.engines": SLURM,
+    "harness.extras.fleet.job": "the command `harness` as a person starts it: no model crosses",
 }
 STARTS = {"Popen", "KeptProcess", "check_call", "check_output", "getoutput", "fork", "forkpty"}
 STARTERS = ("exec", "spawn", "posix_spawn")  # what such functions of `os` begin with
@@ -73,7 +73,7 @@ def test_children_are_started_and_their_signals_named_in_one_module() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "process = subprocess.Popen(child_command('harness.runners.rank'), stdin=theirs)",
+        "process = subprocess.Popen(child_command('harness.execution.rank'), stdin=theirs)",
         "KeptProcess(command)",
         "subprocess.run(command, check=True)",
         "from subprocess import run",
@@ -90,7 +90,7 @@ def test_another_way_is_found(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["start_child('harness.runners.rank')", "plan.run(x)", "128 - code", "signal.signal(signal.SIGTERM, f)"]
+    "source", ["start_child('harness.execution.rank')", "plan.run(x)", "128 - code", "signal.signal(signal.SIGTERM, f)"]
 )
 def test_what_is_no_way_is_left_alone(source: str) -> None:
     assert list(own_ways(source)) == []

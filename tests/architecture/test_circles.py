@@ -1,7 +1,4 @@
-"""No circle of imports, between files or between packages. Every import statement counts, whenever it is executed.
-
-A package is what lies directly under `harness` or `reference_impl`: a folder with all that is in it, or a module.
-"""
+"""No circle of imports, between files or between rooms. Every import statement counts, whenever it is executed."""
 
 from __future__ import annotations
 
@@ -10,17 +7,13 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 import pytest
-from import_statements import SOURCES, import_statements, module_name
+from import_statements import SOURCES, import_statements, module_name, room
 
 Grouping = Callable[[str], str]
 
 
 def file(module: str) -> str:
     return module
-
-
-def package(module: str) -> str:
-    return ".".join(module.split(".")[:2])
 
 
 def circle(sources: Mapping[str, str], group: Grouping) -> list[str]:
@@ -58,7 +51,7 @@ def _module_of(name: str, sources: Mapping[str, str]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("group", [file, package])
+@pytest.mark.parametrize("group", [file, room])
 def test_sources_import_each_other_in_no_circle(group: Grouping) -> None:
     sources = {module_name(path): path.read_text(encoding="utf-8") for path in SOURCES}
     assert circle(sources, group) == []
@@ -114,7 +107,7 @@ def test_a_planted_circle_through_a_packages_own_file_is_seen() -> None:
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import harness.left.entry",
     ],
 )
-def test_a_planted_circle_of_packages_through_different_files_is_seen(back: str) -> None:
+def test_a_planted_circle_of_rooms_through_different_files_is_seen(back: str) -> None:
     sources = {
         "harness.left.entry": "import json",
         "harness.left.user": "import harness.right.entry",
@@ -122,19 +115,19 @@ def test_a_planted_circle_of_packages_through_different_files_is_seen(back: str)
         "harness.right.user": back,
     }
     assert circle(sources, file) == []
-    there, here = sorted(circle(sources, package))
+    there, here = sorted(circle(sources, room))
     assert there == "harness.left.user:1 imports harness.right.entry"
     assert here.startswith("harness.right.user:")
 
 
-def test_a_module_directly_under_the_root_is_a_package_of_its_own() -> None:
+def test_a_module_directly_under_the_root_is_a_room_of_its_own() -> None:
     sources = {
         "reference_impl.system": "from reference_impl.faults import step",
         "reference_impl.faults.step": "import torch",
         "reference_impl.faults.replay": "def plant():\n    from reference_impl.system import Run",
     }
     assert circle(sources, file) == []
-    assert len(circle(sources, package)) == 2
+    assert len(circle(sources, room)) == 2
 
 
 def test_imports_in_one_direction_are_no_circle() -> None:
@@ -147,4 +140,4 @@ def test_imports_in_one_direction_are_no_circle() -> None:
         "harness.high.other": "from harness.high.user import User\nfrom harness.low import base",
     }
     assert circle(sources, file) == []
-    assert circle(sources, package) == []
+    assert circle(sources, room) == []

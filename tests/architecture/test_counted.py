@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from import_statements import ROOT
 
-FOLDERS = ("commands", "drill", "forecast", "fleet", "pytest_plugin", "report")
-SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / "harness" / folder).rglob("*.py"))
+FOLDERS = ("cli", "drill", "forecast", "extras/fleet", "pytest_plugin", "report")
+SOURCES = sorted(
+    [path for folder in FOLDERS for path in (ROOT / "harness" / folder).rglob("*.py")]
+    + list((ROOT / "harness" / "kinds").rglob("*section.py"))
+)
 # words that end as plurals do, behind a value that is no number
 NO_NOUNS = {"has", "is", "was", "this", "does", "says", "needs", "lacks", "holds", "as", "its", "names", "side"}
 NEVER_ONE = {

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from import_statements import ROOT, SOURCES, import_statements, module_name
+from import_statements import ROOT, SOURCES, import_statements, module_name, room
 
 
 @dataclass(frozen=True)
 class Rule:
     """Modules under `packages` (but for `exempt`) import nothing under `forbidden` (but for `allowed`).
 
-    With `lazily`, an import inside a function or under `if TYPE_CHECKING:` is fine: importing the module does not
-    execute it.
+    A name is that of a module with all that lies under it, or of a room (`harness.kinds:judges`). With `lazily`, an
+    import inside a function or under `if TYPE_CHECKING:` is fine: importing the module does not execute it.
     """
 
     packages: tuple[str, ...]
@@ -28,25 +28,17 @@ class Rule:
     lazily: bool = False
 
 
+JUDGING = ("harness.judging", "harness.kinds:judges")
+NO_TORCH = (
+    *("harness.contract", "harness.evidence", "harness.judging", "harness.kinds", "harness.report"),
+    *("harness.run_directory", "harness.costs", "harness.extras.attestation", "harness.lint"),
+)
 RULES = (
-    Rule(
-        packages=(
-            "harness.judge",
-            "harness.report",
-            "harness.contract",
-            "harness.evidence",
-            "harness.run_directory",
-            "harness.costs",
-            "harness.attestation",
-            "harness.lint",
-        ),
-        forbidden=("torch", "triton"),
-        exempt=("harness.evidence.environment",),
-    ),
+    Rule(packages=NO_TORCH, forbidden=("torch", "triton")),
     # What `describe()` needs is imported without torch; heavy imports happen in `open()`.
     Rule(
         packages=(
-            *("harness.evidence.environment", "harness.system", "reference_impl.system", "reference_impl.faults"),
+            *("harness.devices.environment", "harness.system", "reference_impl.system", "reference_impl.faults"),
             *("reference_impl.transformers_twin.system", "reference_impl.transformers_twin.declared"),
         ),
         forbidden=("torch", "triton"),
@@ -54,11 +46,11 @@ RULES = (
         lazily=True,
     ),
     Rule(packages=("harness",), forbidden=("reference_impl",)),
-    # The table of kinds names what other layers have; it imports none of them.
-    Rule(packages=("harness.kinds",), forbidden=("harness",), allowed=("harness.kinds", "harness.errors")),
+    # Optional parts: the command line alone knows them, and imports one where its command is given.
+    Rule(packages=("harness",), forbidden=("harness.extras",), exempt=("harness.extras", "harness.cli")),
     Rule(packages=("harness.processes",), forbidden=("harness",), allowed=("harness.processes",)),
     Rule(packages=("harness.processes.keeper",), forbidden=("harness",)),
-    Rule(packages=("reference_impl",), forbidden=("harness",), allowed=("harness.system", "harness.ptx")),
+    Rule(packages=("reference_impl",), forbidden=("harness",), allowed=("harness.system", "harness.devices.ptx")),
     # The twin holds the trainer, so it shares nothing with it.
     Rule(
         packages=("reference_impl.transformers_twin",),
@@ -66,8 +58,11 @@ RULES = (
         allowed=("reference_impl.transformers_twin",),
     ),
     # What a run cost decides nothing.
-    Rule(packages=("harness.judge",), forbidden=("harness.runners", "harness.report", "harness.costs")),
-    Rule(packages=("harness.runners",), forbidden=("harness.judge", "harness.report", "harness.costs")),
+    Rule(packages=JUDGING, forbidden=("harness.execution", "harness.planning", "harness.report", "harness.costs")),
+    Rule(
+        packages=("harness.execution", "harness.planning", "harness.devices"),
+        forbidden=(*JUDGING, "harness.kinds:sections", "harness.report", "harness.costs"),
+    ),
 )
 
 
@@ -84,7 +79,7 @@ def violations(module: str, source: str) -> list[str]:
 
 
 def _under(name: str, packages: tuple[str, ...]) -> bool:
-    return any(name == package or name.startswith(f"{package}.") for package in packages)
+    return any(package in (name, room(name)) or name.startswith(f"{package}.") for package in packages)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -95,25 +90,27 @@ def test_sources_keep_the_rules(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "source", "imported"),
     [
-        ("harness.judge.capture", "import torch", "torch"),
+        ("harness.kinds.captures.capture", "import torch", "torch"),
         ("harness.report.html", "def draw():\n    from torch import nn", "torch.nn"),
         ("harness.lint", "import torch.cuda as c", "torch.cuda"),
-        ("harness.kinds.built_in", "from harness.judge import capture", "harness.judge.capture"),
         ("harness.evidence.run_evidence", "if True:\n    import triton", "triton"),
-        ("harness.evidence.environment", "import torch", "torch"),
+        ("harness.devices.environment", "import torch", "torch"),
         ("reference_impl.transformers_twin.system", "try:\n    import torch\nexcept ImportError:\n    pass", "torch"),
         ("reference_impl.system", "class A:\n    import torch", "torch"),
-        ("harness.session", "def run():\n    import reference_impl.system", "reference_impl.system"),
+        ("harness.api.session", "def run():\n    import reference_impl.system", "reference_impl.system"),
         ("harness.system.resolve", "from reference_impl import system", "reference_impl.system"),
         ("reference_impl.trainer", "from harness.errors import HarnessError", "harness.errors.HarnessError"),
-        ("reference_impl.trainer", "from harness import runners", "harness.runners"),
+        ("reference_impl.trainer", "from harness import execution", "harness.execution"),
         ("reference_impl.transformers_twin.run", "from reference_impl import data", "reference_impl.data"),
-        ("harness.judge.capture", "from harness.runners import plan", "harness.runners.plan"),
-        ("harness.judge.timing", "from harness.costs import account", "harness.costs.account"),
-        ("harness.judge.capture", "from ..report.html import x", "harness.report.html.x"),
-        ("harness.judge.__init__", "from ..report import html", "harness.report.html"),
-        ("harness.runners.plan", "from harness import judge", "harness.judge"),
-        ("harness.runners.plan", "import harness.report.html", "harness.report.html"),
+        ("harness.kinds.captures.capture", "from harness.planning import plan", "harness.planning.plan"),
+        ("harness.kinds.speed.timing", "from harness.costs import account", "harness.costs.account"),
+        ("harness.kinds.captures.capture", "from ...report.html import x", "harness.report.html.x"),
+        ("harness.judging.__init__", "from ..report import html", "harness.report.html"),
+        ("harness.planning.plan", "from harness import judging", "harness.judging"),
+        ("harness.planning.plan", "import harness.report.html", "harness.report.html"),
+        ("harness.kinds.speed.throughput_ratio", "from harness.execution import worker", "harness.execution.worker"),
+        ("harness.devices.census", "from harness.kinds.speed import pace", "harness.kinds.speed.pace"),
+        ("harness.api.session", "from harness.extras.fleet import gate", "harness.extras.fleet.gate"),
         ("harness.processes.kept", "from harness.errors import HarnessError", "harness.errors.HarnessError"),
         ("harness.processes.keeper", "from harness.processes import kept", "harness.processes.kept"),
     ],
@@ -127,17 +124,17 @@ def test_a_planted_import_is_seen(module: str, source: str, imported: str) -> No
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("harness.runners.paired", "import torch"),
+        ("harness.execution.probes.paired", "import torch"),
         ("harness.system.replay.traced", "import torch"),
         ("harness.system.wrappers", "def slow():\n    import torch"),
         (
             "harness.system.protocol",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch import Tensor",
         ),
-        ("harness.evidence.environment", "def collect():\n    import torch"),
-        ("reference_impl.system", "from harness.system.protocol import Expectation\nimport harness.ptx"),
-        ("harness.judge.capture", "from harness.judge import verdict\nimport torchless"),
-        ("harness.session", "from harness.runners import plan\nfrom harness.judge import registry"),
+        ("harness.devices.environment", "def collect():\n    import torch"),
+        ("reference_impl.system", "from harness.system.protocol import Expectation\nimport harness.devices.ptx"),
+        ("harness.kinds.captures.capture", "from harness.judging import verdict\nimport torchless"),
+        ("harness.api.session", "from harness.planning import plan\nfrom harness.judging import registry"),
     ],
 )
 def test_a_proper_import_is_left_alone(module: str, source: str) -> None:
@@ -159,21 +156,19 @@ def _loaded_in_turn(pieces: Sequence[str], *names: str) -> list[list[str]]:
     return [line.split() for line in done.stdout.splitlines()]
 
 
-def _import_all(package: str, *, exempt: str = "") -> str:
-    modules = [module_name(path) for path in SOURCES if _under(module_name(path), (package,))]
-    return "\n".join(f"import {name.removesuffix('.__init__')}" for name in modules if name != exempt)
+def _import_all(*packages: str) -> str:
+    modules = [module_name(path) for path in SOURCES if _under(module_name(path), packages)]
+    return "\n".join(f"import {name.removesuffix('.__init__')}" for name in modules)
 
 
 def test_a_process_loads_no_torch() -> None:
     """One process for all packages: what one of them loads would be there after it."""
-    packages = RULES[0].packages
-    pieces = [_import_all(package, exempt="harness.evidence.environment") for package in packages]
-    loaded = _loaded_in_turn(pieces, "torch", "triton", "reference_impl")
-    assert dict(zip(packages, loaded, strict=True)) == {package: [] for package in packages}
+    loaded = _loaded_in_turn([_import_all(package) for package in NO_TORCH], "torch", "triton", "reference_impl")
+    assert dict(zip(NO_TORCH, loaded, strict=True)) == {package: [] for package in NO_TORCH}
 
 
 def test_a_judging_process_loads_neither_runners_nor_report() -> None:
-    assert _loaded_after(_import_all("harness.judge"), "harness.runners", "harness.report") == []
+    assert _loaded_after(_import_all(*JUDGING), "harness.execution", "harness.planning", "harness.report") == []
 
 
 def test_what_a_process_loads_is_seen(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Everything that the harness prints goes through `harness.standard_streams`, or escaped through pytest's own words."""
+"""All that the harness prints goes through `harness.platform.standard_streams`, or escaped through pytest's words."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from import_statements import ROOT
 
-PRINTS = "harness/standard_streams.py"
+PRINTS = "harness/platform/standard_streams.py"
 # What these write goes to a parent process that reads it: it is a pipe, and never a terminal.
 TO_A_PARENT = {
-    "harness/runners/worker.py": "the evidence of a worker's own words, kept by its supervisor",
+    "harness/execution/worker.py": "the evidence of a worker's own words, kept by its supervisor",
     "harness/processes/keeper.py": "what its parent is told of the process",
 }
 ALONE = "harness/__main__.py"  # the line of a harness that cannot import what escapes; it escapes its own

@@ -1,15 +1,14 @@
-"""A judge asks shared checks through `harness.judge.comparison` alone, so that it forgets none."""
+"""A judge asks shared checks through `harness.judging.comparison` alone, so that it forgets none."""
 
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
+from import_statements import SOURCES, module_name, room
 
 from harness.kinds import BUILT_IN
 
-FOLDER = Path(__file__).parents[2] / "harness" / "judge"
 CHECKS = {
     "control_of",
     "require_equal_ends",
@@ -28,15 +27,21 @@ CHECKS = {
     "require_uncaptured",
 }
 # `guards` defines checks, and asks one of the control of a training effect.
-ASK = {"comparison": "asks them in one order", "registry": "asks one of every kind", "guards": "defines some"}
-JUDGES = sorted({path.stem for path in FOLDER.glob("*.py")} - ASK.keys())
+ASK = {
+    "harness.judging.comparison": "asks them in one order",
+    "harness.judging.registry": "asks one of every kind",
+    "harness.judging.guards": "defines some",
+}
+FOLDERS = ("harness.judging", "harness.kinds:judges")
+JUDGING = {module_name(path): path.read_text() for path in SOURCES if room(module_name(path)) in FOLDERS}
+JUDGES = [name for name in JUDGING if name not in ASK]
 
 
 def test_each_check_is_defined_in_one_module() -> None:
     defined = [
         node.name
-        for path in FOLDER.glob("*.py")
-        for node in ast.parse(path.read_text()).body
+        for source in JUDGING.values()
+        for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef) and node.name in CHECKS
     ]
     assert sorted(defined) == sorted(CHECKS)
@@ -44,7 +49,7 @@ def test_each_check_is_defined_in_one_module() -> None:
 
 @pytest.mark.parametrize("judge", JUDGES)
 def test_a_judge_names_no_shared_check(judge: str) -> None:
-    tree = ast.parse((FOLDER / f"{judge}.py").read_text())
+    tree = ast.parse(JUDGING[judge])
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     named = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     named |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -53,8 +58,8 @@ def test_a_judge_names_no_shared_check(judge: str) -> None:
 
 @pytest.mark.parametrize("kind", [name for name, kind in BUILT_IN.items() if "recorded" not in kind.leaves_out])
 def test_a_judge_of_a_training_says_pass_through_the_comparison(kind: str) -> None:
-    judge = BUILT_IN[kind].judge.partition(":")[0].rpartition(".")[2]
-    calls = [node for node in ast.walk(ast.parse((FOLDER / f"{judge}.py").read_text())) if isinstance(node, ast.Call)]
+    judge = BUILT_IN[kind].judge.partition(":")[0]
+    calls = [node for node in ast.walk(ast.parse(JUDGING[judge])) if isinstance(node, ast.Call)]
     doors = {
         ast.unparse(call.func) for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "held"
     }

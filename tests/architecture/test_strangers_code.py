@@ -12,8 +12,8 @@ from import_statements import SOURCES, import_statements, module_name
 
 IMPORTS_SYSTEMS = "harness.system.resolve"
 # Modules of which a process of its own is made, or which such a process imports by name.
-OF_WORKERS = ("harness.system.describing", "harness.runners.step_memory")
-STARTED_BY_PEOPLE = ("harness.commands", "harness.pytest_plugin", "harness.session", "harness.__main__")
+OF_WORKERS = ("harness.system.describing", "harness.execution.probes.step_memory")
+STARTED_BY_PEOPLE = ("harness.cli", "harness.pytest_plugin", "harness.api.session", "harness.__main__")
 
 
 def reached(sources: Mapping[str, str], first: tuple[str, ...]) -> dict[str, str]:
@@ -44,7 +44,7 @@ def test_the_process_that_people_start_reaches_nothing_that_imports_systems(modu
 
 def test_processes_that_describe_or_run_do_reach_it() -> None:
     sources = ours()
-    for first in (*OF_WORKERS, "harness.runners.paired"):
+    for first in (*OF_WORKERS, "harness.execution.probes.paired"):
         assert IMPORTS_SYSTEMS in reached(sources, (first,))
 
 
@@ -53,5 +53,5 @@ def test_processes_that_describe_or_run_do_reach_it() -> None:
 )
 def test_a_planted_import_is_seen(statement: str) -> None:
     sources = ours()
-    sources["harness.runners.plan"] += f"\n{statement}\n"
-    assert reached(sources, STARTED_BY_PEOPLE)[IMPORTS_SYSTEMS] == "harness.runners.plan"
+    sources["harness.planning.plan"] += f"\n{statement}\n"
+    assert reached(sources, STARTED_BY_PEOPLE)[IMPORTS_SYSTEMS] == "harness.planning.plan"

@@ -14,8 +14,8 @@ from first_screen import first_screen
 from published_pages import REPORTS, PageOf
 from report_views import decided_by, drilled, full_view, header, ratio_of, verdict
 
-from harness.judge.demanded import Demanded
-from harness.judge.verdict import Figure, Status, Verdict
+from harness.judging.demanded import Demanded
+from harness.judging.verdict import Figure, Status, Verdict
 from harness.report.html import render
 from harness.report.view import ReportView
 

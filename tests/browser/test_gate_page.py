@@ -11,8 +11,8 @@ from filelock import FileLock
 from first_screen import first_screen
 from published_pages import GATE_PARTS, drawings_of, shared_folder
 
-from harness.rejudge import shown_together
-from harness.shared_page import write_shared
+from harness.finished_runs.rejudge import shown_together
+from harness.finished_runs.shared_page import write_shared
 
 pytestmark = pytest.mark.slow
 SCREENS = {variant.name: variant for variant in VARIANTS}

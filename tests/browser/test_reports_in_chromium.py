@@ -14,8 +14,8 @@ from chromium import Browser
 from published_pages import REPORTS, PageOf
 from report_views import drill_view, full_view, header, verdict, view_of, waiver, whole_drill_view
 
-from harness.commands.history import write_history
-from harness.judge.verdict import Status
+from harness.cli.history import write_history
+from harness.judging.verdict import Status
 from harness.report.html import render
 from harness.report.view import ReportView
 

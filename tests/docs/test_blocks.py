@@ -16,7 +16,7 @@ import typer.main
 import yaml
 from doc_blocks import PAGES, ROOT, SHELLS, Block, blocks, commands, followed, programs
 
-from harness.commands.application import application
+from harness.cli.application import application
 from harness.contract.load import load_contract
 
 ALL = [block for page in PAGES for block in blocks(page)]

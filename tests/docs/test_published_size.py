@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands.report import render
+from harness.cli.report import render
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.places import runs_in
 from harness.run_directory.verdict_file import read_verdicts

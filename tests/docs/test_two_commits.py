@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from harness.contract.load import load_contract
-from harness.judge.reasons import reason_of
+from harness.judging.reasons import reason_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "two-commits.md"
 

@@ -15,11 +15,11 @@ from tools import absent
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
-from harness.system.lightning_trainer import LightningSystem
+from harness.extras.trainers.lightning_trainer import LightningSystem
+from harness.extras.trainers.transformers_trainer import TransformersTrainerSystem
 from harness.system.replay.fake_leftovers import FakeTensorsLeftError
 from harness.system.replay.generators import seed_all
 from harness.system.replay.traced import TracedStep, fake_pass
-from harness.system.transformers_trainer import TransformersTrainerSystem
 
 STEPS = 4
 WORKLOAD = Workload(model="any", batch_size=2, seq_len=8, steps=STEPS)

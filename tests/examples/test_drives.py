@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from harness.contract.schema import Arm, Workload
+from harness.extras.trainers.lightning_trainer import LightningSystem
+from harness.extras.trainers.made_trainer import MadeTrainerSystem
 from harness.system.adapter_checks import AdapterError
-from harness.system.lightning_trainer import LightningSystem
-from harness.system.made_trainer import MadeTrainerSystem
 from harness.system.protocol import HasCapture
 from harness.system.replay.generators import seed_all
 from harness.system.resolve import resolve
@@ -240,8 +240,8 @@ def test_a_captured_trainer_trains_as_the_library_does(
 
 @pytest.mark.filterwarnings("ignore")
 def test_gradients_that_are_accumulated_are_refused(untouched: Callable[[str], Trained]) -> None:
-    from harness.system.driven_trainer import UnsuitableTrainerError
-    from harness.system.transformers_trainer import DrivenTransformersTrainer
+    from harness.extras.trainers.driven_trainer import UnsuitableTrainerError
+    from harness.extras.trainers.transformers_trainer import DrivenTransformersTrainer
 
     untouched("transformers_trainer")
     train = importlib.import_module("examples.transformers_trainer.train")
@@ -257,8 +257,8 @@ def test_a_loader_that_shuffles_by_the_processs_generator_is_refused_step_by_ste
 ) -> None:
     from torch.utils.data import DataLoader
 
-    from harness.system.driven_trainer import UnsuitableTrainerError
-    from harness.system.lightning_trainer import DrivenLightningTrainer
+    from harness.extras.trainers.driven_trainer import UnsuitableTrainerError
+    from harness.extras.trainers.lightning_trainer import DrivenLightningTrainer
 
     untouched("lightning_module")
     train = importlib.import_module("examples.lightning_module.train")

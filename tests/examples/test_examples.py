@@ -28,9 +28,9 @@ from tools import absent
 
 from harness.contract.load import load_contract
 from harness.contract.schema import Contract
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
-from harness.runners.plan import plan
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
+from harness.planning.plan import plan
 from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS
 

@@ -11,10 +11,10 @@ from planning import NO_GPU
 from harness.contract.load import load_contract
 from harness.contract.schema import Contract
 from harness.evidence.read_run import read_run
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
-from harness.runners.plan import plan
-from harness.runners.supervisor import execute
+from harness.execution.supervisor import execute
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
+from harness.planning.plan import plan
 from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.contract.schema import Arm, Workload
-from harness.ptx import is_exact, parse_target, read_module
+from harness.devices.ptx import is_exact, parse_target, read_module
 from reference_impl.kernel_cache import PtxTargetError
 from reference_impl.kernels import registry
 from reference_impl.system import QLoRARun, QLoRASystem

@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 PRELUDE = """
 import json
 import torch
-from harness.runners.device_work import launches_in
-from harness.runners.launch_counter import counter_of_this_process
-from harness.runners.profiling import Watched, graph_launches, prime_profiler
+from harness.devices.device_work import launches_in
+from harness.devices.launch_counter import counter_of_this_process
+from harness.execution.watchers.profiling import Watched, graph_launches, prime_profiler
 
 value, other = torch.zeros(64, device="cuda"), torch.zeros(64, device="cuda")
 graph = torch.cuda.CUDAGraph()

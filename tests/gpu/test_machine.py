@@ -8,8 +8,8 @@ import pytest
 import torch
 from waiting import eventually
 
-from harness.evidence.environment import collect, machine
-from harness.runners.telemetry import Sampler
+from harness.devices.environment import collect, machine
+from harness.devices.telemetry import Sampler
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.judge.verdict import Verdict
-from harness.session import VerifyOptions, verify
+from harness.api.session import VerifyOptions, verify
+from harness.judging.verdict import Verdict
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -16,16 +16,16 @@ def loaded() -> None:
     import rich.console
     import typer.completion
 
-    import harness.commands.application
-    import harness.commands.verify
+    import harness.api.session
+    import harness.cli.application
+    import harness.cli.verify
+    import harness.execution.lanes
+    import harness.execution.schedule
+    import harness.execution.sharing
     import harness.forecast.estimates
-    import harness.judge.registry
+    import harness.judging.registry
     import harness.pytest_plugin.verifier
     import harness.report.html
-    import harness.runners.lanes
-    import harness.runners.schedule
-    import harness.runners.sharing
-    import harness.session
     import harness.system.wrappers
 
     assert all((filelock, matplotlib, plt, np, rich, typer, harness))
@@ -44,10 +44,10 @@ def played(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are played and systems described in this process: evidence as a worker leaves it, without the worker."""
     import scripted_system
 
-    monkeypatch.setattr("harness.runners.supervisor.execute", scripted_system.play)
-    monkeypatch.setattr("harness.runners.lanes._repetitions", lambda _run: [])  # of one process there is no other
+    monkeypatch.setattr("harness.execution.supervisor.execute", scripted_system.play)
+    monkeypatch.setattr("harness.execution.lanes._repetitions", lambda _run: [])  # of one process there is no other
     # `verify` starts an interpreter ahead, which nobody would take, and which imports torch until it is killed
-    monkeypatch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
+    monkeypatch.setattr("harness.execution.interpreters.Interpreters.begin", lambda _: None)
     monkeypatch.setattr("harness.system.described._ask", scripted_system.describe_here)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
 
@@ -68,9 +68,9 @@ def run_that_held(tmp_path_factory: pytest.TempPathFactory, loaded: None) -> Pat
         import scripted_system
         from command_here import called
 
-        patch.setattr("harness.runners.supervisor.execute", scripted_system.play)
-        patch.setattr("harness.runners.lanes._repetitions", lambda _run: [])
-        patch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
+        patch.setattr("harness.execution.supervisor.execute", scripted_system.play)
+        patch.setattr("harness.execution.lanes._repetitions", lambda _run: [])
+        patch.setattr("harness.execution.interpreters.Interpreters.begin", lambda _: None)
         patch.setattr("harness.system.described._ask", scripted_system.describe_here)
         patch.chdir(folder)
         Path("contracts").mkdir()

@@ -11,9 +11,9 @@ import pytest
 import typer.main
 import write_site
 
-from harness.commands.application import COMMANDS, application
-from harness.judge.reasons import REASONS
-from harness.judge.verdict import Status
+from harness.cli.application import COMMANDS, application
+from harness.judging.reasons import REASONS
+from harness.judging.verdict import Status
 from harness.kinds import kinds
 from harness.report.wording import TEXTS, reason_text
 from harness.system.protocol import CAPABILITIES

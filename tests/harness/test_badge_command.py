@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import application
+from harness.cli import application
 
 Called = Callable[..., int]
 
@@ -18,7 +18,7 @@ Called = Callable[..., int]
 def called(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Called:
     """Call the command line in a folder of its own; the exit code."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
 
     def call(*arguments: str) -> int:
         monkeypatch.setattr(sys, "argv", ["harness", *arguments])

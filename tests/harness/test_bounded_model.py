@@ -64,6 +64,6 @@ def test_a_long_mapping_is_read_whole_and_in_its_order() -> None:
 
 def test_every_model_outside_the_language_of_contracts_is_bounded() -> None:
     """A contract has at most 50,000 values, which its reader counts before pydantic sees them."""
-    files = [path for path in HARNESS.rglob("*.py") if "contract" not in path.relative_to(HARNESS).parts[:1]]
+    files = [path for path in HARNESS.rglob("*.py") if path.relative_to(HARNESS).parts[0] not in ("contract", "kinds")]
     unbounded = [path.name for path in files if re.search(r"^class \w+\(BaseModel\)", path.read_text(), re.MULTILINE)]
     assert unbounded == ["bounded_model.py"]

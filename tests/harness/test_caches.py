@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.caches import moved_caches
+from harness.platform.caches import moved_caches
 
 NAMES = {"TRITON_CACHE_DIR", "MPLCONFIGDIR"}
 
@@ -62,8 +62,8 @@ def test_without_any_folder_for_temporary_files_libraries_are_left_to_themselves
     assert moved_caches({"HOME": "~"}) == {}
 
 
-DRAWN = "from harness.report.svg import draw; print(draw(lambda axes: None, alt='x').width)"
-IMPORTED_EARLIER = f"from harness.execution import _import_for_pages; _import_for_pages(); {DRAWN}"
+DRAWN = "from harness.report.charts.svg import draw; print(draw(lambda axes: None, alt='x').width)"
+IMPORTED_EARLIER = f"from harness.api.execute import _import_for_pages; _import_for_pages(); {DRAWN}"
 
 
 @pytest.mark.parametrize("program", [DRAWN, IMPORTED_EARLIER], ids=["drawn", "imported earlier"])
@@ -76,7 +76,7 @@ def test_a_drawing_without_a_home_prints_nothing(program: str, tmp_path: Path) -
 
 
 def test_workers_are_told_where_caches_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path) -> None:
-    from harness.runners import interpreters
+    from harness.execution import interpreters
 
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)

@@ -17,8 +17,8 @@ import pytest
 from calls_made import LIBRARIES, calls_of_program
 from limits_passed import clock_ahead
 
-from harness.commands import application
-from harness.runners.recorder import HEARTBEAT
+from harness.cli import application
+from harness.execution.recorder import HEARTBEAT
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("warm_commands")
@@ -79,7 +79,7 @@ def test_a_command_that_runs_nothing_loads_no_torch(command: str) -> None:
     heavy = ("torch", "triton", "transformers", "pandas", "matplotlib", "scipy")
     program = (
         f"import sys\nsys.argv = ['harness', {command!r}, {str(ROOT / 'contracts')!r}]\n"
-        "from harness.commands import application as cli\n"
+        "from harness.cli import application as cli\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
         f"print(sorted({set(heavy)!r} & set(sys.modules)), file=sys.stderr)"
     )
@@ -121,7 +121,7 @@ def sleeps_alone() -> bool:
 
 def test_workers_that_die_cost_only_their_own_verdict(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit passes for the run that sleeps alone, however slow the others are."""
-    monkeypatch.setattr("harness.runners.watched_worker.time", clock_ahead(sleeps_alone, 60.0))
+    monkeypatch.setattr("harness.execution.watched_worker.time", clock_ahead(sleeps_alone, 60.0))
     write_contract(contracts, *MISBEHAVIOURS, "held", "violated")
     done = called("verify", contracts, "--wall-limit", "60", "--json")
     assert done.returncode == 12, done.stderr
@@ -362,6 +362,6 @@ def test_a_fault_of_ours_is_an_error_and_not_a_violated_claim(contracts: Path, m
     def break_down(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("harness.session.verify", break_down)
+    monkeypatch.setattr("harness.api.session.verify", break_down)
     done = called("verify", "contracts")
     assert (done.returncode, "ZeroDivisionError: ours" in done.stderr) == (12, True)

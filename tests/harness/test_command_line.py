@@ -20,9 +20,9 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.commands.application import COMMANDS, EXAMPLES, application, main
-from harness.existing_paths import require_existing
-from harness.standard_streams import broken, print_line
+from harness.cli.application import COMMANDS, EXAMPLES, application, main
+from harness.platform.paths import require_existing
+from harness.platform.standard_streams import broken, print_line
 
 ROOT = Path(__file__).parents[2]
 Ended = Callable[..., subprocess.CompletedProcess[str]]
@@ -154,7 +154,7 @@ class Collector:
 def test_garbage_is_looked_for_once_all_is_imported_but_by_check(
     ended: Ended, monkeypatch: pytest.MonkeyPatch, arguments: list[str], calls: list[str]
 ) -> None:
-    monkeypatch.setattr("harness.commands.application.gc", collector := Collector())
+    monkeypatch.setattr("harness.cli.application.gc", collector := Collector())
     assert ended(*arguments).returncode == 0
     assert collector.calls == calls
 
@@ -255,7 +255,7 @@ def test_a_full_disk_is_an_error_in_a_line_with_what_is_kept(
         error.add_note("kept what there is, marked INCOMPLETE: small/r")
         raise error
 
-    monkeypatch.setattr("harness.commands.application.application", lambda _arguments: written)
+    monkeypatch.setattr("harness.cli.application.application", lambda _arguments: written)
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 12

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import session
-from harness.commands.application import application
+from harness.api import session
+from harness.api.early_verdicts import AsTheyEnd
+from harness.cli.application import application
 from harness.drill import drill as fire_drill
-from harness.early_verdicts import AsTheyEnd
 from harness.evidence.plan_records import Run
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 from harness.run_directory.drill_record import Row
 
 
@@ -44,8 +44,8 @@ def contracts(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     from scripted_system import contract_text
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
-    monkeypatch.setattr("harness.runners.schedule._processors", lambda _machine: 1)  # one after the other
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
+    monkeypatch.setattr("harness.execution.schedule._processors", lambda _machine: 1)  # one after the other
     folder = tmp_path / "contracts"
     folder.mkdir()
     (folder / "scripted-v1.yaml").write_text(contract_text("held", "violated", "not_run", "error"))
@@ -70,7 +70,7 @@ def test_a_unit_is_judged_before_the_next_run_begins(contracts: Path, monkeypatc
         watch.told.append(f"{run.workload_name} begins")
         return scripted_system.play(run, directory)
 
-    monkeypatch.setattr("harness.runners.supervisor.execute", noted)
+    monkeypatch.setattr("harness.execution.supervisor.execute", noted)
     session.verify([contracts], session.VerifyOptions(name="run", workloads=("held", "violated")), watch)
     assert watch.told == [
         "2 begin",

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from budget import is_long, slow_but
 
-from harness.commands import application as cli
-from harness.evidence.environment import collect
+from harness.cli import application as cli
+from harness.devices.environment import collect
 from harness.evidence.environment_records import Environment
 from harness.numbers import counted
 
@@ -76,11 +76,11 @@ def contract(
     """Write the contract of a combination where the command line and pytest find it."""
     from scripted_system import contract_text
 
-    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)  # reports have tests of their own
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)  # reports have tests of their own
     # and so has what a header says of machine and sources: it was most of a row, and is that of the first one here
-    monkeypatch.setattr("harness.evidence.environment.collect", lambda *_: found_here())
+    monkeypatch.setattr("harness.devices.environment.collect", lambda *_: found_here())
     monkeypatch.setattr("harness.evidence.sources.listed_sources", lambda *_: {"harness": "here"})
-    monkeypatch.setattr("harness.run_header.trainers", lambda *_: {})
+    monkeypatch.setattr("harness.api.run_header.trainers", lambda *_: {})
     pytester.makeini("[pytest]\ncontract_paths = contracts\n")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis alone takes half a second of each process
     # xdist gives its workers the path that this process began with

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands.explain import WIDTH, explanation_of
+from harness.cli.explain import WIDTH, explanation_of
 from harness.contract.claims import AnyClaim
 from harness.contract.load import load_contracts
 from harness.errors import UsageError
@@ -39,7 +39,7 @@ def test_sequence_lengths_are_taken_in_turn() -> None:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
 def test_every_claim_is_explained_whole_and_fits(claim: AnyClaim, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.commands.explain.load_contracts", lambda _: LOADED)  # a tenth of a second each time
+    monkeypatch.setattr("harness.cli.explain.load_contracts", lambda _: LOADED)  # a tenth of a second each time
     lines = explanation_of(claim.id, CONTRACTS)
     assert max(len(line) for line in lines[1:]) <= WIDTH
     said = " ".join(" ".join(lines).split())

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from report_views import view_of
 
-from harness.github_actions import append_step_summary
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
+from harness.report.github_actions import append_step_summary
 from harness.report.markdown import LIMIT_BYTES
 
 

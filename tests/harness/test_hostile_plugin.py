@@ -16,7 +16,7 @@ PLAY = "import sys\nsys.path.insert(0, {scripted!r})\nimport played_runs\n"
 
 @pytest.fixture
 def contracts(pytester: pytest.Pytester, scripted: Path, played: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\ncontract_paths = contracts\naddopts = -p harness.pytest_plugin\n")
     pytester.makeconftest(PLAY.format(scripted=str(scripted)))

@@ -14,7 +14,7 @@ import pytest
 from obeyed import HOSTILE, obeyed
 from scripted_contract import hostile_contract
 
-from harness.commands import application
+from harness.cli import application
 
 QUOTED = json.dumps(HOSTILE)  # as YAML takes it, too
 WAIVERS = f"""schema: waivers/v1
@@ -208,7 +208,7 @@ def test_an_exception_of_the_harness_itself(called: Called, monkeypatch: pytest.
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError(HOSTILE)
 
-    monkeypatch.setattr("harness.commands.check.print_findings", broken)
+    monkeypatch.setattr("harness.cli.check.print_findings", broken)
     code, _, err = called("check", "contracts")
     assert code == 12
     assert obeyed(err) == []

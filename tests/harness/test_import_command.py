@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import application
-from harness.commands.check import findings_of, print_findings
+from harness.cli import application
+from harness.cli.check import findings_of, print_findings
 from harness.contract.claims import parts_of
-from harness.contract.kinds.throughput import ThroughputRatio
-from harness.contract.kinds.training import TrajectoryMatch
+from harness.kinds.speed.model import ThroughputRatio
+from harness.kinds.trajectory.model import TrajectoryMatch
 
 GRAPH = """\
 metadata: {description: A graph}

@@ -16,14 +16,14 @@ import pytest
 from budget import slow_but
 from waiting import LIMIT_S, eventually
 
-from harness import session
-from harness.commands import application
+from harness.api import session
+from harness.cli import application
+from harness.devices import environment
 from harness.drill.drill import DrillOptions, drill
 from harness.errors import EvidenceError, HarnessError, UsageError
-from harness.evidence import environment
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
-from harness.rejudge import rejudged
+from harness.finished_runs.rejudge import rejudged
 from harness.report.html import render
 from harness.report.markdown import escape, render_markdown
 from harness.report.terminal import print_results
@@ -49,8 +49,8 @@ def folder(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.fixture
 def quick(folder: Path, played: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs are played here one after the other, and no pages drawn."""
-    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
-    monkeypatch.setattr("harness.runners.schedule._processors", lambda _machine: 1)
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
+    monkeypatch.setattr("harness.execution.schedule._processors", lambda _machine: 1)
     return folder
 
 
@@ -69,7 +69,7 @@ class Player:
         self.executed: list[str] = []
         self.play: Callable[..., Death | None] = scripted_system.play
         self.stop: int | None = None
-        monkeypatch.setattr("harness.runners.supervisor.execute", self._execute)
+        monkeypatch.setattr("harness.execution.supervisor.execute", self._execute)
 
     def _execute(self, run: Run, directory: Path, *_: object, **__: object) -> Death | None:
         self.executed.append(run.id)
@@ -174,7 +174,7 @@ def test_a_link_that_a_run_left_stays_an_error(player: Player, monkeypatch: pyte
 
     player.play = leaves_a_link
     with monkeypatch.context() as patch:
-        patch.setattr("harness.session.write_reports", interrupt)
+        patch.setattr("harness.api.session.write_reports", interrupt)
         interrupted(player, "held", at=0)
     player.play = scripted_system.play
     assert [verdict.reason for verdict in resumed().verdicts] == ["worker_garbage"]
@@ -185,9 +185,9 @@ def test_a_worker_that_dies_once_the_gate_was_asked_to_end_was_cut_off(
     player: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that is stopped has all of its processes terminated, in whichever order."""
-    monkeypatch.setattr("harness.execution.noted", [signal.SIGTERM])
+    monkeypatch.setattr("harness.api.execute.noted", [signal.SIGTERM])
     interrupted(player, "error", "held", "violated", at=3)
-    monkeypatch.setattr("harness.execution.noted", [])
+    monkeypatch.setattr("harness.api.execute.noted", [])
     resumed()
     assert player.executed == [NAMES["error"], NAMES["violated"]]
 
@@ -199,7 +199,7 @@ def test_what_was_interrupted_while_it_was_judged_executes_nothing(
         raise SystemExit(143)
 
     with monkeypatch.context() as patch:
-        patch.setattr("harness.session.write_reports", interrupt)
+        patch.setattr("harness.api.session.write_reports", interrupt)
         interrupted(player, "held", "violated", at=0)
     assert [str(verdict.status) for verdict in resumed().verdicts] == ["PASS", "FAIL"]
     assert player.executed == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import application
+from harness.cli import application
 
 Write = Callable[[str], Path]
 SHARED = "schema: shared/v2\narms: {spare: {capture: non}}\n"
@@ -25,7 +25,7 @@ def folder(pytester: pytest.Pytester, scripted: Path, played: None, monkeypatch:
     """`contracts/` with a contract of one unit that holds, which pytest collects, too."""
     from scripted_system import contract_text
 
-    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\ncontract_paths = contracts\naddopts = -p harness.pytest_plugin\n")
     pytester.makeconftest(f"import sys\nsys.path.insert(0, {str(scripted)!r})\nimport played_runs\n")

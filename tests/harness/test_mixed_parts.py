@@ -15,7 +15,7 @@ import pytest
 from budget import slow_but
 from sealing import forge
 
-from harness.commands import application
+from harness.cli import application
 
 Call = Callable[..., tuple[int, str]]
 PARTS = Path("harness-reports/one"), Path("harness-reports/two")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands.history import write_history
+from harness.cli.history import write_history
 from harness.errors import ExitCode, UsageError
-from harness.output_paths import write_named, write_together
+from harness.run_directory.output_paths import write_named, write_together
 
 REPORTS = Path(__file__).parents[2] / "reports" / "examples"
 RUN = REPORTS / "2026-11-22-h200-plain_loop"
@@ -34,7 +34,7 @@ def test_a_path_that_takes_no_file_is_usage_and_says_why(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_history_and_badge_are_written_so(tmp_path: Path) -> None:
-    from harness.commands.judge import print_verdicts
+    from harness.cli.judge import print_verdicts
 
     page, badge = tmp_path / "new" / "history.html", tmp_path / "other" / "badge.json"
     write_history(REPORTS, page)

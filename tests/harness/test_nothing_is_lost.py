@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sealing import forge
 
-from harness import session
+from harness.api import session
 from harness.errors import EvidenceError, ExitCode
-from harness.rejudge import judged
+from harness.finished_runs.rejudge import judged
 
 RUN = Path("harness-reports/run")
 
@@ -22,7 +22,7 @@ def folder(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     from scripted_system import contract_text
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
     folder = tmp_path / "contracts"
     folder.mkdir()
     (folder / "one.yaml").write_text(contract_text("held", "also_held"))

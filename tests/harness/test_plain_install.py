@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.contract.folders import RULE
-from harness.extras import command_for
+from harness.platform.installing import command_for
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "plain_install.py"

@@ -33,7 +33,7 @@ def project(
     from scripted_system import contract_text
 
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
+        monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis alone takes half a second
     pytester.makeini("[pytest]\ncontract_paths = contracts\naddopts = -p harness.pytest_plugin\n")
     pytester.makeconftest(f"import sys\nsys.path.insert(0, {str(scripted)!r})\nimport played_runs\n")
@@ -149,7 +149,7 @@ def test_what_the_fixture_judged_opens_a_gate(pytester: pytest.Pytester, project
 
 
 def test_a_selection_is_a_part_and_said_so(pytester: pytest.Pytester, project: Write) -> None:
-    from harness.rejudge import judged
+    from harness.finished_runs.rejudge import judged
 
     project("held", "also_held")
     result = pytester.runpytest_inprocess("contracts", "-k", "also_held", "--contract-gate")
@@ -297,7 +297,7 @@ def test_junit_carries_verdicts_and_figures(pytester: pytest.Pytester, project: 
 
 
 def test_the_run_directory_is_that_of_the_command_line(drawn: None, pytester: pytest.Pytester, project: Write) -> None:
-    from harness.commands import judge
+    from harness.cli import judge
 
     project("held", "violated")
     result = pytester.runpytest_inprocess("contracts")

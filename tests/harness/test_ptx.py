@@ -1,6 +1,6 @@
 import pytest
 
-from harness.ptx import (
+from harness.devices.ptx import (
     Target,
     introduced_in,
     is_exact,

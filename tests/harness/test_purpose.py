@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.commands import judge, report
-from harness.commands.application import application
+from harness.cli import judge, report
+from harness.cli.application import application
 from harness.errors import UsageError
 from harness.run_directory.bundle import read_bundle
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from harness import session
-from harness.commands.drill import drill_on
-from harness.commands.pack import published
+from harness.api import session
+from harness.cli.drill import drill_on
+from harness.cli.pack import published
 from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError, ExitCode
 from harness.evidence.plan_records import Run
 from harness.evidence.redaction import NOTE, Redaction, of_this_machine, wanted
 from harness.evidence.run_evidence import Death
+from harness.execution import supervisor
+from harness.finished_runs.rejudge import judged, rejudged
 from harness.pytest_plugin.shared_runs import SharedRuns, plan_file
-from harness.rejudge import judged, rejudged
 from harness.run_directory.manifest import read_manifest
-from harness.runners import supervisor
 
 HOST, USER = "gpu-box-7.lab.example", "kimberly"
 NAMES = (HOST, "gpu-box-7", USER, "secret-project")
@@ -38,7 +38,7 @@ REDACTION = Redaction(frozenset({"gpu-box-7", HOST}), frozenset({USER}), frozens
         ("on gpu-box-7 by kimberly@gpu-box-7.lab.example", "on <host> by <user>@<host>"),
         ("kimberly's, not kimberlys nor gpu-box-71", "<user>'s, not kimberlys nor gpu-box-71"),
         ("a/b, 3 / 4, 1/2/3, https://example.org/a/b, model.layers.0/q", None),
-        ("harness/runners/paired.py:17", None),
+        ("harness/execution/probes/paired.py:17", None),
         ("/models/qwen", None),
     ],
 )
@@ -91,7 +91,7 @@ def contracts(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             (directory / "death.json").write_text(death.model_dump_json())
         return death
 
-    monkeypatch.setattr("harness.runners.supervisor.execute", with_names)
+    monkeypatch.setattr("harness.execution.supervisor.execute", with_names)
     folder = home / "contracts"
     folder.mkdir()
     (folder / "scripted-v1.yaml").write_text(contract_text("held", "violated", "not_run", "error"))
@@ -166,7 +166,7 @@ def test_a_run_that_was_cut_off_is_redacted_too(contracts: Path, monkeypatch: py
         execute(run, directory)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.runners.supervisor.execute", interrupted)
+    monkeypatch.setattr("harness.execution.supervisor.execute", interrupted)
     with pytest.raises(KeyboardInterrupt):
         verified(contracts, redact=True)
     assert list(Path("harness-reports/run/evidence").iterdir())
@@ -240,6 +240,6 @@ def test_the_shards_of_a_drill_leave_names_out_as_it_does(
         passed.append(list(given[4]))  # type: ignore[call-overload]
         return {}
 
-    monkeypatch.setattr("harness.fleet.gate.run_shards", run_shards)
+    monkeypatch.setattr("harness.extras.fleet.gate.run_shards", run_shards)
     assert drill_on("local", "0", [contracts], contracts / "out", redact=redact) == ExitCode.HELD
     assert passed == [word]

@@ -14,7 +14,7 @@ import pytest
 from command_here import called
 
 from harness.errors import ExitCode
-from harness.rejudge import judged, rejudged
+from harness.finished_runs.rejudge import judged, rejudged
 
 LONG = "x" * 300
 STEP = "def make_step(seed):\n    return step, batch, model\n"
@@ -50,8 +50,8 @@ def test_a_path_that_takes_nothing_is_usage(words: str, folder: Path, monkeypatc
     def executed(*_: object, **__: object) -> None:
         raise AssertionError("something was run")
 
-    monkeypatch.setattr("harness.runners.supervisor.execute", executed)
-    monkeypatch.setattr("harness.fleet.gate.ShardJob", executed)
+    monkeypatch.setattr("harness.execution.supervisor.execute", executed)
+    monkeypatch.setattr("harness.extras.fleet.gate.ShardJob", executed)
     code, said = called(*words.split())
     error = [line for line in said.splitlines() if line.startswith("error: ")]
     assert (code, len(error), "Traceback" in said) == (ExitCode.USAGE, 1, False), said
@@ -62,7 +62,7 @@ def test_a_folder_that_takes_no_file_is_usage_too(folder: Path, monkeypatch: pyt
     def refused(path: Path, _: str) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr("harness.session.write_text", refused)
+    monkeypatch.setattr("harness.api.session.write_text", refused)
     code, said = called("judge", "runs/run", "--out", "pages")
     assert (code, said.splitlines()[-1][:16], "found Permission denied" in said) == (
         ExitCode.USAGE,
@@ -72,7 +72,7 @@ def test_a_folder_that_takes_no_file_is_usage_too(folder: Path, monkeypatch: pyt
 
 
 def test_init_leaves_nothing_where_one_of_its_files_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.commands.init._measured", lambda draft, *_: (draft, "", []))  # nothing is trained
+    monkeypatch.setattr("harness.cli.init._measured", lambda draft, *_: (draft, "", []))  # nothing is trained
     (folder / "contracts-long").write_text("a file")
     before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
     code, said = called("init", "train.py:make_step")
@@ -97,7 +97,7 @@ def test_any_other_path_that_is_refused_is_one_line(
         error.add_note("kept what there is")
         raise error
 
-    monkeypatch.setattr("harness.commands.judge.write_verdicts", refused)
+    monkeypatch.setattr("harness.cli.judge.write_verdicts", refused)
     code, said = called("judge", "runs/run", "--write")
     first, *others = said.splitlines()
     assert (code, others) == (ExitCode.ERROR, ["kept what there is"])
@@ -109,7 +109,7 @@ def test_what_is_of_no_path_keeps_its_traceback(folder: Path, monkeypatch: pytes
     def broken(*_: object) -> None:
         raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
 
-    monkeypatch.setattr("harness.commands.judge.write_verdicts", broken)
+    monkeypatch.setattr("harness.cli.judge.write_verdicts", broken)
     code, said = called("judge", "runs/run", "--write")
     assert (code, "| Traceback" in said, "ConnectionResetError" in said) == (ExitCode.ERROR, True, True)
 

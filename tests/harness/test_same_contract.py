@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness import session
+from harness.api import session
 from harness.contract.load import load_contracts
 from harness.errors import ExitCode
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 from harness.run_directory.bundle import read_bundle
 
 RUN = Path("harness-reports/run")
@@ -51,7 +51,7 @@ def text(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     from scripted_system import contract_text
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
     text = contract_text("held")
     Path("ours.yaml").write_text(text)
     assert session.verify([Path("ours.yaml")], session.VerifyOptions(name="run")).exit_code is ExitCode.HELD

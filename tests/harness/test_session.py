@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import session
+from harness.api import session
 from harness.contract.load import load_contracts
 from harness.errors import EvidenceError, ExitCode, UsageError
 from harness.evidence.plan_records import Run
-from harness.rejudge import rejudged
+from harness.execution import supervisor
+from harness.finished_runs.rejudge import rejudged
 from harness.run_directory.bundle import read_bundle
-from harness.runners import supervisor
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def contracts(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     from scripted_system import contract_text
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
     folder = tmp_path / "contracts"
     folder.mkdir()
     (folder / "scripted-v1.yaml").write_text(contract_text("held", "violated", "not_run"))
@@ -100,7 +100,7 @@ def test_what_breaks_in_the_middle_keeps_the_evidence_and_says_where(
             raise OSError("the disk is full")
         scripted_system.play(run, directory)
 
-    monkeypatch.setattr("harness.runners.supervisor.execute", breaks_at_the_second)
+    monkeypatch.setattr("harness.execution.supervisor.execute", breaks_at_the_second)
     with pytest.raises(OSError, match="the disk is full") as broken:
         session.verify([contracts], session.VerifyOptions(name="run"))
     assert broken.value.__notes__ == ["kept what there is, marked INCOMPLETE: harness-reports/run"]
@@ -121,8 +121,8 @@ def test_a_system_that_removes_the_run_directory_costs_what_was_lost_and_nothing
             shutil.rmtree(directory.parents[1])
         scripted_system.play(run, directory)
 
-    monkeypatch.setattr("harness.runners.supervisor.execute", removes_at_the_second)
-    monkeypatch.setattr("harness.runners.schedule._processors", lambda _machine: 1)  # one after the other
+    monkeypatch.setattr("harness.execution.supervisor.execute", removes_at_the_second)
+    monkeypatch.setattr("harness.execution.schedule._processors", lambda _machine: 1)  # one after the other
     outcome = session.verify([contracts], session.VerifyOptions(name="run"))
     assert [verdict.reason for verdict in outcome.verdicts] == ["worker_incomplete", "differs", "module_missing"]
     assert outcome.exit_code is ExitCode.ERROR
@@ -135,7 +135,7 @@ def test_a_system_that_removes_all_at_last_leaves_a_directory_all_the_same(
     def removes(run: Run, directory: Path, *rest: object, **options: object) -> None:
         shutil.rmtree("harness-reports", ignore_errors=True)
 
-    monkeypatch.setattr("harness.runners.supervisor.execute", removes)
+    monkeypatch.setattr("harness.execution.supervisor.execute", removes)
     outcome = session.verify([contracts], session.VerifyOptions(name="run"))
     assert [str(verdict.status) for verdict in outcome.verdicts] == ["ERROR", "ERROR", "NOT_RUN"]
     assert rejudged(Path("harness-reports/run")).problems == []
@@ -145,16 +145,16 @@ def test_two_runs_that_begin_in_one_second_have_names_of_their_own(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second begins and ends while the first runs; a third begins when both are there."""
-    monkeypatch.setattr("harness.session.directory_name", lambda *_: "2026-11-22-100000-cpu")
+    monkeypatch.setattr("harness.api.session.directory_name", lambda *_: "2026-11-22-100000-cpu")
     execute = supervisor.execute
 
     def begins_another(run: Run, directory: Path, *rest: object, **options: object) -> None:
-        monkeypatch.setattr("harness.runners.supervisor.execute", execute)
+        monkeypatch.setattr("harness.execution.supervisor.execute", execute)
         inner.append(session.verify([contracts], session.VerifyOptions(workloads=("held",))))
         execute(run, directory)
 
     inner: list[session.Judgement] = []
-    monkeypatch.setattr("harness.runners.supervisor.execute", begins_another)
+    monkeypatch.setattr("harness.execution.supervisor.execute", begins_another)
     outer = session.verify([contracts], session.VerifyOptions(workloads=("held",)))
     third = session.verify([contracts], session.VerifyOptions(workloads=("held",)))
     name = Path("harness-reports/2026-11-22-100000-cpu")
@@ -172,7 +172,7 @@ def test_a_run_whose_name_was_taken_meanwhile_keeps_no_page_that_says_held(
         Path("harness-reports/run").mkdir()
         Path("harness-reports/run/other").touch()
 
-    monkeypatch.setattr("harness.session.write_reports", draw_late)
+    monkeypatch.setattr("harness.api.session.write_reports", draw_late)
     with pytest.raises(EvidenceError, match="a run directory is written once"):
         session.verify([contracts], session.VerifyOptions(name="run", workloads=("held",)))
     [kept] = Path("harness-reports").glob("run.incomplete-*")
@@ -229,8 +229,8 @@ import numpy
 from harness import execution
 execution._import_for_pages()
 known = set(sys.modules)
-from harness.report.plots import Curve, trajectories
-from harness.report.plots import Role
+from harness.report.charts.plots import Curve, trajectories
+from harness.report.charts.plots import Role
 trajectories([Curve("plain", next(iter(Role)), numpy.arange(5.0))])
 print(*sorted(name for name in set(sys.modules) - known if name.startswith(("matplotlib", "harness"))))
 """

@@ -20,7 +20,7 @@ import pytest
 from report_page import Page
 from sealing import forge
 
-from harness.commands import application
+from harness.cli import application
 
 A, B, OUT = Path("harness-reports/a"), Path("harness-reports/b"), Path("gate")
 

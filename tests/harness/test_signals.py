@@ -20,7 +20,7 @@ CONTRACT = ROOT / "contracts" / "repeatability-v1.yaml"
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 # a shell's number for a signal that came before the first line of the command was reached
 BEFORE_IT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-COMMAND = "import os, signal, sys, time\nfrom harness.commands import interruption\n"
+COMMAND = "import os, signal, sys, time\nfrom harness.cli import interruption\n"
 
 
 def ended(program: str, *, before: str = "") -> tuple[int, str]:
@@ -37,8 +37,8 @@ def shell_code(code: int) -> int:
 
 # Before it imports each of these a command is held. Python's own start; the first line of the harness; what follows
 # once signals are held; the last library; the system that is to be described, which another process imports.
-BEFORE_IT_HOLDS = ("site", "harness.commands.first_signals")
-MOMENTS = (*BEFORE_IT_HOLDS, "harness.commands.application", "yaml", "reference_impl.system")
+BEFORE_IT_HOLDS = ("site", "harness.cli.first_signals")
+MOMENTS = (*BEFORE_IT_HOLDS, "harness.cli.application", "yaml", "reference_impl.system")
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
@@ -63,7 +63,7 @@ def test_a_signal_at_the_start_of_a_command_has_its_code(number: signal.Signals,
         (0, "Exception ignored in: <function _get_module_lock.<locals>.cb>\nKeyboardInterrupt", True),
         (0, "", False),
         (0, "KeyboardInterrupt", False),
-        (1, f'File "{ROOT}/harness/commands/check.py", line 1\nKeyboardInterrupt', False),
+        (1, f'File "{ROOT}/harness/cli/check.py", line 1\nKeyboardInterrupt', False),
         (12, "KeyboardInterrupt", False),
     ],
 )
@@ -111,8 +111,8 @@ def test_handlers_are_as_they_were_found_afterwards() -> None:
     assert done.stdout == "True default_int_handler\n"
 
 
-EARLY = "import os, signal, sys\nfrom harness.commands import first_signals\n{before}\nfirst_signals.hold()\n{signal}\n"
-LATER = "from harness.commands import interruption\nwith interruption.watched():\n    print('judged')\n"
+EARLY = "import os, signal, sys\nfrom harness.cli import first_signals\n{before}\nfirst_signals.hold()\n{signal}\n"
+LATER = "from harness.cli import interruption\nwith interruption.watched():\n    print('judged')\n"
 
 
 def ended_early(number: signal.Signals, *, before: str = "", later: str = LATER) -> tuple[int, str]:
@@ -136,7 +136,7 @@ def ended_late(number: signal.Signals, first: str = "pass") -> tuple[int, str]:
     """What becomes of a command that gets a signal while the interpreter ends; `first` happens within the command."""
     send = f"lambda: os.kill(os.getpid(), {int(number)})"
     program = EARLY.format(before=f"import threading\nthreading._register_atexit({send})", signal="")
-    program += f"from harness.commands import interruption\nwith interruption.watched():\n    {first}\n"
+    program += f"from harness.cli import interruption\nwith interruption.watched():\n    {first}\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     return done.returncode, done.stdout + done.stderr
 

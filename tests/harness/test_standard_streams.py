@@ -110,7 +110,7 @@ def test_a_full_disk_is_told() -> None:
 def test_a_file_that_is_opened_later_does_not_become_stdout(tmp_path: Path) -> None:
     """With descriptor 1 closed, the next file would get its number."""
     source = (
-        "from harness.standard_streams import print_line, surviving_streams\n"
+        "from harness.platform.standard_streams import print_line, surviving_streams\n"
         "with surviving_streams():\n"
         f"    with open({str(tmp_path / 'file')!r}, 'w') as file:\n"
         "        print_line('a line')\n        import os; os.write(1, b'more')\n        file.write('mine')\n"

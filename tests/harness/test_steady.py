@@ -14,19 +14,20 @@ from planning import CAPTURE, H200, THROUGHPUT, TRAJECTORY
 from run_builders import make_contract
 from step_function_systems import Regression
 
-from harness import steady
-from harness.commands import doctor
+from harness.api import steady
+from harness.cli import doctor
 from harness.contract.load import LoadedContract
 from harness.contract.schema import Arm, Workload
+from harness.devices import environment
+from harness.devices.cuda_driver import Devices, Gpu
 from harness.errors import HarnessError, UsageError
-from harness.evidence import environment, layout
-from harness.evidence.cuda_driver import Devices, Gpu
+from harness.evidence import layout
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import Death
-from harness.evidence.run_records import Telemetry, TelemetrySample
-from harness.runners import announced, supervisor
-from harness.runners import steady as probe
-from harness.runners.recorder import TIMED_PHASE, Recorder
+from harness.evidence.run_records import TIMED_PHASE, Telemetry, TelemetrySample
+from harness.execution import announced, supervisor
+from harness.execution.probes import steady as probe
+from harness.execution.recorder import Recorder
 from harness.system.resolve import resolve
 
 CLOCKS = {"GPU-a": (1860.0, 1980.0), "GPU-b": (1890.0, 1980.0), "GPU-c": (1845.0, 1980.0)}

@@ -13,7 +13,7 @@ C = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 # one interpreter, whose locale it is, for commands with `;` between them
 PROGRAM = """
 import sys
-from harness.commands.application import main
+from harness.cli.application import main
 
 words = sys.argv[1:]
 while words:

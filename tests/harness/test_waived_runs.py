@@ -13,8 +13,8 @@ import pytest
 from one_day import TODAY
 from sealing import forge
 
-from harness import rejudge
-from harness.commands import application as cli
+from harness.cli import application as cli
+from harness.finished_runs import rejudge
 
 Call = Callable[..., tuple[int, str]]
 
@@ -132,7 +132,7 @@ def test_json_lists_what_is_waived(harness: Call) -> None:
     write_waiver()
     harness("verify", "contracts")
     _, outcome = rejudge.judged([run_directory()])
-    from harness import session
+    from harness.api import session
 
     [waived] = json.loads(session.judgement_json(outcome))["waived"]
     assert (waived["claim"], waived["workload"], waived["owner"]) == ("SCRIPT-001", "violated", "ada")

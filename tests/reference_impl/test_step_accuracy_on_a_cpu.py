@@ -14,13 +14,13 @@ from harness.contract.claims import parts_of
 from harness.contract.load import load_contract
 from harness.contract.schema import Contract
 from harness.evidence.read_run import read_run
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
-from harness.runners import step_accuracy
-from harness.runners.faults import PlannedFault
-from harness.runners.recorder import Recorder
-from harness.runners.remaining import write_run
-from harness.runners.run_builder import RunBuilder
+from harness.execution.probes import step_accuracy
+from harness.execution.recorder import Recorder
+from harness.execution.remaining import write_run
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
+from harness.planning.faults import PlannedFault
+from harness.planning.run_builder import RunBuilder
 from reference_impl.faults import FAULTS
 
 SHIPPED = Path(__file__).parents[2] / "contracts" / "step-accuracy-v1.yaml"

@@ -12,15 +12,15 @@ import compare_commits
 import pytest
 import snapshot
 
-from harness.runners.recorder import Recorder
+from harness.execution.recorder import Recorder
 
 ROOT = Path(__file__).parents[2]
 # what the head changes, by file: an exit code, a line of help, a status, a figure
 PLANTED = {
     "harness/errors.py": ("VIOLATED = 1\n", "VIOLATED = 3\n"),
-    "harness/commands/check.py": ("Read contracts and lint them", "Read contracts"),
-    "harness/judge/reasons.py": ('DIFFERS = _fails("differs")', 'DIFFERS = _undecided("differs")'),
-    "harness/judge/capture.py": ("capture.replays,", "capture.replays + 1,"),
+    "harness/cli/check.py": ("Read contracts and lint them", "Read contracts"),
+    "harness/judging/reasons.py": ('DIFFERS = _fails("differs")', 'DIFFERS = _undecided("differs")'),
+    "harness/kinds/captures/capture.py": ("capture.replays,", "capture.replays + 1,"),
 }
 
 

@@ -46,8 +46,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("death_table.LEFT_S", LIMIT_S)
         patch.setattr("tempfile.tempdir", str(folder))
-        patch.setattr("harness.runners.watched_worker.time", clock)
-        patch.setattr("harness.runners.supervisor.ENDED_TOGETHER_S", 0.0)
+        patch.setattr("harness.execution.watched_worker.time", clock)
+        patch.setattr("harness.execution.supervisor.ENDED_TOGETHER_S", 0.0)
         return verified(deaths.groups(part, len(part)), {"device": "cpu"}, steps=deaths.STEPS, describe_s=DESCRIBE_S)
 
 

@@ -89,7 +89,7 @@ def test_the_control_is_a_training_at_rate_zero_and_leaves_no_trace(ranks: int) 
 
 
 def test_standard_errors_are_the_judges() -> None:
-    from harness.judge.guards import _shared_change
+    from harness.judging.guards import _shared_change
 
     generator = torch.Generator().manual_seed(0)
     theirs = torch.rand((12, 2), generator=generator, dtype=torch.float64)

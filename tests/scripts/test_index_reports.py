@@ -10,7 +10,7 @@ import index_reports
 import pytest
 from archive_builders import Member, archive_of
 
-from harness import session
+from harness.api import session
 from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError
 from harness.run_directory.bundle import read_bundle
@@ -24,8 +24,8 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(SCRIPTED))
     import scripted_system
 
-    monkeypatch.setattr("harness.runners.supervisor.execute", scripted_system.play)
-    monkeypatch.setattr("harness.runners.lanes._repetitions", lambda _run: [])
+    monkeypatch.setattr("harness.execution.supervisor.execute", scripted_system.play)
+    monkeypatch.setattr("harness.execution.lanes._repetitions", lambda _run: [])
     monkeypatch.setattr(session, "write_reports", lambda *_: None)  # reports have tests of their own
     contract = tmp_path / "scripted-v1.yaml"
     text = scripted_system.contract_text("held", "violated").replace("[nan_tail]", "[no_steps, missing_run]")

@@ -10,13 +10,17 @@ import mutation_run
 import pytest
 
 SURVIVOR = {
-    "mutant": "harness.judge.idle.x_share__mutmut_2",
+    "mutant": "harness.kinds.speed.idle.x_share__mutmut_2",
     "function": "idle.share",
     "status": "survived",
     "was": "a > b",
     "becomes": "a >= b",
 }
-ENDLESS = SURVIVOR | {"mutant": "harness.judge.idle.x_share__mutmut_9", "status": "timeout", "becomes": "a = 1"}
+ENDLESS = SURVIVOR | {
+    "mutant": "harness.kinds.speed.idle.x_share__mutmut_9",
+    "status": "timeout",
+    "becomes": "a = 1",
+}
 EXPLAINED = [{"what": "A bound", "why": "Never met.", "survivors": {"idle.share": ["a >= b"]}}]
 
 
@@ -68,14 +72,15 @@ def test_a_run_that_did_not_come_to_its_end_is_refused() -> None:
 
 
 def test_mutmuts_answers_are_read() -> None:
-    printed = "    harness.judge.idle.x_share__mutmut_1: killed\n    harness.judge.idle.x_share__mutmut_2: no tests\n"
+    mutant = "harness.kinds.speed.idle.x_share__mutmut"
+    printed = f"    {mutant}_1: killed\n    {mutant}_2: no tests\n"
     assert mutation_run.statuses(printed) == {
-        "harness.judge.idle.x_share__mutmut_1": "killed",
-        "harness.judge.idle.x_share__mutmut_2": "no tests",
+        "harness.kinds.speed.idle.x_share__mutmut_1": "killed",
+        "harness.kinds.speed.idle.x_share__mutmut_2": "no tests",
     }
-    assert mutation_run.function_of("harness.judge.idle.x_share__mutmut_1") == "idle.share"
-    assert mutation_run.function_of("harness.judge.idle.x__share__mutmut_1") == "idle._share"
-    assert mutation_run.function_of("harness.judge.sheet.xǁSheetǁ__init____mutmut_11") == "sheet.Sheet.__init__"
+    assert mutation_run.function_of("harness.kinds.speed.idle.x_share__mutmut_1") == "idle.share"
+    assert mutation_run.function_of("harness.kinds.speed.idle.x__share__mutmut_1") == "idle._share"
+    assert mutation_run.function_of("harness.judging.sheet.xǁSheetǁ__init____mutmut_11") == "sheet.Sheet.__init__"
     shown = "# name: survived\n--- a.py\n+++ a.py\n@@ -1,2 +1,2 @@\n same\n-    if a > b:\n+    if a >= b:\n same"
     assert mutation_run.change(shown) == ("if a > b:", "if a >= b:")
 

@@ -17,9 +17,9 @@ from our_claims import OurClaim, _verdicts, ours
 from report_views import header, verdict
 from upstream_decisions import Decisions, Outcome, joined, read_decisions
 
-from harness.contract.upstream.importing import import_files
 from harness.errors import ContractError
-from harness.judge.verdict import Status
+from harness.extras.upstream.importing import import_files
+from harness.judging.verdict import Status
 from harness.run_directory.verdict_file import verdict_file
 
 GRAPH = "aprender/cuda-graph-backward-v1.yaml"

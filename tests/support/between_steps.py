@@ -9,7 +9,7 @@ import pytest
 import warm_start
 from claims_in_process import judged
 
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 from harness.processes import child
 
 STEPS, SAVE_AT, EVERY = 12, 6, 3

@@ -14,10 +14,10 @@ from harness.evidence.base import Obstacle
 from harness.evidence.environment_records import CpuFacts, Environment
 from harness.evidence.plan_records import Unit
 from harness.evidence.run_records import Complete, Unavailable
+from harness.execution.recorder import Recorder
 from harness.numbers import dump_json
 from harness.run_directory.bundle import Bundle, Digests, Header, contract_digests, read_bundle
 from harness.run_directory.writer import BundleWriter
-from harness.runners.recorder import Recorder
 
 CAPTURE = {"id": "C", "kind": "capture", "candidate": "graphed"}
 OTHER = {"id": "D", "kind": "capture", "candidate": "plain"}

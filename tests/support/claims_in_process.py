@@ -13,12 +13,12 @@ from harness.contract.schema import Contract
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
+from harness.execution.recorder import Recorder
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
 from harness.kinds import imported, probe_named
 from harness.numbers import dump_json
-from harness.runners.plan import Plan, plan
-from harness.runners.recorder import Recorder
+from harness.planning.plan import Plan, plan
 from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import application
+from harness.cli import application
 
 
 def called(*arguments: str | Path) -> tuple[int, str]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from harness.report.blocks import JudgedPlot, Unit
+from harness.report.charts.svg import Plot
 from harness.report.html import evidence
-from harness.report.svg import Plot
 from harness.report.view import ReportView
 
 

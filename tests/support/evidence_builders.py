@@ -40,8 +40,8 @@ from harness.evidence.arm_records import (
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence, Series
 from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
 
 STEPS = 10
 LAYERS = 2

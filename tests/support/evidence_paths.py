@@ -13,8 +13,8 @@ import pytest
 from judge_cases import Case
 from pydantic import BaseModel
 
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
 
 Path = tuple[Any, ...]
 

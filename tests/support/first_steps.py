@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import application
+from harness.cli import application
 
 STEP = """
 import torch

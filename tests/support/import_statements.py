@@ -25,11 +25,26 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
+def room(module: str) -> str:
+    """Return the room of ARCHITECTURE.md that a module stands in, by its place in the tree.
+
+    A room is what lies directly under `harness` or `reference_impl`. The folder of a family of kinds has three beside
+    the table's: its models, judges and sections. What a module has, such as a class, stands in the module's room.
+    """
+    parts = module.removesuffix(".__init__").split(".")
+    if parts[:2] == ["harness", "kinds"] and len(parts) > 3 and (ROOT / "harness" / "kinds" / parts[2]).is_dir():
+        part = parts[3]
+        if part != "rows":
+            role = "models" if part == "model" else "sections" if part.endswith("section") else "judges"
+            return f"harness.kinds:{role}"
+    return ".".join(parts[:2])
+
+
 @functools.cache  # several rules look at the same sources
 def import_statements(module: str, source: str) -> tuple[ImportStatement, ...]:
     """Every import of `source`, in functions and under `if TYPE_CHECKING:` too.
 
-    `from harness import judge` imports harness.judge: the name counts as a part of what is imported.
+    `from harness import judging` imports harness.judging: the name counts as a part of what is imported.
     """
     return tuple(_imports(module, ast.parse(source), deferred=False))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 
 @dataclass(frozen=True)

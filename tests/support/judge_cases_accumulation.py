@@ -14,7 +14,7 @@ from judge_cases_training import changed
 
 from harness.evidence.arm_records import GroupNorm, MicroBatches
 from harness.evidence.run_evidence import ArmEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 ACCUMULATION: dict[str, Any] = {
     "kind": "accumulation",

@@ -14,7 +14,7 @@ from harness.evidence.arm_records import Evaluated, Loaded, Saved
 from harness.evidence.base import Cause
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import ArmFailed
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 SAVE_AT = 4
 RESUME: dict[str, Any] = {

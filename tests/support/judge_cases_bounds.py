@@ -29,7 +29,7 @@ from judge_cases_throughput import machine, processes, timed
 from judge_cases_training import EXECUTIONS, changed, trajectory
 
 from harness.evidence.run_records import KernelCase, Telemetry
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 WITHIN_A_HALF: dict[str, Any] = {"equality": "within", "max_abs_difference": 0.5}
 FLAT = {"steps": STEPS}

@@ -25,7 +25,7 @@ from evidence_builders import (
 from judge_cases import Case
 
 from harness.evidence.arm_records import HostSyncEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 CAPTURE: dict[str, Any] = {
     "kind": "capture",

@@ -32,7 +32,7 @@ from judge_cases_training import WITHIN, repeated, trajectory
 from harness.evidence.arm_records import COMPARED, HostNumber, Loose, State
 from harness.evidence.run_evidence import ArmEvidence
 from harness.evidence.run_records import ArmFailed
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 INFINITE: dict[str, Any] = {"end_state": {"optimizer": {"p0.exp_avg": "m!"}}}
 OTHER_MOMENTS: dict[str, Any] = {"end_state": {"optimizer": {"p0.exp_avg": "other"}}}

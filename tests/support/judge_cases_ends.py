@@ -25,7 +25,7 @@ from judge_cases_training import WITHIN
 
 from harness.evidence.arm_records import Loose, MovedApart
 from harness.evidence.run_evidence import ArmEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 MOVED = 2.0
 SIZE = 10.0

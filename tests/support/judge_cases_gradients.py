@@ -11,7 +11,7 @@ from judge_cases import Case
 
 from harness.evidence.arm_records import Gradients, GroupNorm
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 GRADIENTS: dict[str, Any] = {
     "kind": "gradient_match",

@@ -11,7 +11,7 @@ from judge_cases_kernels import kernel
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import KernelCase, KernelErrors, KernelMatchEvidence, KernelPeer, PeerErrors
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 MATCH: dict[str, Any] = {
     "kind": "kernel_match",

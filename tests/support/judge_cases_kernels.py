@@ -10,7 +10,7 @@ from judge_cases import Case
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import JitEvent, KernelRecord, KernelsEvidence, PrewarmEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 
 def kernel(key: str = "gemm", **changes: Any) -> KernelRecord:

@@ -31,8 +31,8 @@ from judge_cases_throughput import LOSSES, timed
 from harness.evidence.arm_records import DetectorReading, DeviceWork, OutsideWork, StepWatch
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
 
 
 def work(**changes: Any) -> DeviceWork:

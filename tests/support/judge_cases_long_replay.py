@@ -12,7 +12,7 @@ from judge_cases import Case
 
 from harness.evidence.arm_records import CaptureEvidence, LongReplayEvidence, ReplayBlock
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 MIB = 2**20
 EVERY, BLOCKS = 10, 40

@@ -27,7 +27,7 @@ from judge_cases_throughput import FASTER, STEADY, launches, timed
 from judge_cases_throughput import LOSSES as TIMED_LOSSES
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 HARMLESS = ("kernel", "memcpy", "memset", "graph", "empty", "wait_event", "event_record", "conditional")
 

@@ -12,7 +12,7 @@ from judge_cases_throughput import FASTER, processes
 
 from harness.evidence.arm_records import Sketch
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 RUNS, NOISE, EPSILON = 5, 1e-4, 2.0**-23
 NOISE_CLAIM: dict[str, Any] = {"equality": "noise", "max_abs_difference": None}

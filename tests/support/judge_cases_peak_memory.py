@@ -11,7 +11,7 @@ from judge_cases import Case
 
 from harness.evidence.arm_records import CaptureEvidence, MemoryPeak, PeakMemoryEvidence
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 GIB = 2**30
 MEMORY: dict[str, Any] = {

@@ -15,7 +15,7 @@ from judge_cases_ends import TENTH, ending, moved
 
 from harness.evidence.arm_records import GraphNodes, MovedApart, RankSteps
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 AGREE: dict[str, Any] = {
     "kind": "ranks_agree",

@@ -11,7 +11,7 @@ from judge_cases import Case
 from judge_cases_throughput import PROCESSES, processes, timed
 
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 ALLOWED = math.exp(0.0275)  # what noise common to a measurement may add
 JUST = 1e-9

@@ -13,7 +13,7 @@ from judge_cases_between_steps import BATCHES, SAVE_AT, loaded, saved
 from judge_cases_seeds import NOISE, NOT_WORSE, SEEDS, batches, controls, executions, of_seed
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 RESUMED = NOT_WORSE | {"save_at": SAVE_AT}
 Changes = Mapping[int, Mapping[str, Any]]

@@ -25,7 +25,7 @@ from judge_cases_gradients import GRADIENTS, A, all_steps, matched, unlike
 from judge_cases_training import REPEATED, changed, nudged, trajectory
 
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 SWAPPED = {"candidate": "ungraphed", "baseline": "graphed"}
 NEVER = cuda_graph(captured=False, failure="a sync at clip.py:7")

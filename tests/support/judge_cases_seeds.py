@@ -14,7 +14,7 @@ from evidence_builders import LOSSES, STEPS, arm, counted, untrained, verdict_of
 from judge_cases import Case
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 SEEDS = [0, 1, 2, 3, 4]
 NOT_WORSE: dict[str, Any] = {

@@ -10,7 +10,7 @@ from evidence_builders import BATCHES, LOSSES, STEPS, arm, counted, cuda_graph, 
 from judge_cases import Case
 from judge_cases_end_state import NO_GENERATOR
 
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 DIFFER: dict[str, Any] = {
     "kind": "runs_differ",

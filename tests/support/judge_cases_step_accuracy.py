@@ -16,7 +16,7 @@ from judge_cases import Case
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import StepErrors, TensorErrors
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 ACCURACY: dict[str, Any] = {
     "kind": "step_accuracy",

@@ -10,7 +10,7 @@ from judge_cases import Case
 
 from harness.evidence.arm_records import ComparedStep, StepReading
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 STEP_MATCH: dict[str, Any] = {
     "kind": "step_match",

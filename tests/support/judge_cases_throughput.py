@@ -31,9 +31,9 @@ from judge_cases_capture import CAPTURE
 from harness.evidence.base import Obstacle
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Block, Telemetry
-from harness.judge.reasons import REASONS
-from harness.judge.registry import judge_unit, not_in_contract, of_another_contract
-from harness.judge.verdict import Status, Verdict
+from harness.judging.reasons import REASONS
+from harness.judging.registry import judge_unit, not_in_contract, of_another_contract
+from harness.judging.verdict import Status, Verdict
 
 FASTER: dict[str, Any] = {
     "kind": "throughput_ratio",

@@ -31,7 +31,7 @@ from judge_cases import Case
 from harness.evidence.arm_records import Clip
 from harness.evidence.base import Obstacle
 from harness.evidence.run_evidence import ArmEvidence, Death
-from harness.judge.verdict import Verdict
+from harness.judging.verdict import Verdict
 
 
 def changed(step: int, value: float) -> np.ndarray[Any, Any]:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
-from harness.runners.recorder import HEARTBEAT
+from harness.execution.recorder import HEARTBEAT
 
 STILL_S = 0.3  # without a beat; a worker that is only slow comes to the same end in the same phase
 LOOK_S = 0.05
 
 
 def clock_of_limits(folder: Path, phase: str, seconds: float) -> SimpleNamespace:
-    """The module `time` for `harness.runners.watched_worker`.
+    """The module `time` for `harness.execution.watched_worker`.
 
     It is so many seconds ahead from when a worker whose evidence lies below `folder` stands still in that phase.
     """

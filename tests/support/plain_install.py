@@ -73,7 +73,7 @@ def become_windows() -> None:
 
 def answered(arguments: list[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command line."""
-    from harness.commands.application import main as harness
+    from harness.cli.application import main as harness
 
     sys.argv, out, err = ["harness", *arguments], io.StringIO(), io.StringIO()
     try:

@@ -8,9 +8,9 @@ from typing import Any
 from run_builders import make_contract
 
 from harness.contract.schema import Contract
-from harness.evidence.cuda_driver import Gpu
-from harness.evidence.environment import Machine
-from harness.runners.plan import Plan, plan
+from harness.devices.cuda_driver import Gpu
+from harness.devices.environment import Machine
+from harness.planning.plan import Plan, plan
 from harness.system.protocol import CAPABILITIES, SystemDescription
 
 NO_GPU = Machine(False, "this machine has no CUDA device", (), 16.0)

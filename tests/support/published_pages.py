@@ -16,10 +16,10 @@ import pytest
 from drawn_plots import DrawnPlot, drawn_plots
 from filelock import FileLock
 
-from harness.rejudge import judged
-from harness.report import svg
+from harness.finished_runs.rejudge import judged
+from harness.report.charts import svg
+from harness.report.charts.svg import Plot
 from harness.report.html import render
-from harness.report.svg import Plot
 from harness.report.view import ReportView
 from harness.run_directory.places import runs_in
 

@@ -18,8 +18,8 @@ from harness.contract.claims import AnyClaim
 from harness.contract.schema import Contract
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
 
 ROOT = Path(__file__).parents[2]
 TEXT = {name: CLAIM[name] for name in ("id", "title", "why", "if_fails", "judged_on")}
@@ -68,7 +68,7 @@ class Published:
 
     def recorded(self, _: Path) -> Recorded:
         """Read the run's evidence, and judge it by the run's own copy of the contract."""
-        from harness.rejudge import copies
+        from harness.finished_runs.rejudge import copies
         from harness.run_directory.bundle import read_bundle
 
         bundle = read_bundle(ROOT / "reports" / self.folder)

@@ -9,10 +9,10 @@ import pytest
 
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
+from harness.execution import lanes, schedule, supervisor
+from harness.execution.recorder import Recorder
 from harness.kinds import imported, probe_named
 from harness.numbers import dump_json
-from harness.runners import lanes, schedule, supervisor
-from harness.runners.recorder import Recorder
 
 STEPS = 8
 CONTRACT = """\

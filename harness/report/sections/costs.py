@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from harness.costs.account import Costs, PhaseSeconds
 from harness.costs.kinds import Kind
 from harness.report.blocks import ROWS_SHOWN, Part, Section, Table
-from harness.report.svg import INK, SERIES, Plot
+from harness.report.charts.svg import INK, SERIES, Plot
 from harness.report.text import line, several
 from harness.report.view import ReportView
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.judge.verdict import WORST_FIRST, Verdict
+from harness.judging.verdict import WORST_FIRST, Verdict
 from harness.numbers import counted
 from harness.report.blocks import Table, table
 from harness.report.cards import SIGNS, word

@@ -18,10 +18,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from harness.system.replay.as_written import as_written
 from harness.system.replay.host_made import HostMade, tensors_in
 from harness.system.replay.named_devices import MOVES, caller, names_a_device
 from harness.system.replay.observer import leaves_the_step
+from harness.system.replay.stand_ins import as_written
 
 READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__format__, Tensor.__repr__}
 

@@ -24,11 +24,10 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree
 
 from harness.system.error_text import named
-from harness.system.replay.as_written import as_written
 from harness.system.replay.fake_leftovers import note_mode
 from harness.system.replay.host_made import HostMade, tensors_in
 from harness.system.replay.inside_operator import is_of_torch
-from harness.system.replay.stand_ins import standing_in
+from harness.system.replay.stand_ins import as_written, standing_in
 from harness.system.users_code import own_frame_of_stack
 
 

@@ -1,10 +1,12 @@
-"""What a tensor began as that numbers in the code alone made: state of optimizers is made in the first step, in it
-changed, and a capture begins before that step.
+"""Remember what the numbers in a step's code made of a tensor, and write to tensors outside of that step.
+
+Optimizers make their state in the first step and change it there, and a capture begins before that step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +16,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from harness.system.replay.host_made import tensors_in
 from harness.system.replay.observer import Observer
-from harness.system.replay.writing import writing_to
 from harness.system.shards import local
 
 _SMALL = 64  # elements; so large a tensor of other values than one number is remembered as it is
@@ -72,3 +73,14 @@ class FirstValues(Observer):
             for tensor in tensors_in([*args, *kwargs.values()]):
                 self._changed[tensor] = True
         return returned
+
+
+def writing_to(tensor: Tensor) -> AbstractContextManager[object]:
+    """Within its block the tensor may be changed in place: torch lets inference alone write to what inference made."""
+    return torch.inference_mode() if tensor.is_inference() else nullcontext()
+
+
+def copy_into(tensor: Tensor, value: Tensor) -> None:
+    """Of a tensor that ranks share, into this rank's part."""
+    with writing_to(tensor):
+        local(tensor).copy_(value)

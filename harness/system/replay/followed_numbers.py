@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 from torch import distributed
 from torch.overrides import TorchFunctionMode
 
-from harness.system.replay.as_written import as_written
 from harness.system.replay.frames import of_current_stack
 from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.places import Slot
-from harness.system.replay.stand_ins import standing_in
+from harness.system.replay.stand_ins import as_written, standing_in
 
 _ARITHMETIC = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "divmod"),

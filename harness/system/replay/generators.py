@@ -1,17 +1,23 @@
-"""Every random generator that a step can draw from: torch's on CPU and devices, numpy's and Python's global ones."""
+"""Read and set every random generator that a step can draw from: torch's, numpy's and Python's global ones.
+
+A step that sets a generator's state itself is noted: no replay does it again, and draws other numbers then.
+"""
 
 from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from harness.system.replay.frames import asked_at
 from harness.system.replay.holders import asked, module_of
+from harness.system.replay.stand_ins import standing_in
 
 # What `get` gave, `set` takes back.
 Accessors = tuple[Callable[[], Any], Callable[[Any], None]]
@@ -83,3 +89,28 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what a trainer may draw from
+
+
+_set, _seed = torch.random.set_rng_state, torch.random.manual_seed
+
+
+@contextmanager
+def noted_generator_states() -> Iterator[list[str]]:
+    """Within its block each place that calls `torch.set_rng_state` or `torch.manual_seed` is noted, once."""
+    told: list[str] = []
+
+    def note(how: str) -> None:
+        if (sentence := how.format(place=asked_at())) not in told:
+            told.append(sentence)
+
+    def set_state(new_state: Tensor) -> None:
+        note("its state is set at {place}, as torch.utils.checkpoint does")
+        _set(new_state)
+
+    def seed(number: Any) -> torch.Generator:
+        note("it is seeded at {place}")
+        return _seed(number)
+
+    modules = (torch, torch.random)
+    with standing_in(modules, "set_rng_state", set_state), standing_in(modules, "manual_seed", seed):
+        yield told

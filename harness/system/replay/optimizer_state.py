@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from harness.errors import HarnessError
-from harness.system.replay.first_values import FirstValues
+from harness.system.replay.first_values import FirstValues, writing_to
 from harness.system.replay.places import Place, joined, parts_of
-from harness.system.replay.writing import writing_to
 from harness.system.shards import local
 
 # torch's own whose lazily created tensors start at zero, so that "not created yet" and "zero" train alike.

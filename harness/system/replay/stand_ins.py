@@ -1,11 +1,16 @@
-"""A function of torch's own in another's place, for the time of a block."""
+"""Put functions in the place of torch's own for a block: a capture is seen, compiled code runs as written."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
+
+import torch
+
+from harness.system.replay.frames import asked_at
 
 
 @contextmanager
@@ -19,3 +24,47 @@ def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Calla
     finally:
         for module, original in zip(modules, before, strict=True):
             setattr(module, name, original)
+
+
+_capturing = torch.cuda.is_current_stream_capturing
+
+
+@contextmanager
+def as_captured() -> Iterator[list[str]]:
+    """Within its block `torch.cuda.is_current_stream_capturing()` is true, but for torch itself; who asked is noted.
+
+    Of a real capture nobody needs it, and there compiled code may hold torch's own function to its identity.
+    """
+    asked: list[str] = []
+
+    def answer() -> bool:
+        module = sys._getframe(1).f_globals.get("__name__", "")
+        of_torch = module.partition(".")[0] == "torch"
+        if not of_torch and (place := asked_at()) not in asked:
+            asked.append(place)
+        return not of_torch or (torch.cuda.is_available() and _capturing())
+
+    with standing_in((torch.cuda, torch.cuda.graphs), "is_current_stream_capturing", answer):
+        yield asked
+
+
+@contextmanager
+def as_written() -> Iterator[list[str]]:
+    """Within its block nothing is compiled and no compiled code runs. Yields the lines that called such code."""
+    from torch._dynamo import eval_frame
+
+    calls: list[str] = []
+    outer = eval_frame._callback_from_stance  # torch's own, or that of a block around this one, which notes calls, too
+
+    def run_eagerly(compiler: Any) -> None:  # asked at each call of compiled code; None and False compile nothing
+        outer(compiler)
+        if compiler in (None, False):
+            return
+        place = asked_at()
+        place = place if place[0] != "?" else "the step itself"  # called by no line of the user's
+        if place not in calls:
+            calls.append(place)
+
+    # the stance alone leaves no note, and a step may set a stance of its own
+    with torch.compiler.set_stance("force_eager"), standing_in((eval_frame,), "_callback_from_stance", run_eagerly):
+        yield calls

@@ -25,17 +25,16 @@ from torch._subclasses.fake_tensor import (
 from harness.errors import HarnessError
 from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
-from harness.system.replay.as_captured import as_captured
-from harness.system.replay.as_written import as_written
 from harness.system.replay.cpu_checks import OnADevice
 from harness.system.replay.fake_leftovers import no_fake_tensors_left
 from harness.system.replay.fake_step import on_fake_tensors
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
 from harness.system.replay.frames import called_at, of_traceback
-from harness.system.replay.generator_states import noted_generator_states
+from harness.system.replay.generators import noted_generator_states
 from harness.system.replay.host_changes import HostChanges, KeptUp, keep_up
 from harness.system.replay.operations import Operations, record
 from harness.system.replay.reachable import reach
+from harness.system.replay.stand_ins import as_captured, as_written
 from harness.system.replay.state import State, StateError, StateGuard
 from harness.system.shards import is_distributed
 

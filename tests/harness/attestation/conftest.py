@@ -11,5 +11,5 @@ sys.path.insert(0, str(SUPPORT))
 def folder(loaded: None, played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory, in which runs are played."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.session.write_reports", lambda *_, **__: None)  # reports have tests of their own
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_, **__: None)  # reports have tests of their own
     return tmp_path

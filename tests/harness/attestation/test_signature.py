@@ -14,11 +14,11 @@ import pytest
 from sealing import forge
 from tools import absent
 
-from harness import session
-from harness.attestation.envelope import PAYLOAD_TYPE, sign
-from harness.attestation.statement import statement_of, statement_text, verify
-from harness.commands import attest as command
+from harness.api import session
+from harness.cli import attest as command
 from harness.errors import HarnessError, UsageError
+from harness.extras.attestation.envelope import PAYLOAD_TYPE, sign
+from harness.extras.attestation.statement import statement_of, statement_text, verify
 
 RUN, FILE = Path("harness-reports/run"), Path("harness-reports/run.intoto.json")
 KEY, PUBLIC = Path("key.pem"), Path("key.pub")

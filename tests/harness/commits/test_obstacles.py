@@ -11,15 +11,15 @@ import pytest
 from run_builders import make_contract
 from two_commits import TRAINER, UPDATE, UserRepository
 
-from harness import session
+from harness.api import session
 from harness.commits.checkout import checked_out
 from harness.contract.load import load_contracts
 from harness.evidence.base import Obstacle
 from harness.evidence.plan_records import Run
+from harness.execution.lanes import awaits, lanes
 from harness.kinds import probe_named
-from harness.runners.baseline import Baseline, commit_obstacle
-from harness.runners.lanes import awaits, lanes
-from harness.runners.run_builder import RunBuilder
+from harness.planning.baseline import Baseline, commit_obstacle
+from harness.planning.run_builder import RunBuilder
 from harness.system.protocol import SystemDescription
 
 COMMIT = "c0ffee" * 6 + "beef"
@@ -155,7 +155,7 @@ def test_what_the_commit_lacks_is_named() -> None:
 
 def test_a_kind_that_needs_both_arms_in_one_process_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     one_process = replace(probe_named("paired"), arm_by_arm=False)
-    monkeypatch.setattr("harness.runners.baseline.probe_of", lambda _: one_process)
+    monkeypatch.setattr("harness.planning.baseline.probe_of", lambda _: one_process)
     contract = make_contract(SAME, system="toy:Toy", arms=ARMS)
     found = commit_obstacle(contract, contract.claims[0], described())
     assert found is not None

@@ -15,7 +15,7 @@ from harness.commits.checkout import checked_out
 from harness.contract.schema import Arm, Workload
 from harness.errors import SystemResolutionError, UsageError
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.runners.opening import opened
+from harness.execution.opening import opened
 
 SYSTEM = "lab.trainer:Trainer"
 

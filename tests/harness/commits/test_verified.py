@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from two_commits import GRADIENTS, LAST_UPDATE, NEAR, OTHER_UPDATE, UserRepository
 
-from harness import session
+from harness.api import session
+from harness.api.session import Judgement, VerifyOptions, verify
 from harness.contract.load import load_contracts
 from harness.errors import EvidenceError, UsageError
 from harness.evidence.plan_records import Run
-from harness.judge.verdict import Status
-from harness.rejudge import judged, rejudged
+from harness.finished_runs.rejudge import judged, rejudged
+from harness.judging.verdict import Status
 from harness.report.progress import Progress
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.contradictions import contradictions
-from harness.session import Judgement, VerifyOptions, verify
 
 FINDER = """\
 import importlib.util, sys

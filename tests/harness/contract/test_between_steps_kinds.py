@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from harness.contract.kinds.between_steps import Evaluation, Resume
+from harness.kinds.between_steps.model import Evaluation, Resume
 
 
 def resume(**changes: Any) -> Resume:

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from harness.commands.explain import explanation_of
+from harness.cli.explain import explanation_of
 from harness.contract.claims import parts_of
 from harness.contract.conditional import numbers_of
 from harness.contract.conditions import Dtype, Situation, capability_of, is_gpu, reaches

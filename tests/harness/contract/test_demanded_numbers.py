@@ -11,8 +11,9 @@ from pydantic.fields import FieldInfo
 
 from harness.contract.base import Judged
 from harness.contract.claims import part_kinds, part_model
-from harness.contract.kinds.training import GradientMatch, TrajectoryMatch
-from harness.judge.reasons import REASONS
+from harness.judging.reasons import REASONS
+from harness.kinds.gradients.model import GradientMatch
+from harness.kinds.trajectory.model import TrajectoryMatch
 
 COMMON = {"kind", "mechanism"}  # what is judged, and from which evidence
 

@@ -332,7 +332,7 @@ def test_a_kind_without_a_judge(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_judge_is_looked_for_in_the_module_that_the_table_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_judge("capture")
-    row = replace(BUILT_IN["capture"], judge="harness.judge.clairvoyance:judge")
+    row = replace(BUILT_IN["capture"], judge="harness.judging.clairvoyance:judge")
     monkeypatch.setattr("harness.lint.kind_of", {"capture": row}.__getitem__)
     assert not has_judge("capture")
 

@@ -8,9 +8,9 @@ import pytest
 from planning import H200, NO_GPU, TRAJECTORY, planned
 from pydantic import TypeAdapter, ValidationError
 
-from harness.contract.kinds.long_replay import LongReplay
-from harness.contract.kinds.memory import PeakMemory
-from harness.contract.kinds.training import TrajectoryMatch
+from harness.kinds.captures.model import LongReplay
+from harness.kinds.memory.model import PeakMemory
+from harness.kinds.trajectory.model import TrajectoryMatch
 
 PEAK: dict[str, Any] = {
     "id": "P",

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from harness.contract.kinds.seeds import NotWorse
-from harness.contract.kinds.training import Repeatability, TrajectoryMatch
+from harness.kinds.seeds.model import NotWorse
+from harness.kinds.trajectory.model import Repeatability, TrajectoryMatch
 
 CLAIM: dict[str, Any] = {
     "kind": "not_worse",

@@ -9,10 +9,11 @@ from evidence_builders import TRAJECTORY
 from pydantic import ValidationError
 
 from harness.contract.base import GradientDemand
-from harness.contract.kinds.between_steps import Resume
-from harness.contract.kinds.throughput import trajectory_problems
-from harness.contract.kinds.training import GradientMatch, Repeatability, TrajectoryMatch
-from harness.runners.run_builder import _steps_within
+from harness.kinds.between_steps.model import Resume
+from harness.kinds.gradients.model import GradientMatch
+from harness.kinds.speed.model import trajectory_problems
+from harness.kinds.trajectory.model import Repeatability, TrajectoryMatch
+from harness.planning.run_builder import _steps_within
 
 TEXTS = ("id", "max_abs_difference")
 

@@ -11,14 +11,14 @@ import jsonschema
 import pytest
 from sealing import seal
 
-from harness import session
-from harness.commands.check import findings_of
+from harness.api import session
+from harness.cli.check import findings_of
 from harness.contract import strict_yaml
 from harness.contract.folders import RULE, files_of_folder, folders_read
 from harness.contract.json_schema import SHARED_PATH, shared_schema_text
 from harness.contract.load import load_contract, load_contracts
 from harness.errors import ContractErrors
-from harness.rejudge import rejudged
+from harness.finished_runs.rejudge import rejudged
 from harness.run_directory.bundle import altered, read_bundle
 
 SCRIPTED = Path(__file__).parents[2] / "support" / "scripted"

@@ -9,13 +9,14 @@ import yaml
 from calls_made import LIBRARIES, calls_of_program, counted
 
 from harness.contract.claims import AnyClaim, CompositeClaim, parts_of
-from harness.contract.kinds.accuracy import StepAccuracy
-from harness.contract.kinds.replay import Capture, CaptureFallback, HostSyncs, MemorySteady
-from harness.contract.kinds.throughput import ThroughputRatio
-from harness.contract.kinds.training import Repeatability, TrajectoryMatch
 from harness.contract.load import LoadedContract, load_contract, load_contracts
 from harness.contract.shared import SharedFiles
 from harness.contract.waivers import find_waivers
+from harness.kinds.captures.model import Capture, CaptureFallback, HostSyncs
+from harness.kinds.memory.model import MemorySteady
+from harness.kinds.speed.model import ThroughputRatio
+from harness.kinds.steps.model import StepAccuracy
+from harness.kinds.trajectory.model import Repeatability, TrajectoryMatch
 
 FOLDER = Path(__file__).parents[3] / "contracts"
 # The claims of the mission that are decided by running a trainer or reading its kernels.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from harness.contract.kinds.accuracy import StepAccuracy
+from harness.kinds.steps.model import StepAccuracy
 
 
 def claim(**changes: Any) -> StepAccuracy:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import session
-from harness.commands import application
-from harness.commands.check import print_findings
-from harness.commands.explain import explanation_of
+from harness.api import session
+from harness.cli import application
+from harness.cli.check import print_findings
+from harness.cli.explain import explanation_of
 from harness.contract.load import load_contract, load_contracts, selected
 from harness.drill.drill import DrillOptions, drill
 from harness.errors import UsageError

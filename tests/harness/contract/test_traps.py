@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from one_day import TODAY
 
-from harness.commands.check import print_findings
-from harness.commands.explain import explanation_of
+from harness.cli.check import print_findings
+from harness.cli.explain import explanation_of
 from harness.contract.load import load_contract, load_contracts
 from harness.contract.waivers import load_waivers
 from harness.errors import ContractError, ContractErrors, UsageError

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.contract.upstream.importing import Imported, import_files
+from harness.extras.upstream.importing import Imported, import_files
 
 EXCERPTS = Path(__file__).parents[3] / "docs" / "upstream" / "excerpts"
 EACH = {  # an item of one of these lists, or an entry of one of these mappings, is a claim

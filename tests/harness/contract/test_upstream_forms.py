@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.contract.upstream.forms import recognized
-from harness.contract.upstream.items import Item
+from harness.extras.upstream.forms import recognized
+from harness.extras.upstream.items import Item
 
 CAPTURED = {"mechanism": "cuda_graph", "candidate": "graphed"}
 FIRST_AND_LAST = [0, 1, 99]

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.contract.upstream.items import Item, LeftOut, UpstreamContract, read_upstream, reasons
-from harness.contract.upstream.sections import CLAIM_SECTIONS, NO_CLAIM, NOT_NAMED
 from harness.errors import ContractError
+from harness.extras.upstream.items import Item, LeftOut, UpstreamContract, read_upstream, reasons
+from harness.extras.upstream.sections import CLAIM_SECTIONS, NO_CLAIM, NOT_NAMED
 
 WIDGET = """\
 metadata: {version: 1.0.0, description: "Widgets are\\n  even."}

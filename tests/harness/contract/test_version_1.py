@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands.check import print_findings
+from harness.cli.check import print_findings
 from harness.contract.folders import files_of_folder
 from harness.contract.load import load_contract
 from harness.errors import ContractError
@@ -102,7 +102,7 @@ def test_a_contract_of_this_repository_is_of_version_2(path: Path) -> None:
 
 @pytest.mark.parametrize("archive", PUBLISHED, ids=lambda path: path.parent.name)
 def test_published_contracts_are_read(archive: Path) -> None:
-    from harness.rejudge import copies
+    from harness.finished_runs.rejudge import copies
     from harness.run_directory.bundle import read_bundle
 
     assert {loaded.version for loaded in copies([read_bundle(archive.parent)])} <= {1, 2}

@@ -12,16 +12,16 @@ import pytest
 from bundle_builders import LOADED, RUN_ID, header, write_evidence
 from run_builders import make_contract
 
-from harness import session
-from harness.commands.printing import print_costs
+from harness.api import session
+from harness.cli.printing import print_costs
 from harness.costs.account import Costs, PhaseSeconds, costs_of
 from harness.costs.kinds import Kind
 from harness.evidence.base import ProbeName
 from harness.evidence.environment_records import Environment, GpuFacts
+from harness.execution.supervisor import write_process_times
 from harness.run_directory.bundle import Bundle, Header, Resumption, read_bundle
 from harness.run_directory.verdict_file import verdict_text
 from harness.run_directory.writer import BundleWriter
-from harness.runners.supervisor import write_process_times
 
 LOADED_CONTRACTS: list[Any] = [LOADED]
 PHASES = [("start", 0.0), ("graphed.0: steps", 0.25), ("untrained.0: steps", 0.5)]  # the end is at 1 s

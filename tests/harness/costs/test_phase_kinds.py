@@ -12,7 +12,7 @@ from import_statements import SOURCES
 from run_builders import make_contract
 
 from harness.costs.kinds import Kind, control_arms, kind_of
-from harness.runners import recorder
+from harness.execution import recorder
 
 OF_AN_ARM = "arm.0: "  # an `ArmLife` puts arm and replica before the name
 AGAIN = "a phase that goes on"
@@ -76,7 +76,7 @@ def test_a_phase_of_the_sources_has_a_kind(named: Named) -> None:
     ("phase", "kind"),
     [
         ("start", Kind.IMPORTS),
-        ("import harness.runners.paired", Kind.IMPORTS),
+        ("import harness.execution.probes.paired", Kind.IMPORTS),
         ("graphed: open", Kind.OPENING),
         ("graphed.0: start", Kind.END),
         ("graphed.11: steps", Kind.JUDGED_TRAINING),

@@ -9,7 +9,7 @@ from run_builders import make_contract
 
 from harness.contract.claims import AnyClaim
 from harness.drill.expectations import expectation_for, is_killed, seen_figures, upstream_alone_passes
-from harness.judge.verdict import Figure, Status, Verdict
+from harness.judging.verdict import Figure, Status, Verdict
 from harness.system.protocol import Expectation, FaultDescription
 
 CAPTURE = {"kind": "capture", "candidate": "graphed"}

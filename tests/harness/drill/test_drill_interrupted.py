@@ -8,14 +8,14 @@ from xml.etree import ElementTree as ET
 import pytest
 from small_drill import execute_here, run_here, write_contract
 
-from harness.commands import judge, pack
+from harness.cli import judge, pack
 from harness.drill import drill as fire_drill
 from harness.drill import matrix
 from harness.errors import EvidenceError
 from harness.evidence.plan_records import Run
+from harness.execution import supervisor
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import read_record
-from harness.runners import supervisor
 
 FAULTS = "lost_first_update, doubled_step, missing_run, nan_tail"
 

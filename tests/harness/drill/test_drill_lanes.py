@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from small_drill import execute_here, in_lanes, run_here, write_contract
 
-from harness.commands import judge, pack
+from harness.cli import judge, pack
 from harness.drill import drill as fire_drill
 from harness.errors import ExitCode
 from harness.evidence.plan_records import Run
-from harness.rejudge import rejudged
+from harness.execution import supervisor
+from harness.finished_runs.rejudge import rejudged
 from harness.run_directory.drill_record import read_record
-from harness.runners import supervisor
 
 FAULTS = "lost_first_update, swapped_arms, missing_run"
 CONTROL = "evidence/short-v1+short+paired"

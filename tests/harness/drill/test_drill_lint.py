@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from small_drill import write_contract
 
-from harness.commands import check
+from harness.cli import check
 from harness.contract.load import LoadedContract, load_contract
 from harness.lint import Finding, lint, lint_drill
 from harness.run_directory.drill_record import FILE, DrillMachine, DrillRecord, Row, Triple, record_text

@@ -10,10 +10,10 @@ import pytest
 from run_builders import make_contract
 
 from harness.contract.schema import Contract, Workload
+from harness.devices.cuda_driver import Gpu
+from harness.devices.environment import Machine
 from harness.drill.plan import DrillPlan, plan_drill, size_of
 from harness.errors import ContractError, UsageError
-from harness.evidence.cuda_driver import Gpu
-from harness.evidence.environment import Machine
 from harness.system.protocol import CAPABILITIES, Expectation, FaultDescription, SystemDescription
 
 NO_GPU = Machine(False, "this machine has no CUDA device", (), 16.0)

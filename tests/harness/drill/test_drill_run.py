@@ -10,11 +10,11 @@ import pytest
 from budget import slow_but
 from small_drill import run_here, write_contract
 
-from harness import session
-from harness.commands import judge, report
+from harness.api import session
+from harness.cli import judge, report
+from harness.devices import environment
 from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError
-from harness.evidence import environment
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import FILE, read_record
 from harness.run_directory.shards import refuse_mixed

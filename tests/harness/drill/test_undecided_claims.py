@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from harness.commands import judge
+from harness.cli import judge
 from harness.drill.drill import DrillOptions, DrillResult, drill
 from harness.drill.rows import decidable
 from harness.errors import ExitCode

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from harness.evidence import environment
-from harness.evidence.cuda_driver import Devices, Gpu, read
+from harness.devices import environment
+from harness.devices.cuda_driver import Devices, Gpu, read
 from harness.evidence.sources import source_digest
 
 H200 = Gpu("NVIDIA H200", "GPU-1", "sm_90", 139.8)

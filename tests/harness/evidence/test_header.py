@@ -10,7 +10,7 @@ import pytest
 from bundle_builders import finished, header
 
 from harness.errors import EvidenceError
-from harness.rejudge import judged
+from harness.finished_runs.rejudge import judged
 from harness.run_directory.bundle import read_bundle
 
 

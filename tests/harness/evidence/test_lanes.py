@@ -16,7 +16,7 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.read_run import has_ended, read_run, read_so_far
 from harness.evidence.run_evidence import Death, RunEvidence
 from harness.evidence.worker_times import read_times
-from harness.runners.lanes import lane_directories
+from harness.execution.lanes import lane_directories
 
 SYSTEM = "step_function_systems:Regression"
 RUN = Run(

@@ -20,10 +20,10 @@ from harness.evidence.base import RunRecord
 from harness.evidence.records import BUILT_IN, of_packages
 from harness.evidence.run_records import Complete, PartFailed
 from harness.evidence.sharing import seen_by
-from harness.judge.context import executed
-from harness.judge.sheet import Settled
+from harness.execution.recorder import Recorder
+from harness.judging.context import executed
+from harness.judging.sheet import Settled
 from harness.kinds import installed
-from harness.runners.recorder import Recorder
 
 Install = Callable[[str], Any]
 SOURCE = """\
@@ -44,13 +44,13 @@ PROBE = replace(BUILT_IN["seeds"], name="drifting", execute="odd_records:execute
 KIND = replace(BELOW, judge="odd_records:judge", probes={"drifting": ("candidate",)})
 
 def execute(run, recorder):
-    from harness.runners import paired
+    from harness.execution.probes import paired
     paired.execute(run, recorder)
     for step in range(run.workload.steps):
         recorder.write(Drift(arm="fast", replica=0, step=step, size=step / 4))
 
 def judge(part, context, sheet):
-    from harness.judge.context import executed
+    from harness.judging.context import executed
     drifts = executed(context.only_run("drifting"), part.candidate).records(Drift)
     sheet.count("steps", len(drifts))
     sheet.figure("last_loss", drifts[-1].size)

@@ -13,8 +13,8 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, Gradients, MemoryEvid
 from harness.evidence.base import Obstacle
 from harness.evidence.read_run import read_run
 from harness.evidence.run_records import Complete, KernelsEvidence, Raised, TelemetrySample, Unavailable
+from harness.execution.recorder import Recorder
 from harness.numbers import dump_json
-from harness.runners.recorder import Recorder
 
 
 def test_records_are_ordered_by_arm_and_replica(directory: Path) -> None:

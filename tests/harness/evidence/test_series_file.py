@@ -13,7 +13,7 @@ from recorded import read, start
 from harness.evidence.files import Damaged
 from harness.evidence.run_records import Complete
 from harness.evidence.series_file import read_series
-from harness.runners.recorder import Recorder
+from harness.execution.recorder import Recorder
 
 HEADER = "step,loss,batch_digest,clip_active_groups,tokens\n"
 UGLY = [0.1, -0.0, 5e-324, 1.7976931348623157e308, math.nan, math.inf, -math.inf, 12.372831344604492]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from installed_packages import record_installed
 
+from harness.devices import environment
 from harness.errors import HarnessError
-from harness.evidence import environment, sources
+from harness.evidence import sources
 from harness.evidence.modules import module_installed, module_spec
 from harness.evidence.sources import source_digest
 from harness.first_contract.draft import Arms, Draft
@@ -191,7 +192,7 @@ def test_libraries_python_and_what_is_not_there_are_left_out(tmp_path: Path, mon
     libraries = tmp_path / "environment" / "site-packages"
     monkeypatch.syspath_prepend(str(libraries))
     monkeypatch.syspath_prepend(str(tmp_path))
-    names = "our_library, json, sys, os, xml, torch, harness.session, no_such_module, our_notes"
+    names = "our_library, json, sys, os, xml, torch, harness.api.session, no_such_module, our_notes"
     write(tmp_path, our_adapter=f"import {names}\n", our_package__of__a="", our_package__of__b="")
     write(libraries, our_library="")
     write(tmp_path / "our_package" / "site-packages", our_dependency="")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.api.run_header import VerifyOptions, header_of
 from harness.contract.load import load_contract
-from harness.evidence import environment
+from harness.devices import environment
 from harness.evidence.git import trainers
-from harness.run_header import VerifyOptions, header_of
-from harness.runners.plan import Plan
+from harness.planning.plan import Plan
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import EvidenceError
-from harness.judge.verdict import Figure, Status, Verdict
+from harness.judging.verdict import Figure, Status, Verdict
 from harness.run_directory.verdict_file import read_verdicts, verdict_text, write_verdicts
 
 

@@ -10,9 +10,9 @@ from recorded import RUN, start
 
 from harness.evidence.run_records import Complete, Phase
 from harness.evidence.worker_times import ProcessTimes, WorkerTimes, read_times
+from harness.execution.recorder import Recorder
+from harness.execution.supervisor import write_process_times
 from harness.numbers import dump_json
-from harness.runners.recorder import Recorder
-from harness.runners.supervisor import write_process_times
 
 PHASE, COMPLETE = Phase(name="start", seconds=0.0, began=5.0), Complete(seconds=2.0, processor_seconds=1.5)
 

@@ -11,9 +11,9 @@ from evidence_builders import arm, memory
 from report_views import verdict, view_with
 
 import harness
-from harness import session
-from harness.evidence.cuda_driver import Gpu
-from harness.evidence.environment import Machine
+from harness.api import session
+from harness.devices.cuda_driver import Gpu
+from harness.devices.environment import Machine
 from harness.evidence.run_evidence import RunEvidence
 from harness.first_contract.advice import advice, places_in, places_in_stack
 from harness.first_contract.answers import Answers
@@ -21,7 +21,7 @@ from harness.first_contract.draft import Arms, Draft
 from harness.first_contract.project import arms_here
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried
-from harness.judge.verdict import Figure, Status
+from harness.judging.verdict import Figure, Status
 
 GIB = 2**30
 
@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(True, "", (Gpu("NVIDIA H200", "GPU-1", "sm_90", 140.0),), 64.0)
-    monkeypatch.setattr("harness.evidence.environment.machine", lambda: machine)
+    monkeypatch.setattr("harness.devices.environment.machine", lambda: machine)
 
 
 def tried(*verdicts: Any) -> Tried:
@@ -155,7 +155,7 @@ def test_places_are_those_of_the_project(project: Path) -> None:
 
 def test_no_line_of_the_harness_or_of_a_library_in_the_project_is_the_users(project: Path) -> None:
     checkout = Path(harness.__file__).parents[1]
-    frames = 'File "harness/session.py", line 1 in x\nFile "train.py", line 1 in y'
+    frames = 'File "harness/api/session.py", line 1 in x\nFile "train.py", line 1 in y'
     assert places_in_stack(frames, [checkout, project]) == [("train.py", 1)]
     installed = ".venv/lib/python3/site-packages"
     (project / installed).mkdir(parents=True)

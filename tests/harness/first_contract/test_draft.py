@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands.check import findings_of
+from harness.cli.check import findings_of
 from harness.contract.load import load_contract
 from harness.errors import ContractError, UsageError
 from harness.first_contract.draft import Arms, Choice, Draft, saves_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from first_steps import called, written
 
-from harness.commands.check import findings_of
+from harness.cli.check import findings_of
 from harness.contract.load import load_contract
 from harness.errors import UsageError
 from harness.first_contract.draft import STEPS, Arms, Draft

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands.check import findings_of
+from harness.cli.check import findings_of
 from harness.errors import ExitCode, HarnessError, UsageError
 from harness.first_contract.draft import Arms, Draft
 from harness.first_contract.names import stem_of

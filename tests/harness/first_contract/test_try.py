@@ -13,11 +13,11 @@ import pytest
 from first_steps import called, written
 from warm_start import path_of_commands
 
+from harness.api.run_header import VerifyOptions
 from harness.first_contract.draft import Arms, Draft
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried, try_step
-from harness.judge.verdict import Verdict
-from harness.run_header import VerifyOptions
+from harness.judging.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -163,7 +163,10 @@ def test_a_trainer_is_compared_with_an_optimized_one(project: Path, optimization
         "memory": "",
     }
     assert found[0] == code
-    assert "from harness.system.made_trainer import MadeTrainerSystem" in (project / "train_harness.py").read_text()
+    assert (
+        "from harness.extras.trainers.made_trainer import MadeTrainerSystem"
+        in (project / "train_harness.py").read_text()
+    )
     assert not (project / "contracts-long").exists()
 
 
@@ -375,8 +378,8 @@ def test_an_interruption_names_what_is_kept_and_nothing_that_is_not(
         raise KeyboardInterrupt
 
     written(project)
-    monkeypatch.setattr("harness.session.execute", interrupted)
-    monkeypatch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
+    monkeypatch.setattr("harness.api.session.execute", interrupted)
+    monkeypatch.setattr("harness.execution.interpreters.Interpreters.begin", lambda _: None)
     code, _, errors = called(project, *TRY, *reports)
     kept = [line for line in errors.splitlines() if line.startswith("kept what there is")]
     assert (code, len(kept)) == (130, len(reports) // 2)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HarnessError, UsageError
-from harness.fleet import engines
-from harness.fleet.engines import COMMANDS, Slurm, engine
-from harness.fleet.job import ShardJob
-from harness.fleet.shards import Shard
+from harness.extras.fleet import engines
+from harness.extras.fleet.engines import COMMANDS, Slurm, engine
+from harness.extras.fleet.job import ShardJob
+from harness.extras.fleet.shards import Shard
 
 
 @pytest.fixture

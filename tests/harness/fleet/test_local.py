@@ -16,14 +16,14 @@ import warm_start
 from submitit import Job
 from waiting import LIMIT_S, eventually
 
-from harness.commands.drill import drill_on
+from harness.cli.drill import drill_on
 from harness.contract.load import LoadedContract, load_contracts
+from harness.devices.cuda_driver import Devices, Gpu
 from harness.errors import EvidenceError, UsageError
-from harness.evidence.cuda_driver import Devices, Gpu
-from harness.fleet import engines, gate
-from harness.fleet.engines import Local
-from harness.fleet.job import Outcome, ShardJob
-from harness.fleet.shards import MOST_FAULTS, Shard, drill_shards, gate_shards
+from harness.extras.fleet import engines, gate
+from harness.extras.fleet.engines import Local
+from harness.extras.fleet.job import Outcome, ShardJob
+from harness.extras.fleet.shards import MOST_FAULTS, Shard, drill_shards, gate_shards
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.journal import is_free
 
@@ -97,9 +97,9 @@ PLANS = """
 import os, sys
 from pathlib import Path
 from harness.contract.load import load_contracts
-from harness.evidence.cuda_driver import Gpu
-from harness.evidence.environment import Machine
-from harness.runners.plan import plan
+from harness.devices.cuda_driver import Gpu
+from harness.devices.environment import Machine
+from harness.planning.plan import plan
 from harness.system.resolve import resolve
 seen = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
 machine = Machine(True, "", tuple(Gpu("NVIDIA H100", uuid, "sm_90", 80.0) for uuid in seen), 64.0)
@@ -274,7 +274,7 @@ def test_an_interruption_ends_what_runs_and_nothing_else_begins(
             left[0] -= 1
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.fleet.gate.time.sleep", interrupting)
+    monkeypatch.setattr("harness.extras.fleet.gate.time.sleep", interrupting)
     with pytest.raises(KeyboardInterrupt) as caught:
         gate.run_shards([shard("waits"), shard("later")], Local(["0"]), directory, lambda *_: None)
     assert caught.value.__notes__ == [f"what the shards saw is kept in {directory}"]

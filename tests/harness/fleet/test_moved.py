@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import session
+from harness.api import session
 from harness.errors import EvidenceError, UsageError
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
-from harness.fleet.moved import run_directories, set_aside, settled_claims
-from harness.judge.verdict import Status
-from harness.rejudge import judged, rejudged
+from harness.extras.fleet.moved import run_directories, set_aside, settled_claims
+from harness.finished_runs.rejudge import judged, rejudged
+from harness.judging.verdict import Status
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.interrupted_run import is_made_elsewhere, left_unfinished
 from harness.run_directory.journal import alone_in
@@ -42,8 +42,8 @@ def left(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import scripted_system
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
-    monkeypatch.setattr("harness.runners.schedule._processors", lambda _machine: 1)
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
+    monkeypatch.setattr("harness.execution.schedule._processors", lambda _machine: 1)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURMD_NODENAME", "node1")
     Path("contract.yaml").write_text(contract())
@@ -56,7 +56,7 @@ def left(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return scripted_system.play(run, directory)
 
     with monkeypatch.context() as patch:
-        patch.setattr("harness.runners.supervisor.execute", execute)
+        patch.setattr("harness.execution.supervisor.execute", execute)
         with pytest.raises(SystemExit):
             session.verify([Path("contract.yaml")], OPTIONS)
     found = left_unfinished(FINAL)

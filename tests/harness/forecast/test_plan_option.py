@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from harness import session
-from harness.commands import application
+from harness.api import session
+from harness.cli import application
+from harness.devices import environment
 from harness.drill.drill import DrillOptions, drill
-from harness.evidence import environment, layout
+from harness.evidence import layout
 from harness.evidence.files import write_text
+from harness.execution.supervisor import write_process_times
 from harness.run_directory.bundle import read_bundle
-from harness.runners.supervisor import write_process_times
 
 RUN = "scripted-v1+held+paired"
 
@@ -27,7 +28,7 @@ def never(*_: object, **__: object) -> None:
 @pytest.fixture
 def folder(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
     (tmp_path / "contracts").mkdir()
     return tmp_path
 
@@ -42,7 +43,7 @@ def write_contract(*behaviours: str, steps: int = 5) -> None:
 def planned(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What the command prints when it ends with exit code 0; it executes nothing."""
     capsys.readouterr()
-    monkeypatch.setattr("harness.runners.supervisor.execute", never)
+    monkeypatch.setattr("harness.execution.supervisor.execute", never)
     monkeypatch.setattr(sys, "argv", ["harness", *words])
     with pytest.raises(SystemExit) as left:
         application.main()

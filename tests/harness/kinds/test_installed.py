@@ -13,8 +13,8 @@ import pytest
 
 from harness.drill import evidence_faults
 from harness.errors import KindError
-from harness.judge import reasons
-from harness.judge.verdict import Status
+from harness.judging import reasons
+from harness.judging.verdict import Status
 from harness.kinds import BUILT_IN, installed, kinds
 
 Install = Callable[[str], None]

@@ -34,7 +34,7 @@ KIND = replace(BELOW, judge="toy_probe:judge", probes={"watched": ("candidate",)
 
 
 def execute(run, recorder):
-    from harness.runners import paired
+    from harness.execution.probes import paired
 
     assert run.settings == {"candidate": "fast"}
     paired.execute(run, recorder)

@@ -19,7 +19,7 @@ from harness.kinds import BUILT_IN, Kind, resolve
 from harness.kinds.probes import BUILT_IN as BUILT_IN_PROBES
 from harness.system.protocol import CAPABILITIES
 
-SECTIONS = Path(__file__).parents[3] / "harness" / "report" / "sections"
+KINDS = Path(__file__).parents[3] / "harness" / "kinds"
 ANCHOR = re.compile(r"(?:\bSection\(\s*|\bANCHOR = )\"(\w+)\"")
 FIELDS = [field.name for field in fields(Kind)]
 EMPTY: dict[str, Any] = {
@@ -63,7 +63,7 @@ def test_a_row_with_an_empty_field_is_refused(row: Kind, field: str) -> None:
 
 
 def test_an_incomplete_table_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = inspect.getsource(importlib.import_module("harness.kinds.built_in"))
+    source = inspect.getsource(importlib.import_module("harness.kinds.memory.rows"))
     line = '        card=("memory",),\n'
     assert line in source
     (tmp_path / "table_without_a_card.py").write_text(source.replace(line, ""))
@@ -76,7 +76,7 @@ def test_an_incomplete_table_cannot_be_imported(tmp_path: Path, monkeypatch: pyt
     ("field", "wrong"),
     [
         ("name", "Memory Steady"),
-        ("model", "harness.contract.kinds.replay.MemorySteady"),
+        ("model", "harness.kinds.memory.model.MemorySteady"),
         ("judge", "judge"),
         ("probes", {"paired": ("after",)}),
         ("probes", {"recapture": "after"}),
@@ -103,13 +103,14 @@ def test_every_name_in_a_row_is_there(row: Kind) -> None:
     assert set(row.probes) <= set(BUILT_IN_PROBES)
     assert {field for fields in row.probes.values() for field in fields} <= set(model.model_fields)
     assert row.capabilities <= set(CAPABILITIES)
-    assert set(row.card) <= {anchor for path in SECTIONS.glob("*.py") for anchor in ANCHOR.findall(path.read_text())}
+    sections = [path.read_text() for path in KINDS.glob("*/*section.py")]
+    assert set(row.card) <= {anchor for text in sections for anchor in ANCHOR.findall(text)}
 
 
 def test_every_kind_of_the_harness_has_its_row() -> None:
     """A model or a judge that no row names would be known to nobody."""
-    folder = Path(inspect.getfile(Judged)).parent / "kinds"
-    modules = [importlib.import_module(f"harness.contract.kinds.{path.stem}") for path in folder.glob("[a-z]*.py")]
+    families = [path.parent.name for path in KINDS.glob("*/model.py")]
+    modules = [importlib.import_module(f"harness.kinds.{family}.model") for family in families]
     models = {
         f"{module.__name__}:{name}"
         for module in modules
@@ -122,8 +123,11 @@ def test_every_kind_of_the_harness_has_its_row() -> None:
 @pytest.mark.parametrize(
     ("reference", "found"),
     [
-        ("harness.judge.clairvoyance:judge", "ModuleNotFoundError: No module named 'harness.judge.clairvoyance'"),
-        ("harness.judge.capture:guess", "AttributeError: module 'harness.judge.capture' has no attribute 'guess'"),
+        ("harness.judging.clairvoyance:judge", "ModuleNotFoundError: No module named 'harness.judging.clairvoyance'"),
+        (
+            "harness.kinds.captures.capture:guess",
+            "AttributeError: module 'harness.kinds.captures.capture' has no attribute 'guess'",
+        ),
     ],
 )
 def test_a_name_that_is_not_there(reference: str, found: str) -> None:

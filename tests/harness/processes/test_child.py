@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S
 
+from harness.execution.stacks import STACKS, LeftStacks
 from harness.processes import child
 from harness.processes.child import Child, Ending, start_child
-from harness.runners.stacks import STACKS, LeftStacks
 
 BEGIN = """
 import os, time

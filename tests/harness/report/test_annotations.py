@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from report_views import header, planted, verdict, view_of, view_with, waiver, whole_drill_view
 
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.report.annotations import github_annotations
 from harness.report.view import ReportView
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from report_views import header, planted, view_of, waiver, whole_drill_view
 
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.report.badge import render_badge
 from harness.report.view import ReportView
 

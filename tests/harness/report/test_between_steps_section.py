@@ -19,8 +19,8 @@ from judge_cases_between_steps import (
 from report_views import arm, contract, loss_curve, small_view
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.kinds.between_steps import section as between_steps
 from harness.report.blocks import Section
-from harness.report.sections import between_steps
 
 TEXT = {
     "id": "F-GRAPH-BWD-001",

@@ -8,7 +8,7 @@ import pytest
 
 from harness.report.blocks import JudgedPlot, Part, Section, Table
 from harness.report.budget import FRAME, NOT_DRAWN, ROWS, page_within
-from harness.report.svg import Plot
+from harness.report.charts.svg import Plot
 
 ROW = 100  # bytes of a table's row on the pages made here
 

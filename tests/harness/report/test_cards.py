@@ -6,7 +6,7 @@ from typing import Any
 
 from report_views import contract, verdict, view_with
 
-from harness.judge.verdict import Figure, Status, Verdict
+from harness.judging.verdict import Figure, Status, Verdict
 from harness.report.cards import Card, cards
 from harness.report.html import render
 

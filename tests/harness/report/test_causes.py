@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from report_views import CONTRACT, contract, verdict, view_with
 
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
-from harness.judge.reasons import REASONS
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Figure, Status, Verdict
+from harness.judging.reasons import REASONS
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Figure, Status, Verdict
 from harness.report import wording
 from harness.report.advice import Advice, advice, advice_of, command_for, own_line, telling_figures
 from harness.report.html import render
@@ -212,7 +212,7 @@ HANGS = """Current thread 0x00007f (most recent call first):
   File "torch/cuda/streams.py", line 94 in synchronize
   File "reference_impl/trainer.py", line 31 in step
   File "reference_impl/system.py", line 7 in open
-  File "harness/runners/worker.py", line 60 in main
+  File "harness/execution/worker.py", line 60 in main
 """
 RAISED = """Traceback (most recent call last):
   File "reference_impl/system.py", line 7, in open

@@ -11,9 +11,9 @@ import report_views as views
 from report_views import decided_by, drilled, full_view, ratio_of, small_view, verdict, view_of, view_with
 
 from harness.contract.schema import Contract
-from harness.judge.demanded import Demanded
-from harness.judge.verdict import Figure, Status
-from harness.report import sparkline
+from harness.judging.demanded import Demanded
+from harness.judging.verdict import Figure, Status
+from harness.report.charts import sparkline
 from harness.report.claim_rows import ClaimRow, claim_rows
 
 RATIOS = {f"ratio.process_{place}": Figure(value=1.4 + place / 100, unit="x") for place in range(8)}

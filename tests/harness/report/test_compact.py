@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from harness.report.compact import ID, UNITS, Scale, compact
+from harness.report.charts.compact import ID, UNITS, Scale, compact
 
 LINE = "fill: none; stroke: #010201; stroke-width: 1.5; stroke-linecap: square"
 MARK = "fill: #010202; stroke: #010202"

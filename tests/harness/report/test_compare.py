@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from report_views import drill_view, full_view, verdict, view_with, waiver, whole_drill_view
 
-from harness.judge.verdict import Figure, Status
+from harness.judging.verdict import Figure, Status
 from harness.report.compare import compare, figure_changes
 from harness.report.view import ReportView
 

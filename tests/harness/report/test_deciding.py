@@ -13,10 +13,10 @@ from judge_cases import Case
 from judge_cases_tables import TABLES
 from published_pages import DIRECTORIES, judged_run
 
-from harness.judge import reasons
-from harness.judge.demanded import Demanded, Interval
-from harness.judge.sheet import Sheet, concluded, settle
-from harness.judge.verdict import Judgement, Status, Verdict
+from harness.judging import reasons
+from harness.judging.demanded import Demanded, Interval
+from harness.judging.sheet import Sheet, concluded, settle
+from harness.judging.verdict import Judgement, Status, Verdict
 from harness.report.deciding import Decided, decided
 
 NUMBER = r"(-?[\d,.]+(?:e[+-]?\d+)?|NaN|∞)"

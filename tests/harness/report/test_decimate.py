@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.report.decimate import absolute_difference, decimate, first_differing
+from harness.report.charts.decimate import absolute_difference, decimate, first_differing
 
 
 def test_a_short_series_comes_back_whole() -> None:

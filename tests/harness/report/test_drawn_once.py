@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from harness.report import svg
-from harness.report.decimate import Doubles
-from harness.report.svg import Plot, drawn_once
+from harness.report.charts import svg
+from harness.report.charts.decimate import Doubles
+from harness.report.charts.svg import Plot, drawn_once
 
 seen: list[str] = []
 

@@ -29,8 +29,12 @@ from harness.evidence.run_records import (
     KernelsEvidence,
     PeerErrors,
 )
+from harness.kinds.captures import section as capture
+from harness.kinds.gradients import section as gradients
+from harness.kinds.kernels import section as kernels
+from harness.kinds.trajectory import section as trajectories
 from harness.report.blocks import Part, Section
-from harness.report.sections import capture, closing, gradients, kernels, trajectories
+from harness.report.sections import closing
 from harness.report.view import ReportView
 
 MIB = 2**20

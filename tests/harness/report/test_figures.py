@@ -6,11 +6,11 @@ import re
 
 from report_views import full_view, verdict, view_with
 
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.report.blocks import JudgedPlot, Part, Section, Unit
 from harness.report.cards import cards
+from harness.report.charts.svg import Plot
 from harness.report.html import Figure, Placed, placed, render
-from harness.report.svg import Plot
 
 PLOT = Plot("0 0 1 1", "drawn", {}, "what it shows", 1, 1)
 

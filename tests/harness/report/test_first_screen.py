@@ -11,7 +11,7 @@ import report_views as views
 from report_page import with_losses
 from report_views import full_view, header, small_view, view_of
 
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.report.first_screen import course, identity
 from harness.report.view import ReportView
 

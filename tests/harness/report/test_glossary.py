@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from judge_cases_tables import EVERYTHING
 
-import harness.judge
+import harness
 from harness.kinds import BUILT_IN
-from harness.report.glossary import terms_in
-from harness.report.wording import glossary
+from harness.report.wording import glossary, terms_in
 
 # Words that a reviewer of training code reads without help; all others in a figure's name need an entry.
 PLAIN = frozenset(
@@ -42,7 +41,8 @@ def emitted() -> frozenset[str]:
 
 def written() -> Iterator[str]:
     """The names in the judges' sources, also of figures that no case has; what is filled in is left out."""
-    for path in Path(harness.judge.__path__[0]).glob("*.py"):
+    folders = [Path(harness.__path__[0]) / name for name in ("judging", "kinds")]
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and ast.unparse(call.func) in {"sheet.figure", "sheet.count", "sheet.meets"}:
                 parts = call.args[0].values if isinstance(call.args[0], ast.JoinedStr) else [call.args[0]]

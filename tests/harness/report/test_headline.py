@@ -8,7 +8,7 @@ from report_views import CONTRACT, contract, drilled, header, verdict, view_of, 
 
 from harness.drill import matrix
 from harness.errors import ExitCode
-from harness.judge.verdict import Figure, Status
+from harness.judging.verdict import Figure, Status
 from harness.report.headline import headline, undecided
 from harness.report.html import render
 from harness.report.markdown import escape, render_markdown

@@ -10,7 +10,7 @@ from report_page import Page
 from report_views import CONTRACT, contract, full_view, ratio_of, verdict, view_with, whole_drill_view
 
 from harness.contract.schema import Contract
-from harness.judge.verdict import Figure, Status
+from harness.judging.verdict import Figure, Status
 from harness.report import history_figures
 from harness.report.history import gates, render_history
 from harness.report.history_figures import HistoryRun, history, machine

@@ -11,8 +11,8 @@ import report_views as views
 from report_page import Page, images, parsed
 from report_views import full_view, small_view, verdict, view_of
 
-from harness.judge.verdict import Figure, Status
-from harness.report import svg
+from harness.judging.verdict import Figure, Status
+from harness.report.charts import svg
 from harness.report.headline import headline
 from harness.report.html import render
 from harness.report.view import ReportView

@@ -16,7 +16,7 @@ from report_views import (
     whole_drill_view,
 )
 
-from harness.judge.verdict import Figure, Status
+from harness.judging.verdict import Figure, Status
 from harness.report.headline import headline
 from harness.report.junit import render_junit
 from harness.report.view import ReportView

@@ -12,7 +12,7 @@ from published_pages import REPORTS
 from report_page import Page
 from report_views import CONTRACT, contract, drilled, whole_drill_view
 
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.report.html import render
 from harness.report.sections.kill_matrix import Cell, Column, KillMatrix, groups, kill_matrix
 from harness.report.view import ReportView

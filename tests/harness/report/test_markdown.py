@@ -5,7 +5,7 @@ import re
 import pytest
 from report_views import drill_view, full_view, header, listing_two, verdict, view_of, view_with, whole_drill_view
 
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.report.markdown import escape, render_markdown
 
 

@@ -10,9 +10,10 @@ from judge_cases_peak_memory import peak, peaks
 from report_views import CONTRACT, arm, contract, loss_curve, small_view
 
 from harness.evidence.run_evidence import RunEvidence
+from harness.kinds.captures import long_replay_section as long_replay
+from harness.kinds.memory import section as peak_memory
 from harness.report.blocks import Part
 from harness.report.html import render
-from harness.report.sections import long_replay, peak_memory
 from harness.report.view import ReportView
 
 ARMS = {"candidate": "graphed", "baseline": "ungraphed"}

@@ -13,10 +13,11 @@ from drawn_plots import DrawnPlot, drawn_plots
 from published_pages import REPORTS, PublishedOf
 from report_views import full_view, small_view
 
-from harness.report import budget, svg
+from harness.report import budget
 from harness.report.blocks import Unit
-from harness.report.plots import BROAD, Role
-from harness.report.svg import BASELINE, CANDIDATE, CONTROL, FLOOR, GRID, INK, LIMIT, MUTED, PAPER, REPLICA, Plot
+from harness.report.charts import svg
+from harness.report.charts.plots import BROAD, Role
+from harness.report.charts.svg import BASELINE, CANDIDATE, CONTROL, FLOOR, GRID, INK, LIMIT, MUTED, PAPER, REPLICA, Plot
 from harness.report.text import label
 
 PUBLISHED = sorted(

@@ -12,10 +12,10 @@ from report_views import verdict
 from harness.contract.schema import Workload
 from harness.evidence.base import ProbeName
 from harness.evidence.plan_records import Run
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
+from harness.platform.standard_streams import StatusLine
 from harness.report.progress import Progress
 from harness.run_directory.drill_record import Row, Triple
-from harness.standard_streams import StatusLine
 
 
 class Terminal(io.StringIO):

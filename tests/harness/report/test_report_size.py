@@ -10,7 +10,7 @@ import pytest
 from published_pages import DIRECTORIES, PageOf, drawings_of, judged_run, shared_folder
 from report_views import full_view
 
-from harness.report import svg
+from harness.report.charts import svg
 from harness.report.html import render
 from harness.report.view import ReportView
 

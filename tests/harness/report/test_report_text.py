@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from harness.judge.verdict import Figure
+from harness.judging.verdict import Figure
 from harness.report import text
 
 

@@ -11,7 +11,7 @@ from report_views import CONTRACT, header, loss_curve, small_view, view_of
 
 from harness.errors import ExitCode
 from harness.evidence.plan_records import Unit
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.report.headline import headline
 from harness.report.html import render
 from harness.report.junit import render_junit

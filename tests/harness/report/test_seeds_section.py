@@ -8,8 +8,8 @@ import numpy as np
 from report_views import arm, contract, small_view
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.kinds.seeds import section as seeds
 from harness.report.html import render
-from harness.report.sections import seeds
 from harness.report.view import ReportView
 
 OFF = {3: 0.25, 1: 0.5, 4: 0.0, 0: -0.25, 5: 0.5}  # by which the candidate's losses lie above, by seed

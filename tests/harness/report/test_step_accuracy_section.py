@@ -11,9 +11,9 @@ from report_views import CONTRACT, arm, contract, small_view
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import StepErrors, TensorErrors
+from harness.kinds.steps import accuracy_section as step_accuracy
 from harness.report.blocks import Part
 from harness.report.html import render
-from harness.report.sections import step_accuracy
 from harness.report.view import ReportView
 
 ARMS = {"ungraphed": 0.25, "graphed": 0.5, "untrained": 0.0}  # candidate, peer, reference, and their losses' errors

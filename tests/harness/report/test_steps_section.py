@@ -9,8 +9,8 @@ from judge_cases_steps import STEP_MATCH, one, steps
 from report_views import arm, contract, loss_curve, small_view
 
 from harness.evidence.run_evidence import RunEvidence
+from harness.kinds.steps import section
 from harness.report.blocks import Part
-from harness.report.sections import steps as section
 
 CLAIM = {
     **STEP_MATCH,

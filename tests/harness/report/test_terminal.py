@@ -16,7 +16,7 @@ from report_views import (
     whole_drill_view,
 )
 
-from harness.judge.verdict import Figure, Status
+from harness.judging.verdict import Figure, Status
 from harness.report.terminal import print_results
 from harness.report.view import ReportView
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import session
-from harness.commands.pack import published
+from harness.api import session
+from harness.cli.pack import published
 
 SUPPORT = Path(__file__).parents[2] / "support"
 sys.path.insert(0, str(SUPPORT))
@@ -21,8 +21,8 @@ def finished_run(loaded: None, tmp_path_factory: pytest.TempPathFactory) -> Path
         patch.syspath_prepend(str(SUPPORT / "scripted"))
         import scripted_system
 
-        patch.setattr("harness.runners.supervisor.execute", scripted_system.play)
-        patch.setattr("harness.runners.lanes._repetitions", lambda _run: [])
+        patch.setattr("harness.execution.supervisor.execute", scripted_system.play)
+        patch.setattr("harness.execution.lanes._repetitions", lambda _run: [])
         contract = folder / "scripted-v1.yaml"
         contract.write_text(scripted_system.contract_text("held", "violated"), encoding="utf-8")
         directory = session.verify([contract], session.VerifyOptions(reports=folder, name="1-run")).run_directory

@@ -12,6 +12,7 @@ from bundle_builders import LOADED, RUN_ID, Loaded, finished, header, unit
 from report_page import Page
 from report_views import full_view
 
+from harness.api.session import judge_bundles, judgement_json, with_earlier_runs
 from harness.evidence.plan_records import Unit
 from harness.report.html import render
 from harness.report.markdown import render_markdown
@@ -20,7 +21,6 @@ from harness.report.view import ReportView
 from harness.run_directory.attempt_records import Attempts, TimedBefore
 from harness.run_directory.attempts import CI_ATTEMPTS, attempts_before, joined_attempts
 from harness.run_directory.bundle import Header, Resumption, read_bundle
-from harness.session import judge_bundles, judgement_json, with_earlier_runs
 
 UNIT = ("c", "C", "w")
 OTHER_TEXT = Loaded(LOADED.contract, "id: c  # changed\n")

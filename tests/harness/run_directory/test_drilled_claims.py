@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from report_views import CONTRACT, drilled, header
 
+from harness.api.run_header import with_earlier_runs
 from harness.run_directory.drill_record import ClaimDrilled, DrillRecord, drilled_claims, record_text
-from harness.run_header import with_earlier_runs
 
 TEXT = {CONTRACT["id"]: "0d" * 32}
 UNIT = (CONTRACT["id"], "F-GRAPH-BWD-001")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import session
-from harness.commands import judge as judge_command
-from harness.commands.pack import published
-from harness.commands.report import render
-from harness.rejudge import rejudged
+from harness.api import session
+from harness.cli import judge as judge_command
+from harness.cli.pack import published
+from harness.cli.report import render
+from harness.finished_runs.rejudge import rejudged
 from harness.run_directory.manifest import read_manifest
 
 SUPPORT = Path(__file__).parents[2] / "support"

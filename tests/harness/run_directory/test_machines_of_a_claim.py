@@ -12,11 +12,11 @@ from harness.evidence.base import Obstacle
 from harness.evidence.environment_records import CpuFacts, GpuFacts
 from harness.evidence.plan_records import Unit
 from harness.evidence.run_records import Complete, Unavailable
+from harness.execution.recorder import Recorder
 from harness.numbers import dump_json
 from harness.run_directory.bundle import Header, read_bundle
 from harness.run_directory.shards import differences
 from harness.run_directory.writer import BundleWriter
-from harness.runners.recorder import Recorder
 
 RULE = "one claim is timed on machines of one kind, since others differ in speed"
 

@@ -16,16 +16,16 @@ from archive_builders import packed
 from sealing import forge
 from waiting import LIMIT_S
 
-from harness.commands import judge as judge_command
-from harness.commands.compare import comparison
-from harness.commands.history import write_history
-from harness.commands.pack import published
-from harness.commands.report import render
+from harness.api.session import judgement_json
+from harness.cli import judge as judge_command
+from harness.cli.compare import comparison
+from harness.cli.history import write_history
+from harness.cli.pack import published
+from harness.cli.report import render
 from harness.errors import ContractErrors, EvidenceError, UsageError
-from harness.rejudge import judged, rejudged
+from harness.finished_runs.rejudge import judged, rejudged
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.places import runs_in
-from harness.session import judgement_json
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz", "a.tar.xz", "a.txz", "A.TAR.XZ"])
@@ -64,9 +64,9 @@ def test_nothing_stays_behind_when_a_run_is_refused(run: Path, temporary: Path, 
 def test_a_terminated_command_removes_what_it_unpacked(run: Path, temporary: Path) -> None:
     archive = packed(run, Path("a.tar"), ".")
     program = (
-        "import sys, time, harness.session\n"
-        "from harness.commands import application\n"
-        "harness.session.judge_bundles = lambda *_, **__: (print('reading', flush=True), time.sleep(600))\n"
+        "import sys, time, harness.api.session\n"
+        "from harness.cli import application\n"
+        "harness.api.session.judge_bundles = lambda *_, **__: (print('reading', flush=True), time.sleep(600))\n"
         f"sys.argv = ['harness', 'judge', {str(archive)!r}]\n"
         "application.main()\n"
     )

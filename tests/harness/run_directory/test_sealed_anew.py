@@ -14,12 +14,12 @@ import pytest
 from archive_builders import packed
 from sealing import forge, seal
 
-from harness.commands import judge as judge_command
-from harness.commands.compare import comparison
-from harness.commands.pack import published
-from harness.commands.report import render
+from harness.cli import judge as judge_command
+from harness.cli.compare import comparison
+from harness.cli.pack import published
+from harness.cli.report import render
 from harness.errors import EvidenceError, UsageError
-from harness.rejudge import judged, refuse_others, rejudged
+from harness.finished_runs.rejudge import judged, refuse_others, rejudged
 from harness.run_directory.manifest import read_manifest
 from harness.run_directory.seal import write_manifest
 
@@ -84,7 +84,7 @@ def test_evidence_that_changes_while_pages_are_written_is_not_sealed(
         (folder / "evidence" / VIOLATED / "death.json").write_text("{}")
 
     before = (run / "manifest.json").read_bytes()
-    monkeypatch.setattr("harness.session.write_reports", write_more)
+    monkeypatch.setattr("harness.api.session.write_reports", write_more)
     with pytest.raises(EvidenceError, match="evidence is never rewritten; found other evidence than was sealed"):
         judge_command.replace_recorded([run])
     assert (run / "manifest.json").read_bytes() == before

@@ -10,16 +10,16 @@ from bundle_builders import RUN_ID, Loaded, header
 from evidence_builders import blocks, sample
 from run_builders import make_contract, stand_in_run
 
+from harness.api.judged import judge_bundles
 from harness.errors import EvidenceError
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.plan_records import Unit
 from harness.evidence.run_records import Complete, Telemetry, TimingEvidence
-from harness.judging import judge_bundles
+from harness.execution.recorder import Recorder
 from harness.numbers import dump_json
 from harness.run_directory.bundle import Bundle, read_bundle
 from harness.run_directory.speeds import RULE, speeds_apart
 from harness.run_directory.writer import BundleWriter
-from harness.runners.recorder import Recorder
 
 SHAPE = {"model": "m", "batch_size": 4, "seq_len": 16, "steps": 3}
 SPEED = {

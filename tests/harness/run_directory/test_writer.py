@@ -12,8 +12,8 @@ from typing import IO, Any
 import pytest
 from bundle_builders import LOADED, RUN_ID, header, write_evidence
 
-from harness import signals_noted
 from harness.evidence.files import write_text
+from harness.platform import signals_noted
 from harness.run_directory import writer as writer_module
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.manifest import Manifest

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.contract.schema import Arm, Workload
-from harness.runners.host_sync import observe_syncs
-from harness.runners.sync_detectors import DispatchWatch
-from harness.system.replay.as_written import as_written
+from harness.execution.watchers.host_sync import observe_syncs
+from harness.execution.watchers.sync_detectors import DispatchWatch
 from harness.system.replay.first_values import FirstValues
 from harness.system.replay.observer import Observer
+from harness.system.replay.stand_ins import as_written
 from harness.system.replay.waits import Waits
 from harness.system.step_function import StepFunctionSystem
 

@@ -18,10 +18,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from harness.contract.schema import Arm, Workload
-from harness.runners.raised import message_of
 from harness.system import ranks
 from harness.system.batch_structure import leaves, structure_of, tensors_alone
 from harness.system.batch_structure import replaced as with_tensors
+from harness.system.raised import message_of
 from harness.system.step_function import StepFunction, StepFunctionSystem
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from harness.contract.schema import Arm, Workload
-from harness.runners.sync_detectors import DispatchWatch, by_dispatch_mode, by_fake_pass
+from harness.execution.watchers.sync_detectors import DispatchWatch, by_dispatch_mode, by_fake_pass
 from harness.system.replay.cpu_checks import OnADevice
 from harness.system.replay.traced import HostSyncError, NotTraceableError, TracedStep, fake_pass
 from harness.system.step_function import StepFunctionSystem

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import run_fallback_kernel
 
-from harness.runners.sync_detectors import FakePassError, by_fake_pass
+from harness.execution.watchers.sync_detectors import FakePassError, by_fake_pass
 from harness.system.replay import fake_step
 from harness.system.replay.fake_step import FakeStepMode
 from harness.system.replay.traced import HostSyncError, NotTraceableError, TracedStep

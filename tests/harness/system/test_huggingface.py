@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
 from harness.errors import SystemResolutionError
-from harness.system.huggingface import TransformersQLoRA, TransformersRun
+from harness.extras.trainers.huggingface import TransformersQLoRA, TransformersRun
 from harness.system.protocol import CheckpointExport, HasGradientNorms, HasInputs, NotAvailable
 
 LAYERS, RANK, HIDDEN, MAX_NORM = 2, 2, 16, 1e-3

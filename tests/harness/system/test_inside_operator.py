@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.runners.sync_detectors import by_dispatch_mode
+from harness.execution.watchers.sync_detectors import by_dispatch_mode
 from harness.system.replay.inside_operator import executed
 from harness.system.replay.traced import NotTraceableError, TracedStep
 

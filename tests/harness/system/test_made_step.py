@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
 from harness.errors import HarnessError
-from harness.runners.sync_detectors import by_dispatch_mode
+from harness.execution.watchers.sync_detectors import by_dispatch_mode
 from harness.system.built import StepFunction
 from harness.system.made_step import MadeStepSystem
 from harness.system.protocol import CaptureRecord

@@ -11,8 +11,8 @@ from claims_in_process import STEPS, judged
 from master_systems import Flat, Listed, OfAnother, SameType
 
 from harness.contract.schema import Arm, Workload
-from harness.judge.verdict import Status
-from harness.runners.state_watch import watched_state
+from harness.execution.watchers.state_watch import watched_state
+from harness.judging.verdict import Status
 from harness.system.adapter_checks import AdapterError
 
 CLAIM: dict[str, Any] = {

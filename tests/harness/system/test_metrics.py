@@ -11,8 +11,8 @@ from step_function_systems import Regression
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
-from harness.judge.end_state import differing
-from harness.runners.state_watch import StateWatch
+from harness.execution.watchers.state_watch import StateWatch
+from harness.judging.end_state import differing
 from harness.system.adapter_checks import AdapterError, require_metrics
 from harness.system.protocol import HasMetrics
 from harness.system.step_function import StepFunction

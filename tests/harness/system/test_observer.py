@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
-from harness.runners.clip_watch import ClipWatch
-from harness.runners.sync_detectors import DispatchWatch
+from harness.execution.watchers.clip_watch import ClipWatch
+from harness.execution.watchers.sync_detectors import DispatchWatch
 from harness.system.replay.cpu_checks import as_on_a_device
 from harness.system.replay.ledger import Ledger
 from harness.system.replay.loss_terms import LossTerms

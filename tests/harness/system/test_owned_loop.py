@@ -79,7 +79,7 @@ def test_a_capture_that_is_asked_for_is_refused_with_the_lines_that_read_values(
 
 
 def test_operations_of_the_loop_are_seen_by_who_watches_the_step() -> None:
-    from harness.runners.sync_detectors import by_dispatch_mode
+    from harness.execution.watchers.sync_detectors import by_dispatch_mode
 
     with run_of(CountingLoop(numbers(5))) as run:
         seen = by_dispatch_mode(lambda: run.step(0), "cpu")

@@ -13,8 +13,8 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from harness.runners.reductions import digest_of_all, digests, largest_difference, not_finite
-from harness.runners.sync_detectors import DispatchWatch
+from harness.execution.watchers.reductions import digest_of_all, digests, largest_difference, not_finite
+from harness.execution.watchers.sync_detectors import DispatchWatch
 from harness.system import shards
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.found_state import same

@@ -11,7 +11,6 @@ from step_function_systems import Regression, Waits
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
-from harness.runners.raised import message_of
 from harness.system.adapter_checks import AdapterError
 from harness.system.built import as_step_function
 from harness.system.protocol import (
@@ -22,6 +21,7 @@ from harness.system.protocol import (
     HasStepBody,
     TrainingRun,
 )
+from harness.system.raised import message_of
 from harness.system.step_function import StepFunction, StepFunctionSystem
 from harness.system.users_code import relative
 

@@ -17,7 +17,7 @@ from claims_in_process import verdict_on
 from torch._subclasses.fake_tensor import FakeTensorMode
 from waiting import LIMIT_S
 
-from harness.judge.verdict import Status
+from harness.judging.verdict import Status
 from harness.system.replay.generators import as_tensor, global_generators, states
 from harness.system.replay.imports import UndrawnImports
 

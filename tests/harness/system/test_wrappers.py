@@ -12,7 +12,7 @@ from step_function_systems import Regression
 
 from harness.contract.schema import Arm, Workload
 from harness.errors import UsageError
-from harness.judge.reasons import REASONS
+from harness.judging.reasons import REASONS
 from harness.system.protocol import HasCapture, HasGradients, HasInputs, HasParameters, HasStepBody, TrainingRun
 from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS, wrap
 

@@ -12,9 +12,9 @@ from wrong_adapters import ADAPTERS, DESCRIBED, RIGHT
 
 from harness.contract.schema import Arm, Workload
 from harness.errors import SystemResolutionError
-from harness.runners.raised import message_of
 from harness.system.adapter_checks import AdapterError
 from harness.system.described import describe_all
+from harness.system.raised import message_of
 from harness.system.resolve import resolve
 
 WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=4)

@@ -1,8 +1,8 @@
 """Decides `loss_below` from the candidate's series."""
 
-from harness.judge.context import Context, executed
-from harness.judge.sheet import Sheet, settle
-from harness.judge.verdict import Judgement
+from harness.judging.context import Context, executed
+from harness.judging.sheet import Sheet, settle
+from harness.judging.verdict import Judgement
 from toy_kind.model import LossBelow
 
 

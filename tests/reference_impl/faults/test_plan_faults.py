@@ -11,13 +11,13 @@ import torch
 from scaled_copy import scaled_copy_spec
 
 from harness.contract.claims import AnyClaim, parts_of
-from harness.contract.kinds.kernels import Prewarm, PtxTarget
 from harness.contract.load import load_contracts
 from harness.contract.schema import Contract
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
-from harness.runners.kernels import evidence
+from harness.execution.probes.kernels import evidence
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Verdict
+from harness.kinds.kernels.model import Prewarm, PtxTarget
 from reference_impl.config import TrainConfig
 from reference_impl.faults import FAULTS, PLAN, plant
 from reference_impl.kernel_cache import KernelCache, KeyCollisionError, PtxTargetError, named_target

@@ -28,6 +28,6 @@ def _is_there(process: str) -> bool:
         return False
 
 
-if "harness.runners.ranks" in sys.modules:  # a fork; a worker that is started imports it later
+if "harness.execution.ranks" in sys.modules:  # a fork; a worker that is started imports it later
     clock = SimpleNamespace(monotonic=Hurried().monotonic, sleep=time.sleep)
-    vars(sys.modules["harness.runners.ranks"])["time"] = clock
+    vars(sys.modules["harness.execution.ranks"])["time"] = clock

@@ -2,7 +2,7 @@
 
 import scripted_system
 
-from harness.runners import supervisor
+from harness.execution import supervisor
 from harness.system import described
 
 supervisor.execute = scripted_system.play

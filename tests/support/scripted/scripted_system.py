@@ -18,8 +18,8 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Stat
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import Complete
+from harness.execution.recorder import Recorder
 from harness.numbers import dump_json
-from harness.runners.recorder import Recorder
 from harness.system import described
 from harness.system.protocol import Arm, Expectation, FaultDescription, SystemDescription, TrainingRun, Workload
 

@@ -10,6 +10,6 @@ def _execute(run: object, recorder: object) -> None:
     scripted_system.execute(run, recorder)  # type: ignore[arg-type]
 
 
-_probe = types.ModuleType("harness.runners.paired")
+_probe = types.ModuleType("harness.execution.probes.paired")
 _probe.__dict__["execute"] = _execute
-sys.modules["harness.runners.paired"] = _probe
+sys.modules["harness.execution.probes.paired"] = _probe

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from harness.evidence.plan_records import Run
-    from harness.runners.recorder import Recorder
+    from harness.execution.recorder import Recorder
 
 
 def execute(run: Run, recorder: Recorder) -> None:
     getattr(importlib.import_module("worker_behaviours"), str(run.settings["behaviour"]))(run, recorder)
 
 
-for name in ("harness.runners.paired", "harness.runners.throughput"):
+for name in ("harness.execution.probes.paired", "harness.execution.probes.throughput"):
     probe = types.ModuleType(name)
     probe.__dict__["execute"] = execute
     sys.modules[name] = probe

@@ -18,7 +18,7 @@ from waiting import eventually
 
 from harness.evidence.arm_records import ArmEnd, ArmStart
 from harness.evidence.plan_records import Run
-from harness.runners.recorder import Recorder
+from harness.execution.recorder import Recorder
 from harness.system.protocol import NotAvailable
 
 

@@ -27,18 +27,18 @@ import warm_start
 
 AHEAD = {
     "workers": (
-        *("torch", "torch.optim", "torch._dynamo", "harness.runners.paired", "harness.runners.ranks"),
-        *("harness.runners.training_part", "harness.processes.child", "harness.processes.keeper"),
+        *("torch", "torch.optim", "torch._dynamo", "harness.execution.probes.paired", "harness.execution.ranks"),
+        *("harness.execution.probes.training_part", "harness.processes.child", "harness.processes.keeper"),
     ),
     # and processes that describe systems, and workers whose probe needs no torch
     "commands": (
-        *(f"harness.commands.{name}" for name in ("application", "check", "doctor", "drill", "judge", "verify")),
+        *(f"harness.cli.{name}" for name in ("application", "check", "doctor", "drill", "judge", "verify")),
         *(f"harness.{name}" for name in ("session", "drill.drill", "forecast.estimates")),
         *(f"harness.report.{name}" for name in ("html", "junit", "markdown", "plots")),
-        *("harness.runners.schedule", "harness.runners.supervisor", "harness.runners.worker"),
+        *("harness.execution.schedule", "harness.execution.supervisor", "harness.execution.worker"),
         *("harness.processes.keeper", "harness.system.describing", "filelock", "rich.console", "typer._adapters"),
         *("pytest", "harness.pytest_plugin.items", "harness.pytest_plugin.verifier"),
-        *("submitit", "submitit.core.submission", "harness.fleet.gate"),
+        *("submitit", "submitit.core.submission", "harness.extras.fleet.gate"),
     ),
 }
 ROOM = 2**15  # bytes for a fork's command line, and for its environment, where `ps` finds them
@@ -122,7 +122,8 @@ def _complete_models() -> None:
 
 def _draw_ahead() -> None:
     """Each page compiles its templates, and looks for its font."""
-    from harness.report import page, svg
+    from harness.report import page
+    from harness.report.charts import svg
 
     def paint(axes: list[Any]) -> None:
         axes[0].set_title("drawn", loc="left")

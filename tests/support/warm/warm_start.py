@@ -30,7 +30,12 @@ COMMANDS = "WARM_COMMANDS"  # of the one for commands, and for what they start w
 HERE = Path(__file__).parent
 PASS_S = 0.01  # between two looks for an end
 WARM = (
-    *("harness.runners.worker", "harness.runners.rank", "harness.runners.training_part", "harness.system.describing"),
+    *(
+        "harness.execution.worker",
+        "harness.execution.rank",
+        "harness.execution.probes.training_part",
+        "harness.system.describing",
+    ),
     "benchmarks.peer_worker",
 )
 TORCH = ("reference_impl.offline_compiler",)  # without a keeper

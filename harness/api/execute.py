@@ -1,0 +1,162 @@
+"""Planned runs executed into a run directory, side by side where they can be."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from harness.commits.checkout import Checkout
+from harness.devices import environment
+from harness.evidence import layout
+from harness.evidence.plan_records import Run
+from harness.evidence.redaction import Redaction
+from harness.evidence.run_evidence import Death
+from harness.platform.caches import moved_caches
+from harness.platform.signals_noted import noted
+from harness.run_directory.journal import Journal
+from harness.run_directory.writer import BundleWriter, settle_run
+
+if TYPE_CHECKING:
+    from harness.api.early_verdicts import AsTheyEnd
+    from harness.execution.interpreters import Interpreters
+    from harness.execution.watched_worker import Progress
+    from harness.judging.verdict import Verdict
+    from harness.run_directory.drill_record import Row
+
+
+class Watch(Protocol):
+    """Who is told how the runs of a session go on, from several threads."""
+
+    def begins(self, runs: Sequence[Run]) -> None:
+        """These are executed; others read the evidence of one of them."""
+
+    def moves(self, run: Run, phase: str, seconds: float) -> None:
+        """`phase` is empty when the run has ended; `seconds` count from its start."""
+
+    def judged(self, verdict: Verdict) -> None:
+        """All runs of a unit have ended, and this is what their evidence gives."""
+
+    def drilled(self, row: Row) -> None:
+        """All runs of a planted fault have ended, and this is what became of it."""
+
+
+def work_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """What is executed for the runs: by its id each run that is, with those that read its evidence behind it."""
+    from harness.execution.sharing import hosted
+
+    return {host.run.id: host.runs for host in hosted(runs)}
+
+
+def execute(
+    runs: Sequence[Run],
+    writer: BundleWriter,
+    watch: Watch | None = None,
+    interpreters: Interpreters | None = None,
+    redacted: Redaction | None = None,
+    checkout: Checkout | None = None,
+    journal: Journal | None = None,
+    early: AsTheyEnd | None = None,
+) -> None:
+    """Execute the runs, side by side where they can be; a worker that dies costs only the units that depend on it.
+
+    What several of them demand alike is executed once.
+
+    interpreters: those that wait already, which this ends. redacted: what is left out of the evidence, also of that of
+    runs that are cut off. checkout: of the commit that baselines are of. journal: is told of each run's end; what had
+    ended before is not executed. early: looks at what has ended, at each
+    phase of a run and behind each end that the journal was told of.
+    """
+    from harness.execution.interpreters import Interpreters
+    from harness.execution.lanes import as_one, lane_directories
+    from harness.execution.schedule import Schedule, Work, tasks_of
+    from harness.execution.sharing import hosted, write_guests
+
+    directories = {run.id: writer.evidence_directory(run.id) for run in runs}
+    before = {} if journal is None else journal.content.ended
+    hosts = [host for host in hosted(runs) if not before.keys() >= {run.id for run in host.runs}]
+    by_name = {host.run.id: host.run for host in hosts}
+    if watch is not None:
+        watch.begins(list(by_name.values()))
+
+    executed = {host.run.id: [run.id for run in host.runs] for host in hosts}
+
+    def report_progress(progress: Progress) -> None:
+        if watch is not None:
+            watch.moves(by_name[progress.run_id], progress.phase, progress.seconds)
+        if early is not None and progress.phase and not noted:
+            early.moves(executed[progress.run_id], progress.phase)
+
+    machine = environment.machine()
+    threading.Thread(target=_import_for_pages).start()
+    work: list[Work] = []
+    for host in hosts:
+        write_guests(host, directories)
+        lanes = lane_directories(host.run, directories[host.run.id])
+        tells = as_one(report_progress, len(lanes))
+        over = _End([directories[run.id] for run in host.runs], len(lanes), redacted, journal, early)
+        work += [Work(lane, directory, tell, over) for (lane, directory), tell in zip(lanes, tells, strict=True)]
+    try:
+        with interpreters or Interpreters(len(work)) as waiting:
+            Schedule(machine, waiting, checkout).execute(tasks_of(work, machine))
+    finally:
+        if redacted is not None:
+            _redact_the_rest(writer.path / layout.EVIDENCE, redacted, journal)
+
+
+class _End:
+    """The end of a run, with those that read its evidence: called at that of each of its processes.
+
+    From then on the evidence stays as it is, so that what is left out of it goes first.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        processes: int,
+        redacted: Redaction | None,
+        journal: Journal | None,
+        early: AsTheyEnd | None,
+    ) -> None:
+        self._directories, self._left = directories, processes
+        self._redacted, self._journal, self._early = redacted, journal, early
+        self._lock = threading.Lock()
+
+    def __call__(self, death: Death | None) -> None:
+        with self._lock:
+            # a worker that dies once the session was asked to end may have been asked to as well: it was cut off
+            if death is not None and noted:
+                return
+            self._left -= 1
+            if self._left and self._early is not None:  # arms that it executed may have ended with it
+                self._early.moves([each.name for each in self._directories], "")
+            if self._left or self._journal is None:
+                return
+            for directory in self._directories:
+                if os.path.lexists(directory):
+                    settle_run(directory)
+                    if self._redacted is not None:
+                        self._redacted.directory(directory)
+            self._journal.note_ends(directory.name for directory in self._directories)
+        if self._early is not None:
+            self._early.look(self._journal.content.ended.keys())
+
+
+def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | None) -> None:
+    """What is of runs that did not come to their end."""
+    ended = {} if journal is None else journal.content.ended
+    for entry in evidence.iterdir() if evidence.is_dir() else []:
+        if entry.name not in ended and entry.is_dir() and not entry.is_symlink():
+            redacted.directory(entry)
+
+
+def _import_for_pages() -> None:
+    """What the report is drawn with, while runs are under way: it took a second after them."""
+    with suppress(Exception):  # the report meets the same failure, and tells of it
+        os.environ.update(moved_caches())
+        for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):
+            importlib.import_module(module)

@@ -1,0 +1,179 @@
+"""Run directories judged: a verdict for each unit, and what `--json` prints of them. Nothing is executed here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.contract.claims import AnyClaim
+from harness.contract.load import LoadedContract
+from harness.contract.schema import Contract
+from harness.costs.account import costs_of
+from harness.errors import ExitCode
+from harness.evidence.environment_records import GpuFacts
+from harness.evidence.plan_records import Run, Unit
+from harness.evidence.run_evidence import RunEvidence
+from harness.judging.verdict import Counts, Verdict, count
+from harness.numbers import dump_json
+from harness.planning.demanded import first_difference
+from harness.report.together import JudgedUnit, together
+from harness.report.view import ReportView, RunPart
+from harness.run_directory.bundle import Bundle, altered
+from harness.run_directory.seal import UNFINISHED, UNSEALED
+from harness.run_directory.shards import Attempt, attempts, name_of, part_names
+from harness.run_directory.speeds import speeds_apart
+from harness.run_directory.verdict_file import verdict_file
+
+if TYPE_CHECKING:
+    from harness.report.headline import Headline
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A run directory, or the shards of a gate, judged: verdicts in the plan's order, their count, the exit code.
+
+    `manifest`: the digest of the directory's; None of shards, and where there is none.
+    """
+
+    view: ReportView
+    run_directory: Path | None = None
+    manifest: str | None = None
+
+    @property
+    def verdicts(self) -> Sequence[Verdict]:
+        return self.view.verdicts
+
+    @property
+    def counts(self) -> Counts:
+        return count(self.view.verdicts)
+
+    @property
+    def headline(self) -> Headline:
+        from harness.report.headline import headline
+
+        return headline(self.view)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return self.headline.code
+
+
+def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Judgement:
+    """Judge one run directory, or the shards of one gate, under these contracts. Pure but for reading evidence.
+
+    Raises EvidenceError for shards that do not belong together.
+    """
+    models = [loaded.contract for loaded in contracts]
+    if len(bundles) > 1:
+        return Judgement(replace(_view_of_shards(bundles, models), gate=gate))
+    [bundle] = bundles
+    view = _view_of_one(bundle, models, bundle.path.name)
+    return Judgement(replace(view, gate=gate), bundle.path, bundle.seal.digest)
+
+
+def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:
+    """A run directory judged by itself, under those of the contracts that it was run under."""
+    own = [contract for contract in contracts if contract.id in bundle.header.digests.contracts]
+    return RunPart(name, _view_of_one(bundle, own, name))
+
+
+def _view_of_one(bundle: Bundle, contracts: Sequence[Contract], name: str) -> ReportView:
+    attempted = attempts([bundle], contracts)
+    return ReportView(
+        header=bundle.header.model_copy(update={"units": [attempt.unit for attempt in attempted]}),
+        contracts=contracts,
+        verdicts=[judge_attempt(attempt, contracts) for attempt in attempted],
+        evidence={item.run_id: item for attempt in attempted for item in attempt.evidence},
+        altered=tuple(f"{name}: {line}" for line in altered(bundle)),
+        incomplete=(name,) if bundle.seal.missing == UNFINISHED else (),
+        unsealed=(name,) if bundle.seal.missing == UNSEALED else (),
+        costs=costs_of(bundle, contracts),
+        gpus={name_of(one.unit): bundle.header.environment.gpu for one in attempted if one.bundle is not None},
+    )
+
+
+def _view_of_shards(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> ReportView:
+    """Every unit of the contracts once, by its earliest attempt."""
+    attempted = attempts(bundles, contracts)
+    for difference in speeds_apart(bundles, contracts):
+        raise difference
+    parts = {
+        id(bundle): run_part(bundle, contracts, name) for bundle, name in zip(bundles, part_names(bundles), strict=True)
+    }
+    judged = {key: {name_of(verdict): verdict for verdict in part.view.verdicts} for key, part in parts.items()}
+    units = [
+        JudgedUnit(one.unit, judge_attempt(one, contracts), None)
+        if one.bundle is None
+        else JudgedUnit(one.unit, judged[id(one.bundle)][name_of(one.unit)], parts[id(one.bundle)])
+        for one in attempted
+    ]
+    return together(list(parts.values()), units, contracts)
+
+
+def judge_attempt(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
+    """The verdict of one unit, by these contracts."""
+    from harness.judging.registry import not_in_contract
+
+    unit = attempt.unit
+    contract = next((contract for contract in contracts if contract.id == unit.contract), None)
+    claim = next((claim for claim in contract.claims if claim.id == unit.claim), None) if contract else None
+    if contract is None or claim is None or unit.workload not in claim.judged_on:
+        return not_in_contract(unit.contract, unit.claim, unit.workload)
+    header = attempt.bundle.header if attempt.bundle is not None else None
+    fault = header.fault if header is not None else None  # none in a drill's controls
+    baseline = header.commits.baseline.commit if header is not None and header.commits is not None else None
+    gpu = header.environment.gpu if header is not None else GpuFacts()
+    made, evidence = attempt.made(), attempt.evidence
+    return judge_runs(contract, claim, unit, made, evidence, gpu=gpu, fault=fault, baseline=baseline)
+
+
+def judge_runs(
+    contract: Contract,
+    claim: AnyClaim,
+    unit: Unit,
+    made: Sequence[Run | None],
+    evidence: Sequence[RunEvidence],
+    *,
+    gpu: GpuFacts,
+    fault: str | None = None,
+    baseline: str | None = None,
+) -> Verdict:
+    """The verdict of a unit by the evidence of its runs, if those are the runs that the contract demands.
+
+    `made`: what was executed, None where nothing says it; `gpu`: that of the machine; `fault`: the one that was planted
+    on purpose; `baseline`: the commit of arms that claims name so.
+    """
+    from harness.judging.registry import judge_unit, of_another_contract
+
+    known = [run for run in made if run is not None]
+    if unit.obstacle is None:
+        unread = len(made) - len(known)
+        difference = first_difference(
+            contract, claim, unit.workload, known, unread=unread, fault=fault, baseline=baseline
+        )
+        if difference is not None:
+            return of_another_contract(contract, claim, unit.workload, str(difference))
+    return judge_unit(contract, claim, unit.workload, evidence, unit.obstacle, gpu)
+
+
+def judgement_json(judgement: Judgement) -> str:
+    """What `--json` prints: the content of `verdicts.json`, with costs, run directory and the waivers that apply."""
+    from harness.report.headline import HELD
+
+    directory = str(judgement.run_directory) if judgement.run_directory else None
+    published = verdict_file(judgement.verdicts).model_dump(mode="json")
+    # altered or unfinished evidence opens nothing, and a drill is no gate
+    published["gate"]["open"] = judgement.headline.word == HELD and not judgement.view.is_drill
+    waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]
+    waived = [waiver.model_dump(mode="json") for waiver in waivers]
+    costs = judgement.view.costs.model_dump(mode="json")
+    attempts = judgement.view.header.attempts.model_dump(mode="json")
+    beside = {"costs": costs, "run_directory": directory, "manifest": judgement.manifest, "waived": waived}
+    beside["attempts"] = attempts
+    beside["resumed"] = [each.model_dump(mode="json") for each in judgement.view.header.resumed]
+    commits = judgement.view.header.commits
+    beside["commits"] = commits.model_dump(mode="json") if commits is not None else None
+    beside_units = {"claims_without_fault": judgement.view.without_fault()}
+    return dump_json({**published, **beside, **beside_units}, indent=2)

@@ -1,0 +1,134 @@
+"""What is verified and how, as asked for, and the header of the run directory that it makes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from harness.contract.load import LoadedContract
+from harness.contract.waivers import Waiver
+from harness.devices import environment
+from harness.evidence import redaction, sources
+from harness.evidence.commit_records import TwoCommits
+from harness.evidence.git import trainers
+from harness.evidence.redaction import Redaction
+from harness.planning.plan import Plan
+from harness.run_directory.attempts import attempts_before
+from harness.run_directory.bundle import Digests, Header, Narrowed, WaiverRecord, contract_digests, shared_digests
+from harness.run_directory.drill_record import drilled_claims, records_below
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """What to verify, and how. Empty `claims`, `workloads` and `tags` mean all."""
+
+    claims: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    fault: str | None = None
+    gate: bool = False
+    reports: Path = Path("harness-reports")
+    name: str | None = None  # of the run directory; by default the date and the machine
+    data: Path | None = None
+    model_directory: Path | None = None
+    waivers: Path | None = None  # by default `waivers.yaml` beside the contracts
+    wall_limit_s: float | None = None  # of each run; None: as planned
+    heartbeat_s: float | None = None  # likewise
+    redact: bool | None = None  # leave out names of host, user and folders; None: in CI
+    command: tuple[str, ...] = ("harness", "verify")
+    resume: Path | None = None  # an interrupted run directory to go on with
+    baseline: str | None = None  # a branch, tag or commit: arms that claims name as `baseline` are of it
+
+
+def waiver_texts(waivers: Sequence[Waiver]) -> list[str]:
+    """The texts of the files that hold them, each once: copies of them lie in the run directory."""
+    return list(dict.fromkeys(waiver.file_text for waiver in waivers))
+
+
+def redaction_of(contracts: Sequence[LoadedContract], asked: bool | None) -> Redaction | None:
+    """What is left out of evidence of these contracts, whose own words stay; None where nothing is."""
+    if not redaction.wanted(asked):
+        return None
+    words = [redaction.texts_in(loaded.contract.model_dump(mode="json")) for loaded in contracts]
+    return redaction.of_this_machine(set().union(*words))
+
+
+def header_of(
+    contracts: Sequence[LoadedContract],
+    planned: Plan,
+    options: VerifyOptions,
+    started: datetime,
+    waivers: Sequence[Waiver] = (),
+    commits: TwoCommits | None = None,
+) -> Header:
+    """`run.json`, but for the digests of evidence. Waivers are judged by the day on which the run starts."""
+    systems = sorted({system for loaded in contracts for system in loaded.contract.systems()})
+    listed = sources.listed_sources(systems)
+    collected = environment.collect(systems, listed).model_copy(update={"trainers": trainers(systems)})
+    header = Header(
+        purpose="verify" if options.fault is None else "fault",
+        started_at=started.isoformat(timespec="seconds"),
+        command=[_text(word) for word in options.command],
+        narrowed=Narrowed(claims=list(options.claims), workloads=list(options.workloads), tags=list(options.tags)),
+        fault=options.fault,
+        commits=commits,
+        environment=collected,
+        units=planned.units,
+        runs={run.id: run.probe for run in planned.runs},
+        digests=Digests(
+            contracts=contract_digests(contracts),
+            shared=shared_digests(contracts),
+            source=collected.source_digest,
+            packages=sources.package_digests(listed),
+        ),
+        waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
+    )
+    left_out = redaction_of(contracts, options.redact)
+    return header if left_out is None else redacted_header(header, left_out)
+
+
+def beside_the_header(options: VerifyOptions) -> dict[str, object]:
+    """Options that change what is executed and stand in no header, by name; files with their sizes and times."""
+    return {
+        "--data": _files(options.data),
+        "--model": _files(options.model_directory),
+        "--wall-limit": options.wall_limit_s,
+        "--heartbeat": options.heartbeat_s,
+    }
+
+
+def _files(path: Path | None) -> list[list[object]]:
+    if path is None:
+        return []
+    found = sorted(below for below in path.rglob("*") if below.is_file()) if path.is_dir() else [path]
+    states = [(file, file.stat()) for file in found]
+    return [[str(file.resolve()), state.st_size, state.st_mtime_ns] for file, state in states]
+
+
+def redacted_header(header: Header, left_out: Redaction) -> Header:
+    """The header without the names, which it says of itself."""
+    noted = header.environment.model_copy(update={"redacted": redaction.NOTE})
+    # a waiver's owner has signed it; names of units and runs are the contract's
+    changes = {"environment": left_out.model(noted), "waivers": header.waivers}
+    return left_out.model(header).model_copy(update=changes)
+
+
+def _text(word: str) -> str:
+    """A word of the command line, where bytes that were no text to Python's locale are one to JSON."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def with_earlier_runs(header: Header, reports: Path) -> Header:
+    """The header, with what was tried before it and drilled: the run's directory is not among `reports` yet."""
+    drilled = drilled_claims(records_below(reports), header.digests.contracts)
+    return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ), "drilled": drilled})
+
+
+def directory_name(started: datetime, options: VerifyOptions) -> str:
+    gpus = environment.machine().gpus
+    device = gpus[0].name.removeprefix("NVIDIA ").lower().replace(" ", "-") if gpus else "cpu"
+    drill = f"-drill-{options.fault}" if options.fault else ""
+    return f"{started:%Y-%m-%d-%H%M%S}-{device}{drill}"

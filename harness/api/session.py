@@ -1,0 +1,196 @@
+"""The Python API that joins plan, runs, judges and report. The command line and the pytest plugin translate to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.api.early_verdicts import Judged, units_as_they_end
+from harness.api.execute import Watch as Watch  # noqa: PLC0414 - what follows with `as` is part of this API, too
+from harness.api.execute import execute as execute  # noqa: PLC0414
+from harness.api.execute import work_of
+from harness.api.judged import Judgement as Judgement  # noqa: PLC0414
+from harness.api.judged import judge_bundles as judge_bundles  # noqa: PLC0414
+from harness.api.judged import judge_runs as judge_runs  # noqa: PLC0414
+from harness.api.judged import judgement_json as judgement_json  # noqa: PLC0414
+from harness.api.run_header import VerifyOptions as VerifyOptions  # noqa: PLC0414
+from harness.api.run_header import beside_the_header
+from harness.api.run_header import directory_name as directory_name  # noqa: PLC0414
+from harness.api.run_header import header_of as header_of  # noqa: PLC0414
+from harness.api.run_header import redacted_header as redacted_header  # noqa: PLC0414
+from harness.api.run_header import redaction_of as redaction_of  # noqa: PLC0414
+from harness.api.run_header import waiver_texts as waiver_texts  # noqa: PLC0414
+from harness.api.run_header import with_earlier_runs as with_earlier_runs  # noqa: PLC0414
+from harness.commits.checkout import Checkout
+from harness.contract.load import LoadedContract, load_contracts, selected
+from harness.contract.waivers import Waiver, find_waivers
+from harness.devices import environment
+from harness.errors import UsageError
+from harness.evidence import layout
+from harness.evidence.files import write_text
+from harness.judging.verdict import Verdict
+from harness.planning.baseline import baseline_checkout, described_baseline
+from harness.planning.plan import Plan, plan
+from harness.platform.paths import require_existing
+from harness.report.view import ReportView
+from harness.run_directory.interrupted_run import Described, made_directory
+from harness.run_directory.verdict_file import write_verdicts
+from harness.run_directory.writer import KEPT, require_place
+from harness.system.described import LIMIT_S, describe_all
+from harness.system.described import describe as describe  # noqa: PLC0414
+
+if TYPE_CHECKING:
+    from harness.execution.interpreters import Interpreters
+
+
+Refuse = Callable[[Sequence[LoadedContract], Sequence[Waiver]], None]
+
+
+def plan_contracts(
+    contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
+) -> Plan:
+    """Which units there are and which runs decide them, on this machine. checkout: of the baselines' commit."""
+    from harness.system.wrappers import HARNESS_FAULTS
+
+    systems = [system for loaded in contracts for system in loaded.contract.systems()]
+    describe_all(systems, options.wall_limit_s or LIMIT_S)  # all of them in one process
+    planned = plan(
+        contracts,
+        claims=options.claims,
+        workloads=options.workloads,
+        fault=options.fault,
+        machine=environment.machine(),
+        describe=describe,
+        harness_faults=HARNESS_FAULTS,
+        data=_absolute(options.data),
+        model_directory=_absolute(options.model_directory),
+        baseline=described_baseline(contracts, checkout, options.wall_limit_s or LIMIT_S),
+    )
+    asked = {"wall_limit_s": options.wall_limit_s, "heartbeat_s": options.heartbeat_s}
+    limits = {name: seconds for name, seconds in asked.items() if seconds is not None}
+    limited = [run.model_copy(update=limits) for run in planned.runs]
+    return Plan(planned.units, limited)
+
+
+def _absolute(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    require_existing([path])
+    return str(path.resolve())
+
+
+def verify(
+    paths: Sequence[Path],
+    options: VerifyOptions,
+    watch: Watch | None = None,
+    interpreters: Interpreters | None = None,
+    refuse: Refuse | None = None,
+    judged: Judged | None = None,
+) -> Judgement:
+    """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
+
+    interpreters: those that were started before, for the runs; they are ended with the last run.
+    refuse: raises ContractError where contracts that load are not to be run (`harness.lint`).
+    judged: gets each unit's verdict as soon as its arms have ended, as the watch does, with what it was judged on.
+    Whatever ends it early (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far, marked
+    INCOMPLETE, and carries a note that says where; with `options.resume` such a directory is gone on with.
+    """
+    refuse_fault_of_gate(options)
+    contracts = load_contracts(paths)
+    options = of_tags(contracts, options)
+    waivers = find_waivers(paths, options.waivers)
+    if refuse is not None:
+        refuse(contracts, waivers)
+    with baselines(contracts, options) as checkout:
+        return _verified(contracts, waivers, options, checkout, watch, interpreters, judged)
+
+
+def refuse_fault_of_gate(options: VerifyOptions) -> None:
+    """Raise UsageError for a gate with a planted fault, which would be open where the fault survives."""
+    if options.gate and options.fault is not None:
+        raise UsageError("a gate plants no fault", got=f"--fault {options.fault}", remedy="leave out --gate or --fault")
+
+
+def of_tags(contracts: Sequence[LoadedContract], options: VerifyOptions) -> VerifyOptions:
+    """The options with the claims that their tags select. Raises UsageError for a tag that no claim has."""
+    return replace(options, claims=selected(contracts, options.tags, options.claims))
+
+
+def baselines(contracts: Sequence[LoadedContract], options: VerifyOptions) -> AbstractContextManager[Checkout | None]:
+    """The worktree of the commit that the baselines are of; none where the options name none. Raises UsageError."""
+    if options.baseline is not None and options.fault is not None:
+        raise UsageError("--baseline compares two commits as they are", got="--fault", remedy="leave out one of them")
+    return baseline_checkout(contracts, options.baseline, options.reports)
+
+
+def plan_something(
+    contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
+) -> Plan:
+    """`plan_contracts`, with at least one unit. Raises UsageError where the options leave none."""
+    planned = plan_contracts(contracts, options, checkout)
+    if not planned.units:
+        raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
+    return planned
+
+
+def _verified(
+    contracts: Sequence[LoadedContract],
+    waivers: Sequence[Waiver],
+    options: VerifyOptions,
+    checkout: Checkout | None,
+    watch: Watch | None,
+    interpreters: Interpreters | None,
+    judged: Judged | None,
+) -> Judgement:
+    def tell(verdict: Verdict, view: ReportView) -> None:
+        if watch is not None:
+            watch.judged(verdict)
+        if judged is not None:
+            judged(verdict, view)
+
+    planned = plan_something(contracts, options, checkout)
+    started = datetime.now(tz=UTC)
+    final = options.reports / (options.name or directory_name(started, options))
+    if options.resume is None:
+        require_place(final)
+    commits = None if checkout is None else checkout.commits
+    header = with_earlier_runs(header_of(contracts, planned, options, started, waivers, commits), options.reports)
+    texts = waiver_texts(waivers)
+    described = Described(header, contracts, work_of(planned.runs), beside_the_header(options), texts)
+    redacted = redaction_of(contracts, options.redact)
+    with made_directory(described, final, named=options.name is not None, resume=options.resume) as (writer, journal):
+        try:
+            early = None
+            if watch is not None or judged is not None:
+                early = units_as_they_end(writer.bundle(), contracts, planned.runs, tell)
+            execute(planned.runs, writer, watch, interpreters, redacted, checkout, journal, early)
+            writer.settle()
+            judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
+            write_judgement(writer.path, judgement)
+            directory = writer.finish()
+        except BaseException as error:
+            error.add_note(f"{KEPT}: {writer.abandon()}")
+            raise
+        return Judgement(judgement.view, directory, writer.digest)
+
+
+def write_judgement(directory: Path, judgement: Judgement) -> None:
+    """Write verdicts, then reports, into a run directory."""
+    write_verdicts(directory, judgement.verdicts)
+    write_reports(directory, judgement.view)
+
+
+def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> None:
+    """`report.html`, `summary.md` and, but in a published folder, `junit.xml`: all are drawn before one is written."""
+    from harness.report.html import render
+    from harness.report.junit import render_junit
+    from harness.report.markdown import render_markdown
+
+    drawn = {layout.SUMMARY: render_markdown(view), layout.JUNIT: render_junit(view), layout.PAGE: render(view)}
+    for name, text in drawn.items():
+        if junit or name != layout.JUNIT:
+            write_text(directory / name, text)

@@ -1,0 +1,89 @@
+"""Which GPUs of this machine keep their clock under the load of a timing: look before a throughput claim runs."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from harness.api import session
+from harness.contract.load import LoadedContract
+from harness.devices.cuda_driver import devices
+from harness.errors import HarnessError, UsageError
+from harness.evidence import layout
+from harness.evidence.files import read_model
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import Telemetry
+from harness.kinds import probe_named
+from harness.kinds.speed.disturbances import clock_spread
+
+STEPS = 10**6  # more than any look takes
+
+
+@dataclass(frozen=True)
+class Steadiness:
+    """What was seen of one GPU. spread: (highest - lowest) / median SM clock, as a throughput claim limits it."""
+
+    uuid: str
+    spread: float
+    lowest_mhz: float
+    highest_mhz: float
+    power_w: float
+
+
+def look(contracts: Sequence[LoadedContract], seconds: int) -> list[Steadiness]:
+    """Every GPU, all at once, under the first timing that this machine can run; the steadiest first.
+
+    Raises UsageError without a GPU or such a timing, HarnessError when a worker dies.
+    """
+    gpus = [gpu.uuid for gpu in devices().gpus]
+    if not gpus:
+        raise UsageError("the look for a steady GPU needs a CUDA device", got=devices().problem)
+    run = _run(contracts, seconds)
+    stop = threading.Event()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(gpus)) as pool:
+        try:
+            futures = [pool.submit(_watch, run, Path(folder) / str(place), gpu, stop) for place, gpu in enumerate(gpus)]
+            found = [future.result() for future in futures]
+        except BaseException:
+            stop.set()
+            raise
+    return sorted(found, key=lambda gpu: gpu.spread)
+
+
+def _run(contracts: Sequence[LoadedContract], seconds: int) -> Run:
+    planned = session.plan_contracts(contracts, session.VerifyOptions()).runs
+    timing = next((run for run in planned if probe_named(run.probe).timed), None)
+    if timing is None:
+        raise UsageError("the load of the look is a throughput claim", got="none that can run here")
+    return timing.model_copy(
+        update={
+            "probe": "steady",
+            "workload": timing.workload.model_copy(update={"steps": STEPS}),
+            "settings": {**timing.settings, "seconds": seconds},
+            "wall_limit_s": timing.wall_limit_s + seconds,
+        }
+    )
+
+
+def _watch(run: Run, directory: Path, gpu: str, stop: threading.Event) -> Steadiness:
+    """One GPU in a worker that sees it alone."""
+    from harness.execution import supervisor
+
+    death = supervisor.execute(run, directory, gpu_uuid=gpu, stop=stop, variables={"CUDA_VISIBLE_DEVICES": gpu})
+    if death is not None:
+        raise HarnessError("a worker must live to be looked at", where=gpu, got=f"{death.cause}: {death.detail}")
+    samples = read_model(directory / layout.TELEMETRY, Telemetry).samples
+    clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz]
+    power = [sample.power_w for sample in samples if sample.power_w]
+    return Steadiness(
+        uuid=gpu,
+        spread=clock_spread(samples),
+        lowest_mhz=min(clocks, default=0.0),
+        highest_mhz=max(clocks, default=0.0),
+        power_w=fmean(power) if power else 0.0,
+    )

@@ -1,0 +1,198 @@
+"""The application: which commands there are, and how an error ends one. A command's module is imported by name."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib
+import io
+import os
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from harness.cli import interruption
+from harness.errors import ExitCode, HarnessError
+from harness.platform.signals_noted import CODES, noted
+from harness.platform.standard_streams import print_line, print_lines, print_quoted, surviving_streams
+
+if TYPE_CHECKING:
+    import typer
+
+
+COMMANDS = (
+    *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
+    *("import", "schema", "init", "try"),
+)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED = "make it readable, and writable where the command writes, or name another"
+_REMEDIES: dict[int | None, str] = {
+    errno.EACCES: _NOT_ALLOWED,
+    errno.EPERM: _NOT_ALLOWED,
+    errno.EROFS: "copy it to where files can be written, and name the copy",
+    **dict.fromkeys(_FULL, "make room, or name another folder"),
+    errno.ENAMETOOLONG: "take a shorter name",
+}
+LIGHTEST = ("init",)  # an application has one command at least
+# where a command's name is none that a Python module can have
+MODULES = {"import": "import_contracts", "try": "try_step"}
+EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "verify": (
+        ("contracts/", "run all, judge, write a report"),
+        ("contracts/ --gate", "fail unless all of it was decided and held"),
+        ("contracts/ --claim F-GRAPH-BWD-001", "one claim"),
+        ("as-main.yaml --baseline main", "the working tree against another commit"),
+    ),
+    "check": (("contracts/", "errors and warnings, with file and line"),),
+    "judge": (
+        ("reports/RUN", "the verdicts again, without a GPU"),
+        ("reports/RUN --check", "whether they are those that were recorded"),
+        ("PART-1 PART-2 --gate", "the parts of one gate together"),
+        ("PART-1 PART-2 --gate --out FOLDER", "and one page of them all"),
+    ),
+    "report": (
+        ("harness-reports/RUN", "draw the pages again"),
+        ("RUN OTHER-RUN --out FOLDER", "one page of several runs"),
+    ),
+    "explain": (("F-GRAPH-BWD-001", "what it demands, and what usually breaks it"),),
+    "drill": (
+        ("contracts/", "plant every fault that a claim names"),
+        ("contracts/ --claim F-GRAPH-BWD-001 --fault stale_batch", "one of them"),
+    ),
+    "doctor": (("contracts/", "what this machine can decide, and what is missing"),),
+    "compare": (("RUN LATER-RUN", "verdicts and figures that changed"),),
+    "history": (("reports/", "every judged figure over many runs, as a page"),),
+    "pack": (("harness-reports/RUN --redact --out reports/RUN", "to publish it, without names"),),
+    "attest": (("reports/RUN --key private.pem", "sign its verdicts"),),
+    "import": (("upstream/ --write mine.yaml", "contracts of another language as one of ours"),),
+    "schema": (("> contract.schema.json", "for an editor"),),
+    "init": (("train.py:make_step", "an adapter and a contract, by what a trial measured"),),
+    "try": (
+        ("train.py:make_step", "does it capture, train the same, how fast"),
+        ("train.py:make_step --write-contract", "and keep that as a contract"),
+    ),
+}
+
+
+def application(arguments: list[str]) -> typer.Typer:
+    """The application with the command that `arguments` begin with; with all of them when they name none.
+
+    One command's imports are not paid by another: `check` starts without numpy.
+    """
+    import typer  # a signal must find its handler before this is read
+
+    app = typer.Typer(
+        name="harness",
+        help="Verify contracts about GPU-training optimizations, with evidence that anybody can re-judge.",
+        add_completion=True,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    named = [name for name in COMMANDS if arguments[:1] == [name]]
+    for name in named or (LIGHTEST if arguments == ["--version"] else COMMANDS):
+        module = MODULES.get(name, name)
+        function = getattr(importlib.import_module(f"harness.cli.{module}"), module)
+        app.command(name, epilog=epilog(name))(function)
+    shown = typer.Option(False, "--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+
+    def harness(version: bool = shown) -> None:
+        pass
+
+    app.callback()(harness)  # with one command only, typer would drop its name
+    return app
+
+
+def _show_version(asked: bool) -> None:
+    import typer
+
+    if asked:
+        print_line(f"contract-harness {version('contract-harness')}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point; maps errors and signals to exit codes in one place."""
+    with surviving_streams(), interruption.watched():
+        try:
+            run = application(sys.argv[1:])
+            _collect_from_now_on()
+            code = run(standalone_mode=False) or ExitCode.HELD
+        except HarnessError as error:
+            first, *more = error.lines()
+            print_lines([f"error: {first}", *more, *_notes(error)], sys.stderr)
+            sys.exit(error.exit_code)
+        except OSError as error:
+            sys.exit(_refused(error) or _broken(error))
+        except Exception as error:  # Python's own exit code 1 would read as a violated claim
+            sys.exit(_usage(error) or _broken(error))
+        except SystemExit as leaving:
+            sys.exit(_left(leaving))
+        sys.exit(code)
+
+
+def _collect_from_now_on() -> None:
+    """Look for garbage, but for what was imported while that was put off; `check` ends before there is any."""
+    if not gc.isenabled() and sys.argv[1:2] != ["check"]:
+        gc.freeze()
+        gc.enable()
+
+
+def _usage(error: Exception) -> int:
+    """Print what is wrong with the command line, if that is it; its exit code, else 0."""
+    show = getattr(error, "show", None)  # of click's errors, which typer has under another name in each version
+    if show is None:
+        return 0
+    buffer = io.StringIO()
+    show(buffer)
+    print_lines(buffer.getvalue().rstrip("\n").split("\n"), sys.stderr)
+    return ExitCode.USAGE
+
+
+def _notes(error: Exception) -> list[str]:
+    """What else is known of it: where the evidence so far is kept."""
+    return list(getattr(error, "__notes__", []))
+
+
+def _left(leaving: SystemExit) -> int | str | None:
+    """Return the code of a signal. A command returns its own, so any other exit is a module's, and no verdict."""
+    if noted or leaving.code in CODES.values():
+        return leaving.code
+    print_line(f"error: something ended the command before it was done: {leaving!r}", file=sys.stderr)
+    return ExitCode.ERROR
+
+
+def _refused(error: OSError) -> int:
+    """Print what the file system refuses, of which path, and what is kept, if that is it; its exit code, else 0.
+
+    Where that path is an option's, its command says so as usage; this is of any other. A disk that takes no more has
+    none to name where a file was open.
+    """
+    path = error.filename2 or error.filename
+    where = os.fsdecode(path) if isinstance(path, str | bytes) else ""
+    full = error.errno in _FULL
+    if error.strerror is None or not (where or full):
+        return 0
+    rule = "there is room for what is written" if full else "the file system gives what a command asks of it"
+    remedy = _REMEDIES.get(error.errno, "see to that, and call it again")
+    refused = HarnessError(rule, where=where, got=error.strerror, remedy=remedy)
+    print_lines([f"error: {refused}", *_notes(error)], sys.stderr)
+    return refused.exit_code
+
+
+def _broken(error: Exception) -> int:
+    import traceback
+
+    print_quoted("".join(traceback.format_exception(error)))
+    return ExitCode.ERROR
+
+
+if __name__ == "__main__":
+    main()
+
+
+def epilog(name: str) -> str:
+    """The examples of a command, a line each; the first line keeps click from joining them."""
+    width = max(len(arguments) for arguments, _ in EXAMPLES[name])
+    lines = [f"  harness {name} {arguments:<{width}}  {what}" for arguments, what in EXAMPLES[name]]
+    return "\n".join(["\b", "Examples:", *lines])

@@ -1,0 +1,72 @@
+"""`harness attest`: sign what a run directory says, and see that a signature is of it; nothing is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import ExitCode, UsageError
+from harness.extras.attestation.envelope import sign
+from harness.extras.attestation.statement import Statement, statement_of, statement_text
+from harness.extras.attestation.statement import verify as verify_statement
+from harness.platform.standard_streams import print_error, print_line
+from harness.run_directory.output_paths import refuse_within_run, write_named
+
+SUFFIX = ".intoto.json"
+
+
+def attest(
+    run_directory: Annotated[Path, typer.Argument(help="A whole run directory, a published one, or an archive.")],
+    key: Annotated[
+        Path | None, typer.Option("--key", help="A PEM file: the private key, with --verify the public one.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help=f"The attestation; by default beside the directory, NAME{SUFFIX}.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check an attestation; then exit as the gate over the directory does.")
+    ] = False,
+    unsigned: Annotated[
+        bool, typer.Option("--unsigned", help="Write the statement alone, for another signer (sigstore, in CI).")
+    ] = False,
+) -> None:
+    """Sign the verdicts of a run directory as an in-toto test result, or verify such a signature."""
+    place = file or beside(run_directory)
+    if (key is None) is not unsigned or (verify and unsigned):
+        given = [name for name, there in (("--key", key), ("--verify", verify), ("--unsigned", unsigned)) if there]
+        raise UsageError("attest takes --key, or --verify and --key, or --unsigned", got=" and ".join(given) or "none")
+    if verify and key is not None:
+        raise typer.Exit(check(run_directory, place, key))
+    refuse_within_run(place, [run_directory])
+    statement, _ = statement_of(run_directory)
+    text, signer = (statement_text(statement), "nobody") if key is None else sign(statement_text(statement), key)
+    write_named(place, text)
+    print_line(f"{place}: {summary(statement)}, signed by {signer}")
+
+
+def check(directory: Path, file: Path, key: Path) -> int:
+    """Say who signed what; the exit code of the gate over the directory, once the attestation is found to be of it."""
+    attested = verify_statement(directory, file, key)
+    print_line(f"{file}: signed by key {attested.key_id} ({key})")
+    print_line(summary(attested.statement))
+    for subject in attested.statement.subject:
+        print_line(f"{subject.name}: sha256:{subject.digest['sha256']}")
+    print_line(f"the directory is that one: {directory}")
+    print_error(str(attested.gate.headline))
+    return ExitCode(attested.gate.exit_code)
+
+
+def summary(statement: Statement) -> str:
+    """`PASSED: 88 passed, 0 warned, 0 failed`."""
+    found = statement.predicate
+    counts = {"passed": found.passed_tests, "warned": found.warned_tests, "failed": found.failed_tests}
+    return f"{found.result}: " + ", ".join(f"{len(tests)} {word}" for word, tests in counts.items())
+
+
+def beside(directory: Path) -> Path:
+    """Where a directory's attestation lies: beside it, since it would break its seal within."""
+    if directory.name in {"", ".."}:  # `.` and `..` have another name, in another folder
+        directory = directory.resolve()
+    return directory.with_name(f"{directory.name}{SUFFIX}")

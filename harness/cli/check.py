@@ -1,0 +1,128 @@
+"""`harness check`: read contracts and lint them. Nothing is run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.arguments import Json, Paths, Tags, Waivers
+from harness.contract import version_1
+from harness.contract.folders import folders_read
+from harness.contract.load import LoadedContract, load_contracts, selected, unused_files
+from harness.contract.schema import SCHEMA_VERSION
+from harness.contract.waivers import Waiver, expired_on, find_waivers, unmatched
+from harness.errors import ContractError, ContractErrors, ExitCode
+from harness.lint import Finding, lint, lint_drill, lint_together
+from harness.numbers import counted, dump_json
+from harness.platform.paths import require_existing
+from harness.platform.standard_streams import print_json, print_line, print_lines
+from harness.run_directory.drill_record import read_record, records_below
+from harness.system.described import describe, describe_all
+
+REPORTS = Path("reports")  # where published drill records are looked for, in the working directory
+
+
+def check(
+    paths: Paths,
+    waivers: Waivers = None,
+    drill: Annotated[Path | None, typer.Option("--drill", help="A drill record; by default those in reports/.")] = None,
+    tag: Tags = None,
+    json: Json = False,
+) -> None:
+    """Read contracts and lint them; nothing is run."""
+    raise typer.Exit(print_findings(paths, waivers=waivers, drill=drill, tags=tag or [], as_json=json))
+
+
+def findings_of(
+    paths: Sequence[Path], waivers: Path | None = None, drill: Path | None = None, tags: Sequence[str] = ()
+) -> tuple[list[LoadedContract], list[Finding]]:
+    """Load contracts and waivers (raises ContractErrors with every error of every file) and lint them.
+
+    Each contract is also held against its last drill record: the one in `drill`, or the newest below `reports/`. With
+    `tags` only claims that have one of them are looked at.
+    """
+    loaded, signed = _read(paths, waivers)
+    only = selected(loaded, tags) if tags else None
+    dead = unmatched(signed, loaded, all_known=any(path.is_dir() for path in paths))
+    stale = [Finding("error", error.where, error.sentence()) for error in dead]
+    stale += [Finding("warning", *late) for late in expired_on(datetime.now(tz=UTC).date(), signed)]
+    describe_all(system for one in loaded for system in one.contract.systems())  # all of them in one process
+    if drill is not None:
+        require_existing([drill])
+    records = records_below(REPORTS) if drill is None else [read_record(drill)]
+    findings = [
+        item for contract in loaded for item in (*lint(contract, describe, only), *lint_drill(contract, records))
+    ]
+    unused = [
+        Finding("warning", f"{file}:1:1", "no contract that was read uses this shared file")
+        for file in unused_files(paths, loaded)
+    ]
+    return loaded, [*_old_versions(loaded), *findings, *lint_together(loaded), *unused, *stale]
+
+
+def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
+    """A note for each file of version 1, which is read as ever."""
+    return [
+        Finding(
+            "note",
+            one.where("schema"),
+            f"this is {version_1.SCHEMA_VERSION}, which is read as ever; new contracts are {SCHEMA_VERSION}",
+        )
+        for one in contracts
+        if one.version == 1
+    ]
+
+
+def _read(paths: Sequence[Path], waivers: Path | None) -> tuple[list[LoadedContract], list[Waiver]]:
+    """Contracts and waivers. Raises ContractErrors with the errors of both."""
+    errors: list[ContractError] = []
+    loaded: list[LoadedContract] = []
+    signed: list[Waiver] = []
+    try:
+        loaded = load_contracts(paths)
+    except ContractError as problem:
+        errors += problem.each()
+    try:
+        signed = find_waivers(paths, waivers)
+    except ContractError as problem:
+        errors += problem.each()
+    if errors:
+        raise ContractErrors(errors)
+    return loaded, signed
+
+
+def print_findings(
+    paths: Sequence[Path],
+    *,
+    waivers: Path | None = None,
+    drill: Path | None = None,
+    tags: Sequence[str] = (),
+    as_json: bool,
+) -> int:
+    """Print errors and warnings; exit code 11 when there is an error, else 0."""
+    print_lines(folders_read(paths), sys.stderr)
+    try:
+        loaded, findings = findings_of(paths, waivers, drill, tags)
+    except ContractErrors as problem:
+        findings = [Finding("error", error.where, error.sentence()) for error in problem.errors]
+        loaded = []
+    errors = [finding for finding in findings if finding.level == "error"]
+    only = selected(loaded, tags) if loaded else ()
+    claims = sum(not only or claim.id in only for contract in loaded for claim in contract.contract.claims)
+    unchecked = sum(len(contract.contract.unchecked) for contract in loaded)
+    if as_json:
+        rows = [{"level": item.level, "where": item.where, "message": item.message} for item in findings]
+        counts = {"contracts": len(loaded), "claims": claims, "unchecked": unchecked}
+        print_json(dump_json({**counts, "findings": rows}, indent=2))
+    else:
+        print_lines(map(str, findings), sys.stderr)
+        warnings = sum(finding.level == "warning" for finding in findings)
+        listed = [f"{unchecked} without an executable check"] if unchecked else []
+        read = [counted(len(loaded), "contract"), counted(claims, "claim"), *listed]
+        print_line(" · ".join([*read, counted(len(errors), "error"), counted(warnings, "warning")]))
+    return ExitCode.INVALID_CONTRACT if errors else ExitCode.HELD

@@ -1,0 +1,29 @@
+"""`harness compare`: what changed from one run directory to another; nothing is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import ExitCode
+from harness.finished_runs.rejudge import judged
+from harness.platform.standard_streams import print_lines
+from harness.report.compare import compare as compare_views
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(help="The earlier run directory, or archive.")],
+    after: Annotated[Path, typer.Argument(help="The later run directory, or archive.")],
+) -> None:
+    """Say what changed between two runs: environment, verdicts, figures beyond noise."""
+    text, code = comparison(before, after)
+    print_lines(text)
+    raise typer.Exit(code)
+
+
+def comparison(before: Path, after: Path) -> tuple[list[str], ExitCode]:
+    """What changed from one run directory to another, as lines of text; the exit code says whether both are whole."""
+    views = [judged([directory])[1].view for directory in (before, after)]
+    return compare_views(*views), ExitCode.ERROR if any(view.warnings() for view in views) else ExitCode.HELD

@@ -1,0 +1,113 @@
+"""`harness explain`: what a claim demands, where its numbers come from and what usually breaks it. Nothing is run."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterable
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.contract.claims import AnyClaim, AnyPart, parts_of
+from harness.contract.load import LoadedContract, load_contracts
+from harness.contract.strict_yaml import nearest
+from harness.errors import UsageError
+from harness.numbers import counted
+from harness.platform.standard_streams import print_lines
+
+WIDTH = 100
+LABEL_WIDTH = 13
+TEXTS = {"id", "title", "judged_on", "why", "if_fails", "falsified_by", "upstream", "parts", "kind", "tags", "owner"}
+
+
+def explain(
+    claim: Annotated[str, typer.Argument(help="A claim's id, for example F-GRAPH-BWD-001.")],
+    contracts: Annotated[Path, typer.Option("--contracts", help="Where to look for it.")] = Path("contracts"),
+) -> None:
+    """Say what a claim demands, where its numbers come from, and what usually breaks it."""
+    print_lines(explanation_of(claim, contracts, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)))
+
+
+def explanation_of(claim_id: str, contracts: Path, width: int = WIDTH) -> list[str]:
+    """What a claim demands, in plain lines, of each contract that has it. Raises UsageError for an unknown id."""
+    claims = [(loaded, claim) for loaded in load_contracts([contracts]) for claim in loaded.contract.claims]
+    explained = [_explanation(loaded, claim, width) for loaded, claim in claims if claim.id == claim_id]
+    if not explained:
+        raise UsageError(
+            "no contract has this claim",
+            where=str(contracts),
+            got=f"'{claim_id}'",
+            remedy=nearest(claim_id, (claim.id for _, claim in claims)),
+        )
+    first, *more = explained
+    return [*first, *(line for lines in more for line in ["", *lines])]
+
+
+def _explanation(loaded: LoadedContract, claim: AnyClaim, width: int) -> list[str]:
+    contract = loaded.contract
+    sections = [
+        ("contract", [f"{contract.id} ({loaded.path})"]),
+        ("workloads", [_workload(loaded, name) for name in claim.judged_on]),
+        *((part.kind, _demands(part)) for part in parts_of(claim)),
+        ("upstream", [claim.upstream] if claim.upstream else []),
+        ("owner", [owner] if (owner := contract.owner_of(claim)) else []),
+        ("tags", [", ".join(contract.tags_of(claim))]),
+        ("why", [claim.why]),
+        ("if it fails", [claim.if_fails]),
+        ("faults", [", ".join(claim.falsified_by) or "none: nothing has shown that this claim can fail"]),
+    ]
+    return [f"{claim.id}: {claim.title}", *(line for section in sections for line in _section(*section, width))]
+
+
+def _section(label: str, texts: Iterable[str], width: int) -> list[str]:
+    """The label before the first of its lines, or above them when it is too long to stand there."""
+    margin = " " * (2 + LABEL_WIDTH)
+    lines = [
+        line
+        for text in texts
+        for line in textwrap.wrap(
+            text,
+            max(width, 2 * LABEL_WIDTH + 10),
+            initial_indent=margin,
+            subsequent_indent=margin,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
+    if not lines:
+        return []
+    if len(label) >= LABEL_WIDTH:
+        return [f"  {label}", *lines]
+    return [f"  {label:<{LABEL_WIDTH}}{lines[0].lstrip()}", *lines[1:]]
+
+
+def _workload(loaded: LoadedContract, name: str) -> str:
+    workload = loaded.contract.workloads[name]
+    lengths = workload.seq_len
+    length = f"lengths {_value(lengths)} in turn" if isinstance(lengths, list) else f"length {lengths}"
+    return (
+        f"{name}: {workload.model}, batch {workload.batch_size}, sequence {length}, {counted(workload.steps, 'step')}"
+    )
+
+
+def _demands(part: AnyPart) -> list[str]:
+    """A line for each number or name that the claim is judged by, those that the contract leaves to the default too."""
+    values: dict[str, Any] = part.model_dump(exclude_none=True, exclude=TEXTS)
+    for path, bound in part.bounds().items():
+        *above, name = path.split(".")
+        reduce(getitem, above, values)[name] = str(bound)
+    return [f"{name}: {_value(value)}" for name, value in values.items() if value not in ({}, [])]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{name} {f'({_value(each)})' if isinstance(each, dict) else _value(each)}" for name, each in value.items()
+        )
+    if isinstance(value, list):
+        return ", ".join(_value(each) for each in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

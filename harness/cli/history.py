@@ -1,0 +1,64 @@
+"""`harness history`: every judged figure over the runs below a folder; nothing is run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import HarnessError, UsageError
+from harness.evidence import layout
+from harness.finished_runs.rejudge import judged
+from harness.numbers import counted
+from harness.platform.paths import require_existing
+from harness.platform.standard_streams import print_error, print_line
+from harness.report.history import render_history
+from harness.report.history_figures import HistoryRun
+from harness.run_directory.output_paths import refuse_within_run, way, write_named
+from harness.run_directory.places import runs_below
+
+
+def history(
+    reports: Annotated[Path, typer.Argument(help="A folder of run directories, published ones, archives.")],
+    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("history.html"),
+) -> None:
+    """Draw every judged figure over the runs below a folder; only like machines share a line."""
+    print_line(write_history(reports, out))
+
+
+def write_history(reports: Path, out: Path) -> str:
+    """Write the page of a folder's runs; one line that says so. What cannot be drawn is listed there, and named."""
+    require_existing([reports])
+    refuse_within_run(out)
+    runs = [_read(path, reports, out) for path in runs_below(reports)]
+    for run in runs:
+        if run.left_out:
+            print_error(f"left out: {reports / run.name} {run.left_out}")
+    if all(run.left_out for run in runs):
+        raise UsageError("a history needs run directories", where=str(reports), got="no finished one")
+    write_named(out, render_history(runs))
+    left_out = sum(bool(run.left_out) for run in runs)
+    drawn = counted(len(runs) - left_out, "run")
+    return f"{drawn}{f', {left_out} left out' if left_out else ''}: {out}"
+
+
+def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
+    """The run as it is judged again; why it is left out, if it is."""
+    page = path / layout.PAGE
+    link = way(out.parent, page) if page.is_file() else None
+    name = path.relative_to(reports).as_posix()
+    if os.path.lexists(path / layout.INCOMPLETE):  # it may lack what is read below
+        return HistoryRun(name, link, None, "did not finish")
+    try:
+        [bundle], judgement = judged([path])
+    except HarnessError as error:
+        return HistoryRun(name, link, None, f"cannot be read: {error.sentence()}")
+    except OSError as error:
+        return HistoryRun(name, link, None, f"cannot be read: {error.strerror or type(error).__name__}")
+    view = judgement.view
+    left_out = bundle.seal.missing.removeprefix("the run ")
+    left_out = left_out or ("differs from the digests recorded with it" if view.altered else "")
+    left_out = left_out or (f"had the fault {view.header.fault} planted" if view.header.fault else "")
+    return HistoryRun(name, link, view, left_out)

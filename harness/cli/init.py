@@ -1,0 +1,86 @@
+"""`harness init`: try a step, and write a first contract of it and its adapter beside an existing project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.api import session
+from harness.cli.interruption import interruptible
+from harness.errors import HarnessError
+from harness.first_contract.answers import on_a_gpu, why_untried
+from harness.first_contract.choosing import chosen, compares
+from harness.first_contract.draft import STEPS, Arms, Draft
+from harness.first_contract.horizon import Horizon, compared_steps, seconds_of, to_its_end
+from harness.first_contract.project import arms_here, keep, kept_files, require_free
+from harness.first_contract.step_source import find_step_source
+from harness.first_contract.trying import Tried, try_step
+from harness.platform.standard_streams import print_line, print_lines
+from harness.report.progress import Progress
+from harness.report.text import line
+
+Step = Annotated[str, typer.Argument(metavar="STEP", help="`module:function` or `path/to/file.py:function`.")]
+Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Try it through torch.compile, too.")]
+Steps = Annotated[
+    int | None,
+    typer.Option("--steps", min=8, help=f"Training steps of each arm, {STEPS} by default; no long run beside them."),
+]
+Budget = Annotated[
+    str | None, typer.Option("--budget", help="Choose the steps so that all claims take about so long: 90s, 20m, 2h.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+
+
+def init(
+    step: Step, steps: Steps = None, budget: Budget = None, compiled: Compile = True, force: Force = False
+) -> None:
+    """Try the step that a function makes, and write a contract and an adapter for what can be compared of it."""
+    horizon = Horizon(steps, None if budget is None else seconds_of(budget))
+    draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled))
+    require_free(kept_files(draft, Path.cwd()), force=force)
+    with interruptible(), Progress(verdicts=False) as watch:
+        draft, unmeasured, foreseen = _measured(draft, horizon, watch)
+    print_line(f"{compares(draft)}{unmeasured}")
+    print_lines(compared_steps(draft))
+    print_lines(foreseen)
+    print_kept(draft, keep(draft, Path.cwd(), force=force))
+
+
+def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Draft, str, list[str]]:
+    """Return the draft by what was measured; why nothing was, where the step does not run here; lines about a GPU."""
+
+    def again(other: Draft) -> Tried:
+        return probe(other, session.VerifyOptions(), watch)
+
+    try:
+        tried = again(horizon.first(draft))
+        if horizon.budget_s is not None and not why_untried(tried):
+            tried = again(horizon.of_budget(tried))
+        tried = to_its_end(tried, again)
+        untried = why_untried(tried)
+        if not untried:
+            measured = horizon.with_long_run(chosen(tried, again), tried)
+            return replace(measured, arms=draft.arms), "", on_a_gpu(tried)
+    except HarnessError as error:
+        untried = str(error)
+    return draft, f"; this was not measured, since the step did not run: {line(untried, 300)}", []
+
+
+def probe(draft: Draft, options: session.VerifyOptions, watch: session.Watch) -> Tried:
+    """Try the draft without the arms that choose nothing, and keep nothing of it."""
+    return try_step(replace(draft, arms=Arms(False, False, memory=False)), reports=None, options=options, watch=watch)
+
+
+def print_kept(draft: Draft, paths: Sequence[Path]) -> None:
+    """Print which files were written, which claims were left out, and what comes next."""
+    for path in paths:
+        print_line(f"wrote {path.relative_to(Path.cwd())}")
+    for left_out in draft.left_out:
+        print_line(f"left out: {left_out}")
+    for name, read in draft.host_values.items():
+        print_line(f"yours to say: why no replay need change `{name}` ({read}), under `host_values` of each contract")
+    print_line("next: harness check contracts/ && harness verify contracts/")

@@ -1,0 +1,163 @@
+"""`harness judge`: verdicts from run directories that exist; nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.api import session
+from harness.cli.arguments import Gate, Json, Out, RunDirectories
+from harness.cli.printing import print_judgement, print_manifest
+from harness.errors import ExitCode, UsageError
+from harness.evidence import layout
+from harness.evidence.files import write_text
+from harness.finished_runs.rejudge import judged, refuse_others, rejudged, replaced, rewritten
+from harness.finished_runs.shared_page import refuse_used, write_shared
+from harness.platform.standard_streams import print_error, print_json, print_line
+from harness.report.badge import render_badge
+from harness.report.github_actions import append_step_summary
+from harness.run_directory.bundle import read_bundle
+from harness.run_directory.drill_record import record_text
+from harness.run_directory.output_paths import refuse_within_run, write_named
+from harness.run_directory.shards import refuse_mixed
+from harness.run_directory.verdict_file import write_verdicts
+
+
+def judge(
+    run_directories: RunDirectories,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit 0 when verdicts, and a drill's rows, are as recorded.")
+    ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Replace verdicts.json and the reports, never evidence.")
+    ] = False,
+    contracts: Annotated[Path | None, typer.Option("--contracts", help="Judge by these contracts instead.")] = None,
+    gate: Gate = False,
+    json: Json = False,
+    out: Out = None,
+    digest: Annotated[
+        list[str] | None,
+        typer.Option("--digest", metavar="SHA256", help="Refuse a directory whose manifest has another; one for each."),
+    ] = None,
+    badge: Annotated[
+        Path | None, typer.Option("--badge", metavar="FILE", help="Write JSON for a badge of shields.io, too.")
+    ] = None,
+) -> None:
+    """Judge the evidence of run directories again, without a GPU."""
+    if check or write:
+        refuse_of_printed("--check" if check else "--write", {"--badge": badge, "--contracts": contracts})
+    if check and write:
+        raise UsageError("--check writes nothing", got="--write", remedy="leave out --check or --write")
+    if out is not None:
+        refuse_beside_out({"--check": check, "--write": write})
+        refuse_used(out, run_directories)
+    if badge is not None:
+        refuse_within_run(badge, run_directories)
+    if digest:
+        refuse_others(run_directories, digest)
+    if check:
+        raise typer.Exit(check_recorded(run_directories, gate=gate, as_json=json))
+    if write:
+        raise typer.Exit(replace_recorded(run_directories, gate=gate))
+    code = print_verdicts(run_directories, contracts=contracts, gate=gate, as_json=json, out=out, badge=badge)
+    raise typer.Exit(code)
+
+
+def print_verdicts(
+    directories: Sequence[Path],
+    *,
+    contracts: Path | None,
+    gate: bool,
+    as_json: bool,
+    out: Path | None = None,
+    badge: Path | None = None,
+) -> int:
+    """Print the verdicts; the exit code is the table's. Nothing is written but the badge and, into `out`, the pages."""
+    bundles, judgement = judged(directories, contracts, gate=gate)
+    if out is not None:
+        judgement = write_shared(out, judgement, bundles)
+        append_step_summary(judgement.view)
+    if badge is not None:
+        write_named(badge, render_badge(judgement.view))
+    print_judgement(judgement, as_json=as_json)
+    if out is not None and not as_json:
+        print_line(f"report: {out / layout.PAGE}")
+    if as_json:  # text says it at its top
+        _print_warnings(judgement)
+    return judgement.exit_code
+
+
+def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
+    """Raise UsageError when one of these, by name, was given beside `option`, which is of what was recorded."""
+    for name, value in options.items():
+        if value is not None:
+            rule = f"{name} is of the verdicts that are printed"
+            raise UsageError(rule, got=option, remedy=f"leave out {name} or {option}")
+
+
+def refuse_beside_out(options: Mapping[str, bool]) -> None:
+    """Raise UsageError when one of these options, by name, was given beside `--out`."""
+    for name, given in options.items():
+        if given:
+            raise UsageError("--out writes what is judged now", got=name, remedy=f"leave out --out or {name}")
+
+
+def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:
+    """0 when every directory's verdicts are, byte for byte, those in its `verdicts.json`; 12 otherwise.
+
+    With `gate` the same directories are the shards of a gate, too, and its exit code follows a check without findings.
+    Of a fire drill the rows are judged again too; those that could not be are told and counted.
+    """
+    differing = 0
+    for directory in directories:
+        again = rejudged(directory)
+        if as_json:
+            print_json(session.judgement_json(again.judgement))
+        for line in [*again.problems, *(again.drill.not_judged if again.drill is not None else [])]:
+            print_error(f"{directory}: {line}")
+        differing += bool(again.problems)
+        if not as_json:
+            rows = f" · {again.drill.count_line()}" if again.drill is not None else ""
+            word = "differs" if again.problems else "same   "
+            print_line(f"{word}  {directory}: {again.judgement.counts.line()}{rows}")
+            print_manifest(again.judgement)
+    if differing:
+        return ExitCode.ERROR
+    return _gate(directories) if gate else ExitCode.HELD
+
+
+def _gate(directories: Sequence[Path]) -> int:
+    """The exit code of the gate over all the directories, which says on stderr why."""
+    _, judgement = judged(directories, gate=True)
+    print_error(str(judgement.headline))
+    return judgement.exit_code
+
+
+def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
+    """Replace verdicts and reports by what today's judges say, and seal the directory anew; evidence stays as it is.
+
+    0 when they are written; with `gate` the exit code of the gate over all the directories, and its pages are a gate's.
+    A directory of before there were manifests gets its first one.
+    """
+    if gate:
+        refuse_mixed([read_bundle(directory) for directory in directories])  # before anything is written
+    for directory in directories:
+        again = rejudged(directory)
+        published = again.bundle.place.published
+        with rewritten(again.bundle, again.judgement, replaced(again.bundle, layout.VERDICTS)) as (target, view):
+            record = again.drill.record if again.drill is not None else None
+            if record is not None:
+                write_text(target / layout.DRILL, record_text(record))
+            write_verdicts(target, again.judgement.verdicts)
+            session.write_reports(target, replace(view, gate=gate, drill=record), junit=not published)
+        print_line(f"written  {directory}: {again.judgement.counts.line()}")
+    return _gate(directories) if gate else ExitCode.HELD
+
+
+def _print_warnings(judgement: session.Judgement) -> None:
+    for warning in judgement.view.warnings():
+        print_error(f"WARNING: {warning}")

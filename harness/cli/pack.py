@@ -1,0 +1,111 @@
+"""`harness pack`: a finished run as it is published, its evidence in one archive; nothing is run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import EvidenceError, UsageError
+from harness.evidence import layout
+from harness.finished_runs.redacted_copy import without_names
+from harness.finished_runs.rejudge import Rejudged, rejudged
+from harness.platform.standard_streams import print_lines
+from harness.run_directory.archive import write_archive
+from harness.run_directory.bundle import Bundle
+from harness.run_directory.manifest import is_seen, manifest_text, read_manifest
+from harness.run_directory.output_paths import refuse_within_run, temporary_folder
+from harness.run_directory.seal import manifest_of, write_manifest
+
+PUBLISHED = Path("reports")  # where published runs are looked for, in the working directory
+_BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)  # the page first: it may be left out
+
+
+def pack(
+    run_directory: Annotated[Path, typer.Argument(help="A finished run directory, or an archive of one.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder to make; by default reports/ and the directory's name.")
+    ] = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Leave out names of host, user and folders, in the evidence too.")
+    ] = False,
+    page: Annotated[
+        bool,
+        typer.Option(
+            "--page/--no-page", help="Leave out its own page: another shows it, or `harness report` draws it."
+        ),
+    ] = True,
+) -> None:
+    """Make the published form of a run: its page, summary and verdicts beside one archive; the source stays."""
+    print_lines(published(run_directory, out or PUBLISHED / run_directory.resolve().name, redact=redact, page=page))
+
+
+def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) -> tuple[str, str]:
+    """Make the published folder, judged again from its archive before it gets its name; two lines that say so.
+
+    Raises UsageError when `out` exists or lies in a run, EvidenceError for a run that is not whole or not as it was
+    recorded.
+    """
+    if os.path.lexists(out):
+        raise UsageError("a run is published once", where=str(out), got="it exists", remedy="name another with --out")
+    refuse_within_run(out, [run])
+    given = rejudged(run)
+    _refuse_unfit(given)
+    with without_names(given) if redact else nullcontext(given) as source:
+        _make(source, out, given.bundle.seal.digest, _BESIDE if page else _BESIDE[1:])
+    size = sum(path.stat().st_size for path in out.iterdir())
+    return f"{out}: {size} bytes, {given.judgement.counts.line()}", f"manifest: sha256:{read_manifest(out)[1]}"
+
+
+def _make(source: Rejudged, out: Path, replaces: str | None, beside: Sequence[str]) -> None:
+    temporary = temporary_folder(out)
+    try:
+        _write(source.bundle, temporary, replaces, beside)
+        _refuse_other(source, rejudged(temporary), out)
+        temporary.chmod(0o755)
+        temporary.rename(out)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _refuse_unfit(source: Rejudged) -> None:
+    place = source.bundle.place
+    if source.problems:
+        raise EvidenceError(
+            "a published run is whole, and as it was recorded",
+            where=str(place.named),
+            got="; ".join(source.problems[:3]),
+            remedy="`harness judge --check` lists it all",
+        )
+    missing = [name for name in _BESIDE if not (place.derived / name).is_file()]
+    if missing:
+        raise EvidenceError(
+            "a published run shows its pages",
+            where=str(place.named),
+            got=f"no {missing[0]}",
+            remedy="`harness report` draws them",
+        )
+
+
+def _write(bundle: Bundle, folder: Path, replaces: str | None, beside: Sequence[str]) -> None:
+    root, derived = bundle.root, bundle.place.derived
+    for name in [*beside, *([layout.DRILL] if (derived / layout.DRILL).exists() else [])]:
+        (folder / name).write_bytes((derived / name).read_bytes())
+    seen = manifest_of(root, only=is_seen, before=bundle.seal.within)
+    texts = {layout.MANIFEST: manifest_text(seen)}
+    write_archive(root, [file.path for file in seen.files], seen.folders, folder / layout.ARCHIVE, texts)
+    changes = {"seen": seen.seen, "replaces": replaces}
+    write_manifest(folder, manifest_of(folder).model_copy(update=changes))
+
+
+def _refuse_other(source: Rejudged, packed: Rejudged, out: Path) -> None:
+    """What was packed has to be what was given, header and verdicts too."""
+    if packed.problems or packed.bundle.header != source.bundle.header:
+        got = "; ".join(packed.problems[:3]) or "another header"
+        raise EvidenceError("a packed run reads as the run it was made from", where=str(out), got=got)

@@ -1,0 +1,88 @@
+"""What the commands print: results on stdout, the count line first, or one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.api import session
+from harness.devices import environment
+from harness.errors import ExitCode
+from harness.numbers import counted, dump_json
+from harness.platform.standard_streams import (
+    print_error,
+    print_json,
+    print_line,
+    print_lines,
+    print_workflow_command,
+)
+from harness.report.github_actions import annotate
+
+if TYPE_CHECKING:
+    from harness.evidence.plan_records import Run
+    from harness.extras.fleet.job import Outcome
+    from harness.extras.fleet.shards import Shard
+    from harness.forecast.records import Forecast
+
+
+def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
+    """Results on stdout; under GitHub Actions annotations too, but for JSON."""
+    if as_json:
+        print_json(session.judgement_json(judgement))
+        return
+    from harness.report.terminal import print_results
+
+    print_results(judgement.view)
+    if judgement.run_directory is not None and (judgement.run_directory / "report.html").exists():
+        print_line(f"report: {judgement.run_directory / 'report.html'}", whole=True)
+        print_manifest(judgement)
+    annotate(judgement.view, print_workflow_command)
+
+
+def print_manifest(judgement: session.Judgement) -> None:
+    """One line on stdout: the digest that tells this directory from one that was changed and sealed anew."""
+    if judgement.manifest is not None:
+        print_line(f"manifest: sha256:{judgement.manifest}", whole=True)
+
+
+def print_costs(judgement: session.Judgement) -> None:
+    """One line on stdout: how long the runs took, and on what; nothing where they recorded no times."""
+    from harness.report.sections.costs import summary
+
+    if costs := summary(judgement.view.costs):
+        print_line(costs)
+
+
+def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
+    """What would be executed, on stdout; the exit code of a plan is that of a run only where it is sure to break."""
+    from harness.forecast.text import shown
+
+    if as_json:
+        print_json(dump_json(forecast.model_dump(mode="json"), indent=2))
+    else:
+        print_lines(shown(forecast))
+    return ExitCode.ERROR if forecast.broken else ExitCode.HELD
+
+
+def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
+    """For `Progress`: what runs took that were recorded in this folder, looked up when it is asked."""
+
+    def seconds(runs: Sequence[Run]) -> dict[str, float]:
+        from harness.execution.lanes import lanes
+        from harness.forecast.estimates import Estimates
+
+        found, _ = Estimates(environment.machine(), reports).of(runs)
+        return {run.id: found[run.id].seconds / len(lanes(run)) for run in runs if run.id in found}
+
+    return seconds
+
+
+def print_shard(shard: Shard, place: str, outcome: Outcome | None) -> None:
+    """One line on stderr for a shard that ended."""
+    if outcome is None:
+        print_error(f"{shard.name}{f' on {place}' if place else ''}: its job ended without a result")
+        return
+    again = f", begun again {counted(outcome.restarts, 'time')}" if outcome.restarts else ""
+    where = place or outcome.node
+    print_error(f"{shard.name}{f' on {where}' if where else ''}: exit code {outcome.code}{again}")

@@ -1,0 +1,65 @@
+"""`harness report`: the pages of run directories again; nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.api import session
+from harness.cli.arguments import Out
+from harness.errors import ExitCode, UsageError
+from harness.evidence import layout
+from harness.finished_runs.rejudge import judged, replaced, rewritten, shown_together, unfit
+from harness.finished_runs.shared_page import refuse_used, write_shared
+from harness.platform.standard_streams import print_error, print_line, print_workflow_command
+from harness.report.github_actions import annotate, append_step_summary
+
+
+def report(
+    run_directories: Annotated[
+        list[Path],
+        typer.Argument(help="Run directories, or published ones; with --out archives, too, and several on one page."),
+    ],
+    out: Out = None,
+) -> None:
+    """Render report.html, junit.xml and summary.md of a run directory again; of a published one, no junit.xml."""
+    if out is not None:
+        folder, warnings = out, render_together(run_directories, out)
+    elif len(run_directories) > 1:
+        remedy = "name a folder for them with --out, or one run directory"
+        raise UsageError("the pages of several runs have a folder of their own", got="no --out", remedy=remedy)
+    else:
+        [folder] = run_directories
+        warnings = render(folder)
+    print_line(str(folder / layout.PAGE))
+    for warning in warnings:
+        print_error(f"WARNING: {warning}")
+    raise typer.Exit(ExitCode.ERROR if warnings else ExitCode.HELD)
+
+
+def render_together(directories: Sequence[Path], out: Path) -> list[str]:
+    """Draw one report of these runs into a new folder; what its page warns of. Their own pages stay as they are."""
+    refuse_used(out, directories)
+    bundles, judgement = shown_together(directories)
+    linked = write_shared(out, judgement, bundles)
+    annotate(linked.view, print_workflow_command)
+    append_step_summary(linked.view)
+    return linked.view.warnings()
+
+
+def render(directory: Path) -> list[str]:
+    """Draw the reports of a run again, and seal it anew; what its page warns of.
+
+    A run that is not whole gets pages that say so, and no seal. Raises UsageError for an archive alone.
+    """
+    [bundle], judgement = judged([directory])
+    junit = not bundle.place.published
+    if unfit(bundle, judgement, replaced(bundle)) or bundle.seal.missing:
+        session.write_reports(bundle.place.writable(), judgement.view, junit=junit)
+        return judgement.view.warnings()
+    with rewritten(bundle, judgement, replaced(bundle)) as (folder, view):
+        session.write_reports(folder, view, junit=junit)
+    return []

@@ -1,0 +1,98 @@
+"""`harness try`: run a function that makes a training step, and say what an optimization of it could rely on."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.api import session
+from harness.cli.arguments import Heartbeat, Name, Redact, WallLimit
+from harness.cli.init import Compile, Force, Step, Steps, print_kept, probe
+from harness.cli.interruption import interruptible
+from harness.first_contract.answers import Answers, not_tried
+from harness.first_contract.choosing import chosen, compares
+from harness.first_contract.draft import STEPS, Draft
+from harness.first_contract.horizon import compared_steps, to_its_end
+from harness.first_contract.project import arms_here, keep, kept_files, require_free
+from harness.first_contract.step_source import find_step_source
+from harness.first_contract.trying import Tried
+from harness.first_contract.trying import try_step as try_step_of
+from harness.judging.verdict import Verdict
+from harness.platform.standard_streams import print_line, print_lines
+from harness.report.progress import Progress
+
+
+def try_step(
+    step: Step,
+    steps: Steps = None,
+    compiled: Compile = True,
+    speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Time the step where there is a GPU.")] = True,
+    write_contract: Annotated[
+        bool, typer.Option("--write-contract", help="Keep the contract and its adapter in the project.")
+    ] = False,
+    force: Force = False,
+    reports: Annotated[
+        Path | None, typer.Option("--reports", help="Keep the run directory here; by default none is kept.")
+    ] = None,
+    name: Name = None,
+    wall_limit: WallLimit = None,
+    heartbeat: Heartbeat = None,
+    redact: Redact = None,
+) -> None:
+    """Run the step that a function makes: does it capture, train the same, how fast, where does it wait."""
+    draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled, speed=speed))
+    if write_contract:
+        require_free(kept_files(draft, Path.cwd()), force=force)
+    options = session.VerifyOptions(
+        name=name, wall_limit_s=wall_limit, heartbeat_s=heartbeat, redact=redact, command=("harness", *sys.argv[1:])
+    )
+    with interruptible(), Progress(verdicts=False) as watch:
+        tried = _answered(draft, reports, options, watch, Answers())
+        unkept = replace(options, name=None)
+        tried = to_its_end(tried, lambda other: _answered(other, reports, unkept, watch, Answers()))
+        if not not_tried(tried):
+            draft = chosen(tried, lambda other: probe(other, unkept, watch))
+            with watch.out_of_the_way():
+                print_lines(["", compares(draft)])
+            if draft.choice != tried.draft.choice:  # what stands is the answer that is fair
+                again = replace(options, name=None if name is None else f"{name}-chosen")
+                print_line("")
+                tried = _answered(draft, reports, again, watch, Answers(headed=True))
+    print_line("")
+    _say_what_is_kept(tried, draft, write_contract=write_contract, force=force)
+    print_line(str(tried.judgement.headline))
+    raise typer.Exit(tried.judgement.exit_code)
+
+
+def _answered(
+    draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, answers: Answers
+) -> Tried:
+    """Try the draft, and print each answer as soon as it is found."""
+
+    def answer(verdict: Verdict, so_far: Tried) -> None:
+        with watch.out_of_the_way():
+            print_lines(answers.early(verdict, so_far))
+            sys.stdout.flush()
+
+    tried = try_step_of(draft, reports=reports, options=options, watch=watch, judged=answer)
+    with watch.out_of_the_way():
+        print_lines(answers.rest(tried))
+        sys.stdout.flush()
+    return tried
+
+
+def _say_what_is_kept(tried: Tried, draft: Draft, *, write_contract: bool, force: bool) -> None:
+    if tried.run_directory is not None:
+        print_line(f"report: {tried.run_directory / 'report.html'}")
+    if not_tried(tried):
+        if write_contract:
+            print_line("nothing is kept: the step did not run, so that no number of a contract follows from it")
+    elif not write_contract:
+        print_line(f"keep it as a contract: harness try {tried.draft.source.asked} --write-contract")
+    else:
+        print_lines(compared_steps(draft))
+        print_kept(draft, keep(draft, Path.cwd(), force=force))

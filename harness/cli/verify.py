@@ -1,0 +1,147 @@
+"""`harness verify`: run the planned units, judge them, write a run directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.api import session
+from harness.cli.arguments import (
+    Baseline,
+    Claims,
+    Data,
+    Gate,
+    Gpus,
+    Heartbeat,
+    Json,
+    Model,
+    Name,
+    On,
+    Paths,
+    PlanOnly,
+    Redact,
+    Reports,
+    Resume,
+    Tags,
+    Waivers,
+    WallLimit,
+    Workloads,
+    redact_words,
+    refuse_plan_of_resumed,
+    shared_out,
+)
+from harness.cli.interruption import GRACE_S, LONG_GRACE_S, interruptible
+from harness.cli.printing import print_costs, print_forecast, print_judgement, print_shard, recorded_in
+from harness.contract.folders import folders_read
+from harness.contract.load import load_contracts
+from harness.contract.waivers import expired_on, find_waivers
+from harness.devices import environment
+from harness.extras.fleet import gate as fleet
+from harness.extras.fleet.engines import engine
+from harness.extras.fleet.shards import gate_shards
+from harness.finished_runs.rejudge import judged
+from harness.lint import refuse_lint_errors
+from harness.platform.standard_streams import print_lines
+from harness.report.github_actions import append_step_summary
+from harness.report.progress import Progress
+
+
+def verify(
+    paths: Paths,
+    claim: Claims = None,
+    tag: Tags = None,
+    workload: Workloads = None,
+    baseline: Baseline = None,
+    fault: Annotated[str | None, typer.Option("--fault", help="Plant this fault; the report is a drill's.")] = None,
+    gate: Gate = False,
+    plan: PlanOnly = False,
+    json: Json = False,
+    reports: Reports = Path("harness-reports"),
+    name: Name = None,
+    data: Data = None,
+    model: Model = None,
+    waivers: Waivers = None,
+    wall_limit: WallLimit = None,
+    heartbeat: Heartbeat = None,
+    redact: Redact = None,
+    on: On = None,
+    gpus: Gpus = None,
+    resume: Resume = None,
+) -> None:
+    """Run the planned units, judge them, write a run directory with its report."""
+    options = session.VerifyOptions(
+        claims=tuple(claim or ()),
+        tags=tuple(tag or ()),
+        workloads=tuple(workload or ()),
+        fault=fault,
+        baseline=baseline,
+        gate=gate,
+        reports=reports,
+        name=name,
+        data=data,
+        model_directory=model,
+        waivers=waivers,
+        wall_limit_s=wall_limit,
+        heartbeat_s=heartbeat,
+        redact=redact,
+        resume=resume,
+        command=("harness", *sys.argv[1:]),
+    )
+    narrowing = {"--claim": claim, "--tag": tag, "--workload": workload, "--fault": fault}
+    shared = shared_out(on, gpus, {**narrowing, "--plan": plan, "--resume": resume})
+    refuse_plan_of_resumed(resume, plan=plan)
+    print_lines(folders_read(paths), sys.stderr)
+    if plan:
+        from harness.forecast.forecast import forecast_verify
+
+        with interruptible():
+            raise typer.Exit(print_forecast(forecast_verify(paths, options), as_json=json))
+    late = expired_on(datetime.now(tz=UTC).date(), find_waivers(paths, waivers))
+    print_lines((f"{where}: warning: {message}" for where, message in late), sys.stderr)
+    with interruptible(LONG_GRACE_S if shared else GRACE_S):
+        judgement = verify_on(on, gpus, paths, options) if shared else verify_here(paths, options)
+    print_judgement(judgement, as_json=json)
+    if not json:
+        print_costs(judgement)
+    append_step_summary(judgement.view)
+    raise typer.Exit(judgement.exit_code)
+
+
+def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> session.Judgement:
+    """Every run on this machine; while contracts are read and systems describe themselves, interpreters import."""
+    from harness.execution.interpreters import Interpreters
+
+    refuse = partial(refuse_lint_errors, paths=paths, limit_s=options.wall_limit_s)
+    with Interpreters() as interpreters:
+        if environment.torch_version() is not None and hasattr(os, "killpg"):
+            interpreters.begin()
+        with Progress(recorded_in(options.reports)) as watch:
+            return session.verify(paths, options, watch, interpreters, refuse)
+
+
+def verify_on(
+    on: str | None, gpus: str | None, paths: Sequence[Path], options: session.VerifyOptions
+) -> session.Judgement:
+    """Every claim of the contracts as jobs of an engine, then all run directories judged together."""
+    contracts = load_contracts(paths)
+    refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths)
+    jobs_of, shards = engine(on, gpus), gate_shards(contracts)
+    directory = fleet.new_directory(options.reports, options.name)
+    given = {
+        "--baseline": options.baseline,
+        "--data": options.data,
+        "--model": options.model_directory,
+        "--waivers": options.waivers,
+        "--wall-limit": options.wall_limit_s,
+        "--heartbeat": options.heartbeat_s,
+    }
+    passed_on = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    fleet.run_shards(shards, jobs_of, directory, print_shard, [*passed_on, *redact_words(options.redact)])
+    return judged(fleet.run_directories(shards, directory), gate=options.gate)[1]

@@ -1,0 +1,143 @@
+"""Guards of a judgement about training, and the bounds that such judgements share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from harness.contract.base import Count, Demand, EqualityOrNoise, Judged, Name, Positive, Strict, refuse
+
+
+class TrainingEffect(Strict):
+    """The candidate's mean loss over the last steps lies below the untrained control's by at least this."""
+
+    control: Name
+    """The arm that trains nothing (learning rate 0) on the same batches."""
+    last: Count
+    """How many last steps are averaged."""
+    at_least: Positive
+    """Smallest difference of the mean losses that counts as training."""
+
+
+class Floor(Strict):
+    """Training did something: parameters moved, or the loss fell below that of an untrained control. One of both is
+    enough: a loss may be 0 by construction, and a parameter may be large.
+    """
+
+    control: Name
+    """The arm that trains nothing on the same batches."""
+    moved: Positive
+    """How far the median trainable tensor moves at least, over its norm at the start (L2). Zeros have no size."""
+    standard_errors: Positive
+    """Or by more than how many of its standard errors the mean loss of the last half lies below the control's."""
+
+
+class Guards(Strict):
+    """What must be true before PASS may be said; unmet, the verdict is FAIL with a `vacuous_…` code."""
+
+    steps: Count
+    """Steps that must have been compared."""
+    distinct_batches: Count | None = None
+    """Distinct batches, by digest, that must have been seen."""
+    clip_active_steps: Annotated[int, Field(ge=0)] | None = None
+    """Steps in which the clip must have scaled at least one group."""
+    training_effect: TrainingEffect | None = None
+    """How much the training must have lowered the loss."""
+    floor: Floor | None = None
+    """The least that counts as training; unmet, the claim is undecided (`trained_too_little`)."""
+
+    def controls(self) -> dict[str, str]:
+        """Return the untrained arm of each guard that names one."""
+        named = {"training_effect": self.training_effect, "floor": self.floor}
+        return {guard: each.control for guard, each in named.items() if each is not None}
+
+
+class Guarding(Judged):
+    """What follows from the guards of a judgement that has them."""
+
+    broken_by: ClassVar = {
+        "guards.steps": Demand(("vacuous_steps",)),
+        "guards.distinct_batches": Demand(("vacuous_batches_repeat",)),
+        "guards.clip_active_steps": Demand(("vacuous_clip_inactive",)),
+        "guards.training_effect.at_least": Demand(("vacuous_training_effect",)),
+    }
+    asks_nothing: ClassVar = {"guards.distinct_batches": 1, "guards.clip_active_steps": 0}
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "guards.training_effect.control": "names an arm",
+        "guards.floor.control": "names an arm",
+        "guards.floor.moved": "less leaves the claim undecided",
+        "guards.floor.standard_errors": "less leaves the claim undecided",
+        "guards.training_effect.last": "how many steps the effect is the mean of; never more than were run",
+    }
+
+    if TYPE_CHECKING:  # each kind declares them, after its own fields
+        guards: Guards
+
+    def arms(self) -> dict[str, str]:
+        return super().arms() | {f"guards.{guard}.control": arm for guard, arm in self.guards.controls().items()}
+
+    def step_counts(self) -> dict[str, int | None]:
+        effect = self.guards.training_effect
+        return {
+            "guards.steps": self.guards.steps,
+            "guards.distinct_batches": self.guards.distinct_batches,
+            "guards.clip_active_steps": self.guards.clip_active_steps,
+            "guards.training_effect.last": None if effect is None else effect.last,
+        }
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        return frozenset({"gradient_norms"} if self.guards.clip_active_steps else ())
+
+    def baseline_capabilities(self) -> frozenset[str]:
+        return self.candidate_capabilities()
+
+
+class Guarded(Guarding):
+    """What follows from `equality` with its bound, too."""
+
+    broken_by: ClassVar = {
+        "equality": Demand(("differs",)),
+        "max_abs_difference": Demand(("exceeds_tolerance",)),
+        **Guarding.broken_by,
+    }
+
+    if TYPE_CHECKING:
+        equality: EqualityOrNoise
+        max_abs_difference: Positive | None
+
+    def can_bite(self, path: str) -> bool:
+        return bites_by_equality(path, self.equality) and super().can_bite(path)
+
+
+class Bounded(Guarded):
+    """With a bound relative to the baseline's value, in place of the absolute one or beside it."""
+
+    broken_by: ClassVar = {
+        **Guarded.broken_by,
+        "max_relative_difference": Demand(("exceeds_tolerance",), {"exceeded_bound": "max_relative_difference"}),
+    }
+
+    if TYPE_CHECKING:
+        max_relative_difference: Positive | None
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Self:
+        if self.equality != "noise" and self.max_abs_difference is None and self.max_relative_difference is None:
+            refuse("say `max_abs_difference`, `max_relative_difference` or both", "equality")
+        return self
+
+    def demanded(self) -> dict[str, Demand]:
+        """Of two bounds a fault breaks the one that it names."""
+        found = super().demanded()
+        if self.max_relative_difference is not None and "max_abs_difference" in found:
+            found["max_abs_difference"] = Demand(("exceeds_tolerance",), {"exceeded_bound": "max_abs_difference"})
+        return found
+
+
+def bites_by_equality(path: str, equality: EqualityOrNoise | None) -> bool:
+    """Bits, or noise, decide alone, and bounds decide alone: of both, the other one is shown and decides nothing."""
+    if path == "equality":
+        return equality in ("bitwise", "noise")
+    return equality == "within" or path not in {"max_abs_difference", "max_relative_difference"}

@@ -1,0 +1,1 @@
+"""CUDA's driver, NVML, the profiler and the machine: what is asked of them."""

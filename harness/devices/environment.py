@@ -1,0 +1,166 @@
+"""What this machine is: enough to plan by (`machine`), and its fingerprint for the evidence (`collect`).
+
+Neither imports torch: planning must be quick, and must not start CUDA in the supervisor.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from harness.devices.cuda_driver import Devices, Gpu, devices
+from harness.evidence.environment_records import CHANGES, CpuFacts, Environment, GitFacts, GpuFacts, JobFacts
+from harness.evidence.git import git
+from harness.evidence.modules import module_installed
+from harness.evidence.sources import source_digest
+
+PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "pydantic", "transformers", "peft", "bitsandbytes")
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_INTERPRET")
+_CHECKOUT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan depends on. `cuda` says that torch here can use a GPU; if not, `cuda_message` says why."""
+
+    cuda: bool
+    cuda_message: str
+    gpus: tuple[Gpu, ...]
+    host_memory_gib: float
+    gpu_unreadable: bool = False  # a GPU is there, but its driver does not answer
+    has_module: Callable[[str], bool] = module_installed
+
+    @property
+    def gpu_memory_gib(self) -> float:
+        """Memory of the GPU that workers use, the first one; 0 without."""
+        return self.gpus[0].memory_gib if self.gpus else 0.0
+
+
+def machine() -> Machine:
+    """This machine, for planning; takes some milliseconds without a GPU."""
+    found = devices()
+    usable, message = _cuda_usable(found, torch_version(), torch_cuda())
+    return Machine(usable, message, found.gpus if usable else (), host_memory_gib(), found.unreadable)
+
+
+def _cuda_usable(found: Devices, torch: str | None, built_for: str | None) -> tuple[bool, str]:
+    if found.unreadable:
+        return False, f"the NVIDIA driver does not answer: {found.problem}"
+    if not found.gpus:
+        return False, "this machine has no CUDA device"
+    names = ", ".join(gpu.name for gpu in found.gpus)
+    if torch is None:
+        return False, f"torch is not installed (the GPU is there: {names})"
+    if built_for is None:
+        return False, f"torch {torch} is built without CUDA and cannot use the GPU that is there ({names})"
+    return True, ""
+
+
+def torch_version() -> str | None:
+    """torch's version, or None when it is not installed."""
+    return _version("torch")
+
+
+def torch_cuda() -> str | None:
+    """The CUDA version that the installed torch is built for, read from its `version.py`; None for a CPU build."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    found = re.search(r"^cuda\b[^=\n]*=\s*'([^']+)'", text, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> Environment:
+    """The machine's fingerprint. `systems` are `module:attribute` names, for the source digest; `listed`: what
+    `sources.listed_sources` gives of them, where that is known."""
+    versions = {name: installed for name in PACKAGES if (installed := _version(name)) is not None}
+    return Environment(
+        git=GitFacts(commit=git_commit()),
+        source_digest=source_digest(systems, listed),
+        platform=platform.platform(),
+        versions={"python": platform.python_version(), "cuda": torch_cuda(), **versions},
+        gpu=gpu_facts(),
+        cpu=CpuFacts(model=cpu_model(), cores=os.cpu_count() or 1, usable_cores=usable_cores()),
+        host_memory_gib=round(host_memory_gib(), 1),
+        job=job_facts(),
+        variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+    )
+
+
+def gpu_facts() -> GpuFacts:
+    """The GPU that workers use, how many there are, and the driver; or why there is none."""
+    answer = devices()
+    if not answer.gpus:
+        return GpuFacts(problem=answer.problem)
+    first = answer.gpus[0]
+    return GpuFacts(
+        name=first.name,
+        uuid=first.uuid,
+        architecture=first.architecture,
+        memory_gib=first.memory_gib,
+        count=len(answer.gpus),
+        driver=answer.driver_version,
+        driver_cuda=answer.cuda_version,
+    )
+
+
+def job_facts() -> JobFacts:
+    """The job of Slurm that this process is part of; nothing known outside of one."""
+    if "SLURM_JOB_ID" not in os.environ:
+        return JobFacts()
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
+    return JobFacts(
+        engine="slurm",
+        number=os.environ["SLURM_JOB_ID"],
+        node=os.environ.get("SLURMD_NODENAME"),
+        restarts=int(restarts) if restarts.isdecimal() else None,
+    )
+
+
+def git_commit() -> str | None:
+    """The checkout's commit, with `+changes` when sources differ from it; None outside a checkout."""
+    commit = checked_out_commit()
+    changes = commit and git(_CHECKOUT, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit}{CHANGES}" if changes else commit
+
+
+def checked_out_commit() -> str | None:
+    """The checkout's commit, whatever its sources are; None outside a checkout."""
+    # a `.git` of its own: not the checkout around an installed package
+    return git(_CHECKOUT, "rev-parse", "HEAD") if (_CHECKOUT / ".git").exists() else None
+
+
+def cpu_model() -> str:
+    """The processor's name."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or "unknown"
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else platform.processor() or "unknown"
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def host_memory_gib() -> float:
+    """Physical memory of the host, in GiB; 0 where the system does not tell (Windows)."""
+    if not hasattr(os, "sysconf"):
+        return 0.0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,194 @@
+"""Sample the machine while a run is under way: clocks, power, temperature, throttling, other users, host load.
+
+The supervisor samples, in a thread of its own process: the worker's process is not disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Self
+
+from harness.evidence.run_records import TIMED_PHASE, Telemetry, TelemetrySample
+from harness.numbers import dump_json
+
+INTERVAL_S = 5.0  # only what is timed is judged by samples
+# Timed blocks may last a tenth of a second. A read of NVML took 0.05 ms on an H200.
+TIMED_INTERVAL_S = 0.1
+# nvmlClocksEventReasons of nvml.h that slow the clocks down. Left out: idle (0x1), the applications' clock setting
+# (0x2) and the display's (0x100), which are no slowdown under load.
+THROTTLE_REASONS = {
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+}
+IDLE = 0x1
+UNKNOWN = -1  # foreign_processes when the driver does not list processes
+
+
+class Sampler:
+    """Samples until it is left; `write` then stores one Telemetry record.
+
+    gpu_uuid: the GPU to watch, None for the host alone; workers: process and session ids of those that use the GPU for
+    the harness now; before: processes on it before any of them; phase: tells the worker's phase. When the run had a
+    timed phase, only samples of that phase are kept.
+    """
+
+    def __init__(
+        self,
+        gpu_uuid: str | None,
+        workers: Collection[int],
+        phase: Callable[[], str],
+        before: Collection[int] | None = None,
+    ) -> None:
+        self._gpu = open_gpu(gpu_uuid, workers, before) if gpu_uuid is not None else None
+        self._without_gpu = HOST_ONLY if gpu_uuid is None else UNREADABLE
+        self._phase = phase
+        self._samples: list[tuple[str, TelemetrySample]] = []
+        self._started = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample_until_stopped, name="telemetry", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._gpu is not None:
+            self._gpu.close()
+
+    def telemetry(self) -> Telemetry:
+        """What was sampled."""
+        timed = [sample for phase, sample in self._samples if _is_timed(phase)]
+        # from the first look at the phase to the last: at most one interval less than it took
+        seconds = timed[-1].seconds - timed[0].seconds if timed else None
+        return Telemetry(
+            samples=timed or [sample for _, sample in self._samples], began=self._started, timed_seconds=seconds
+        )
+
+    def write(self, path: Path) -> None:
+        """Store the record as one JSON line."""
+        path.write_text(dump_json(self.telemetry().model_dump()) + "\n", encoding="utf-8")
+
+    def _sample_until_stopped(self) -> None:
+        """A sample at each interval, and at every look while the phase is the timed one."""
+        due = self._started
+        while not self._stop.is_set():
+            now, phase = time.monotonic(), self._phase()
+            if now >= due or _is_timed(phase):
+                self._samples.append((phase, self._sample()))
+                due = now + INTERVAL_S
+            self._stop.wait(min(TIMED_INTERVAL_S, INTERVAL_S))
+
+    def _sample(self) -> TelemetrySample:
+        reading: dict[str, Any] = self._gpu.read() if self._gpu is not None else self._without_gpu
+        return TelemetrySample(
+            seconds=time.monotonic() - self._started,
+            host_load_per_core=os.getloadavg()[0] / (os.cpu_count() or 1),
+            **reading,
+        )
+
+
+def _is_timed(phase: str) -> bool:
+    """Whether it is the timed phase; an arm, whose phases begin with its name and a colon, may be called so too."""
+    return phase.partition(" ")[0] == TIMED_PHASE
+
+
+HOST_ONLY: dict[str, Any] = {
+    "sm_clock_mhz": None,
+    "power_w": None,
+    "temperature_c": None,
+    "throttle_reasons": [],
+    "foreign_processes": 0,
+}
+UNREADABLE = {**HOST_ONLY, "foreign_processes": UNKNOWN}
+
+
+def processes_on(uuid: str) -> set[int]:
+    """Ids of the processes that use the GPU now, as NVML gives them; none where it cannot be asked."""
+    gpu = open_gpu(uuid, ())
+    if gpu is None:
+        return set()
+    try:
+        return gpu.process_ids() or set()
+    finally:
+        gpu.close()
+
+
+def open_gpu(uuid: str, workers: Collection[int], before: Collection[int] | None = None) -> Gpu | None:
+    """The GPU through NVML, or None when NVML or the device cannot be reached."""
+    import pynvml
+
+    try:
+        return Gpu(uuid, workers, pynvml, before)
+    except pynvml.NVMLError:
+        return None
+
+
+class Gpu:
+    """One GPU through NVML. What the driver does not tell is None (or `UNKNOWN`), never a guess."""
+
+    def __init__(self, uuid: str, workers: Collection[int], nvml: Any, before: Collection[int] | None = None) -> None:
+        self._nvml, self._workers = nvml, workers
+        nvml.nvmlInit()
+        self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._before = set(before) if before is not None else self.process_ids() or set()
+
+    def close(self) -> None:
+        self._nvml.nvmlShutdown()
+
+    def read(self) -> dict[str, Any]:
+        """The fields of a TelemetrySample that concern the GPU."""
+        nvml, handle = self._nvml, self._handle
+        reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        clock = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+        power = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        return {
+            # the clock of an idle GPU says nothing about the clock under load
+            "sm_clock_mhz": None if reasons is not None and reasons & IDLE else clock,
+            "power_w": None if power is None else power / 1000.0,
+            "temperature_c": self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            "throttle_reasons": [name for bit, name in THROTTLE_REASONS.items() if (reasons or 0) & bit],
+            "foreign_processes": self._foreign_processes(),
+        }
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except self._nvml.NVMLError:
+            return None
+
+    def process_ids(self) -> set[int] | None:
+        """Processes that use the GPU; None when the driver does not list them."""
+        nvml, handle = self._nvml, self._handle
+        compute = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        graphics = self._ask(lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
+        return None if compute is None else {int(process.pid) for process in [*compute, *graphics]}
+
+    def _foreign_processes(self) -> int:
+        """Processes on the GPU outside the sessions of the harness's workers.
+
+        In a container NVML gives the host's process ids, and no worker is recognized among them: then as many of those
+        that were not there before are taken for workers as there are.
+        """
+        processes = self.process_ids()
+        if processes is None:
+            return UNKNOWN
+        foreign = {process for process in processes if not self._is_workers(process)}
+        if len(foreign) < len(processes):
+            return len(foreign)
+        return len(foreign & self._before) + max(0, len(foreign - self._before) - len(self._workers))
+
+    def _is_workers(self, process: int) -> bool:
+        try:
+            return os.getsid(process) in self._workers
+        except (ProcessLookupError, PermissionError):
+            return False

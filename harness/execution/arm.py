@@ -1,0 +1,362 @@
+"""The life of an arm in one execution: opened, started, stepped, ended, with a record of each.
+
+Every probe executes its arms by this, so that every kind of claim gets the same evidence. What one
+probe wants to see of each step it adds as watchers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+from torch import Tensor
+
+from harness.evidence.arm_records import ArmEnd, ArmStart, Clip, StepWatch
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import Part
+from harness.execution.opening import opened
+from harness.execution.parts import Parts
+from harness.execution.recorder import Recorder
+from harness.execution.series_block import Rows, SeriesBlock
+from harness.execution.watchers.capture import capture_evidence, capture_record
+from harness.execution.watchers.capture_attempts import attempts_of
+from harness.execution.watchers.capture_watch import CaptureWatch, Watcher
+from harness.execution.watchers.draws import DrawWatch
+from harness.execution.watchers.moves import median_moved, sampled
+from harness.execution.watchers.profiling import Watched
+from harness.execution.watchers.reductions import digest_of_all, digest_of_rounded
+from harness.execution.watchers.state_watch import Ends, StateWatch, named_parameters
+from harness.kinds import probe_named
+from harness.system.protocol import CaptureRecord, CountsSkippedSteps, HasParameters, Scalar, TrainingRun
+from harness.system.replay.found_state import plain_name
+
+Digest = Callable[[Mapping[str, Tensor]], str]
+Seen = tuple[Watched, StepWatch | None]  # of a capture's steps: of some of them, and of every one
+_NO_WATCHER = nullcontext()
+
+
+class ArmLife:
+    """One execution of an arm: a context manager that opens the arm, and returns its memory on exit.
+
+    Call `start`; `steps`, or `begin` and each `step`; `end`; `census`. `train` calls them all, and
+    watches what a captured arm does.
+    """
+
+    training: TrainingRun
+    state: StateWatch
+
+    def __init__(
+        self,
+        run: Run,
+        arm: str,
+        recorder: Recorder,
+        replica: int | None = None,
+        *,
+        ends: Ends | None = None,
+        facts: Mapping[str, Scalar] = MappingProxyType({}),
+        digest: Digest = digest_of_all,
+        follows: bool | None = None,
+    ) -> None:
+        """replica: None where the probe executes each arm once; its phases have no number then.
+
+        ends: of the executions that this one's end is compared with; None: with none.
+        follows: follow what steps make; False: steps are timed, and another arm's roles count.
+        facts: recorded with those of the system. digest: of the trainable parameters.
+        """
+        self.run, self.arm, self.planned, self.recorder = run, arm, run.arms[arm], recorder
+        self.replica, self._named = replica or 0, arm if replica is None else f"{arm}.{replica}"
+        self._ends, self._facts, self._digest, self._follows = ends, facts, digest, follows
+        self.parts = Parts(arm, self.replica, recorder)
+        self.steps_called = 0
+        self.input_names: list[str] | None = None  # of the last step
+        self.input_shapes: int | None = None
+        self._drawing: DrawWatch | None = None
+        self.last_loss: Tensor | None = None
+        self.loss_terms: float | None = None  # the largest that a watcher saw
+        self.clip: Clip | None = None  # that a watcher saw
+        self.watchers: list[Watcher] = []  # nested: the first is called first before a step, last after it
+        self._block: SeriesBlock | None = None
+        self._announced = 0
+
+    def __enter__(self) -> Self:
+        self.phase("open")
+        self._opened = opened(self.run, self.arm)
+        self.training = self._opened.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        close = self._opened.__exit__
+        self.recorder.failed_after = None if error is None else self.steps_called
+        vars(self).clear()  # its memory goes back also where a caller still holds this
+        close(kind, error, trace)
+
+    def anew(self, replica: int, facts: Mapping[str, Scalar]) -> ArmLife:
+        """Return another execution of the run that is open, which begins anew."""
+        life = ArmLife(self.run, self.arm, self.recorder, replica, facts=facts, digest=self._digest)
+        life.training = self.training
+        return life
+
+    def phase(self, name: str) -> None:
+        """Record a phase of this execution, unless it or its worker is in that phase by now."""
+        if self.recorder.current_phase not in (name, f"{self._named}: {name}"):
+            self.recorder.phase(f"{self._named}: {name}")
+
+    def train(self, indices: range, after: Callable[[int], None] = lambda _steps: None) -> None:
+        """Live from the start to the census, with the steps `indices`."""
+        self.start()
+        self.train_on(indices, after)
+
+    def train_on(
+        self, indices: range, after: Callable[[int], None] = lambda _steps: None, *, watched: bool = True
+    ) -> CaptureWatch:
+        """Live from there to the census; return what watched the capture."""
+        with self.watched(indices, asked=watched) as watch:
+            self.steps(indices, after)
+        self.end()
+        self.census(watch.seen)
+        return watch
+
+    @contextmanager
+    def watched(self, indices: range, *, asked: bool = True) -> Iterator[CaptureWatch]:
+        """Watch the steps `indices` in the block, if the arm asks for a capture and its probe watches steps."""
+        of_arm = (self.run, self.planned, self.training, self.recorder, self.parts)
+        watches = asked and probe_named(self.run.probe).watches_steps
+        with CaptureWatch(*of_arm, indices, self.capture, watches=watches) as watch:
+            self.watchers = watch.around(self.watchers)
+            yield watch
+
+    def start(self) -> None:
+        """Record what the execution starts from."""
+        self.phase("start")
+        moves = self.planned.moves and self.replica == 0
+        compared = self._ends is not None and not probe_named(self.run.probe).timed
+        follows = compared if self._follows is None else self._follows
+        self.state = StateWatch(
+            self.training,
+            moves=moves,
+            sketched=self.planned.sketches,
+            follows=follows,
+            lent=self._follows is False,
+        )
+        rounded_to = self.planned.rounded_to
+        self._sampled = sampled(named_parameters(self.training))
+        start = arm_start(self.training, self.arm, self.replica, self.state, rounded_to, self._digest)
+        self.recorder.write(start.model_copy(update={"facts": {**start.facts, **self._facts}}))
+
+    def steps(self, indices: range, after: Callable[[int], None] = lambda _steps: None) -> None:
+        """Make the steps `indices`, and write them; `after` is given how many the training has made."""
+        self.phase("steps")
+        block = self.begin(len(indices))
+        for index in indices:
+            self.step(index)
+            after(index + 1)
+        block.write()
+
+    def begin(self, steps: int, rows: Rows | None = None) -> SeriesBlock:
+        """Begin a series of so many steps. `rows` takes them in the place of the arm's series."""
+        rows = self.recorder.series(self.arm, self.replica) if rows is None else rows
+        self._announced = steps
+        self._block = SeriesBlock(self.run, self.recorder, rows, self.training)
+        return self._block
+
+    def step(self, index: int, step: Callable[[int], Tensor] | None = None) -> Tensor:
+        """Make one step under all watchers, keep its figures, return its loss.
+
+        step: called in the place of the run's own.
+        """
+        for watcher in self.watchers:
+            self._ask(watcher, watcher.before, index)
+        is_second = self.steps_called == min(1, max(self._announced, 1) - 1)  # built to the end, or the only one
+        drawing = self.watch_of_draws(index) if is_second else None
+        watching = self._watching(index) if self.watchers else _NO_WATCHER
+        followed, left = self.state.steps, self._announced - self.steps_called - 1
+        following = followed.step(left=left) if followed else _NO_WATCHER
+        with drawing or _NO_WATCHER, following, watching, drawing.watch if drawing else _NO_WATCHER:
+            loss = (step or self.training.step)(index)
+        if followed:
+            followed.stepped(loss, left=left)
+        self.steps_called += 1
+        self.last_loss = loss
+        if self._block is not None:
+            self._block.add(index, loss)
+        for watcher in reversed(self.watchers):
+            self._ask(watcher, watcher.after, index)
+        if self.steps_called == 1 < self._announced:
+            self.state.after_first_step()
+        return loss
+
+    def watch_of_draws(self, index: int) -> DrawWatch:
+        """Return the watch of what draws random numbers in a step; the end records it."""
+        self._drawing = DrawWatch(index)
+        return self._drawing
+
+    def end(self) -> None:
+        """Write the rest of the series, let watchers write, and record the end."""
+        if self._block is not None:
+            self._block.write()
+            self.input_names, self.input_shapes = self._block.input_names, self._block.input_shapes
+        for watcher in reversed(self.watchers):
+            self._ask(watcher, watcher.at_end)
+        self.phase("end")
+        of_arm = (self.training, self.arm, self.replica)
+        end = arm_end(*of_arm, self.steps_called, self.state, self._ends, self._digest)
+        attempts, drawing = attempts_of(self.training), self._drawing
+        uncaptured = drawing if self.planned.arm.capture == "none" else None
+        own = uncaptured.operators if uncaptured is not None else set()
+        changes = {
+            "input_names": self.input_names,
+            "input_shapes": self.input_shapes,
+            "loss_terms": self.loss_terms,
+            "clip": self.clip,
+            "operators": sorted(attempts.operators | own) or None,
+            "step_form": uncaptured and uncaptured.form,
+            "draws": drawing and drawing.record(attempts.draws),
+            "moved": median_moved(self._sampled, sampled(named_parameters(self.training))),
+        }
+        self.recorder.write(end.model_copy(update=changes))
+
+    def capture(self) -> CaptureRecord:
+        """Return what the system says of its capture now."""
+        return capture_record(self.training, self.planned)
+
+    def census(
+        self,
+        seen: Callable[[CaptureRecord], Seen] = lambda _record: (Watched(), None),
+        record: CaptureRecord | None = None,
+        *,
+        asked: bool = False,
+    ) -> None:
+        """Record the capture of an arm that asks for one, or was asked; a part that may fail alone.
+
+        record: what the system said before; None: it says it now.
+        """
+
+        def recorded() -> None:
+            said = record or self.capture()
+            self.recorder.write(capture_evidence(self.training, self.arm, self.replica, said, *seen(said)))
+
+        if asked or self.planned.arm.capture != "none":
+            self.phase("census")
+            self.parts.ask(recorded, "capture")
+
+    def _ask(self, watcher: Watcher, question: Callable[..., object] | None, *given: int) -> None:
+        if question is None:
+            return
+        if watcher.parts:
+            self.parts.ask(partial(question, *given), *watcher.parts)
+        else:
+            question(*given)
+
+    @contextmanager
+    def _watching(self, index: int) -> Iterator[None]:
+        with ExitStack() as stack:
+            for watcher in self.watchers:
+                if watcher.around is not None:
+                    stack.enter_context(self._around(watcher.parts, partial(watcher.around, index)))
+            yield
+
+    @contextmanager
+    def _around(self, parts: tuple[Part, ...], around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+        """Watch what runs in the block. An error of the watch is its parts', one of the block is raised."""
+        if not parts:
+            with around():
+                yield
+            return
+
+        def begun() -> AbstractContextManager[object]:
+            watch = around()
+            watch.__enter__()
+            return watch
+
+        watch = self.parts.ask(begun, *parts)
+        if watch is None:
+            yield
+            return
+        try:
+            yield
+        except BaseException:
+            with suppress(BaseException):  # it comes out again, whatever the watch makes of it
+                watch.__exit__(*sys.exc_info())
+            raise
+        self.parts.ask(partial(watch.__exit__, None, None, None), *parts)
+
+
+def arm_start(
+    training: TrainingRun,
+    arm: str,
+    replica: int,
+    watch: StateWatch,
+    rounded_to: str | None = None,
+    digest: Digest = digest_of_all,
+) -> ArmStart:
+    """Digests of what the arm starts from, one more of its parameters rounded to a data type, the system's facts."""
+    trainable, frozen = digests_of(training, digest)
+    parameters = named_parameters(training)
+    return ArmStart(
+        arm=arm,
+        replica=replica,
+        trainable_digest=trainable,
+        frozen_digest=frozen,
+        trainable_tensors=len(training.parameters()) if isinstance(training, HasParameters) else 0,
+        facts=dict(training.facts()),
+        state=watch.at_start(),
+        sketches=watch.start_sketches,
+        trainable_names=sorted(parameters),
+        trainable_dtypes=sorted({str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()}),
+        rounded_digest=None if rounded_to is None else digest_of_rounded(parameters, rounded_to),
+    )
+
+
+def arm_end(
+    training: TrainingRun,
+    arm: str,
+    replica: int,
+    steps: int,
+    watch: StateWatch,
+    ends: Ends | None,
+    digest: Digest = digest_of_all,
+) -> ArmEnd:
+    """Return what the arm has become, how far from other arms of this run, and how many captures began in it."""
+    state = watch.at_end()
+    trainable, frozen = digests_of(training, digest)
+    differences, apart = [], None
+    if ends is not None:
+        ended = {**named_parameters(training), **watch.end_buffers}
+        differences = ends.differences(ended)
+        ends.keep(ended, arm, replica)
+        if watch.moved is not None:
+            apart = ends.moves.apart(watch.moved, watch.watched)
+            ends.moves.keep(watch.moved, arm)
+    attempts = attempts_of(training)
+    return ArmEnd(
+        arm=arm,
+        replica=replica,
+        trainable_digest=trainable,
+        frozen_digest=frozen,
+        skipped_steps=training.skipped_steps() if isinstance(training, CountsSkippedSteps) else 0,
+        steps_called=steps,
+        capture_attempts=attempts.count,
+        capture_errors=list(attempts.errors),
+        state=state,
+        differences=differences,
+        moved_apart=apart,
+        loose=watch.loose,
+        spoiled=watch.spoiled,
+        updates=watch.updates,
+        sketches=watch.end_sketches,
+        replays=attempts.replays,
+    )
+
+
+def digests_of(training: TrainingRun, digest: Digest = digest_of_all) -> tuple[str, str]:
+    """Digests of trainable and frozen tensors now; empty where the system does not show them."""
+    if not isinstance(training, HasParameters):
+        return "", ""
+    frozen = {plain_name(name): tensor for name, tensor in training.frozen().items()}
+    return digest(named_parameters(training)), digest_of_all(frozen)

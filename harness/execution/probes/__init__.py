@@ -1,0 +1,1 @@
+"""Ways to execute a run, a module a probe, as the table of probes names them."""

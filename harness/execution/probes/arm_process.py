@@ -1,0 +1,97 @@
+"""One arm of a timing of two commits, in a process of its own: `python -m harness.execution.probes.arm_process`.
+
+It takes an `ArmJob` from the line on its standard input, then a `Command` at a time, and answers each. Records and
+series it writes itself into the run's directory: while it works, the process that commands it waits.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Literal
+
+from harness.commits.import_path import ImportPath
+from harness.evidence.base import Record
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import Block, TimingEvidence
+from harness.execution.job import Answer, Job
+from harness.execution.process_end import end_process
+from harness.execution.recorder import Recorder
+from harness.execution.stacks import leave_stacks
+from harness.numbers import Real
+from harness.processes.line import Line, take_standard_input
+
+
+class ArmJob(Job):
+    """baseline: None for the tree that stands there."""
+
+    arm: str
+    baseline: ImportPath | None
+
+
+class Command(Record):
+    """What to do next; a block's round, position and steps."""
+
+    what: Literal["open", "warm_up", "begin", "block", "finish", "watch"]
+    round: int = 0
+    position: int = 0
+    steps: int = 0
+
+
+class ArmAnswer(Answer):
+    """What came of a command."""
+
+    block: Block | None = None
+    least_pace: Real | None = None
+    timing: TimingEvidence | None = None
+
+
+def main() -> int:
+    """Answer commands until the line is closed."""
+    line = take_standard_input()
+    job = ArmJob.model_validate_json(line.receive(None) or "")
+    leave_stacks(job.directory)
+    run = job.run()
+    if job.baseline is not None:
+        job.baseline.use()
+    with Recorder(job.directory) as recorder:
+        try:
+            _serve(line, run, job.arm, recorder)
+        except BaseException as error:  # a system may raise anything, SystemExit included
+            line.send(ArmAnswer.of(error).model_dump_json())
+            return 1
+    return 0
+
+
+def _serve(line: Line, run: Run, arm: str, recorder: Recorder) -> None:
+    # torch, and with it what looks for a device: by now the path is the commit's
+    from harness.execution.probes.throughput import TimedProcess
+    from harness.execution.probes.timed_arm import raise_clocks
+    from harness.execution.recorder import wait_for_quiet_device
+
+    with ExitStack() as opened, ExitStack() as counting:
+        process = TimedProcess(run, recorder, opened)
+        while message := line.receive(None):
+            command = Command.model_validate_json(message)
+            answer = ArmAnswer()
+            match command.what:
+                case "open":
+                    process.open(arm)
+                case "warm_up":
+                    process.warm_up(arm)
+                case "begin":
+                    counting.enter_context(process.counting())
+                    wait_for_quiet_device()
+                    raise_clocks()
+                case "block":
+                    block = process.timed_block(arm, command.round, command.position, command.steps)
+                    answer = ArmAnswer(block=block, least_pace=process.paces.least)
+                case "finish":
+                    counting.close()
+                    process.end()
+                case "watch":
+                    answer = ArmAnswer(timing=process.watch())
+            line.send(answer.model_dump_json())
+
+
+if __name__ == "__main__":
+    end_process(main())

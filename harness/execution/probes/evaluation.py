@@ -1,0 +1,86 @@
+"""The evaluation probe: an arm trains without evaluations, and once more with one after every so many steps; a plain
+arm, where the claim names one, with them alone.
+
+Executions of the candidate: 0 without, 1 with them. Digests of the state around each evaluation show what it changed
+where no loss does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from hashlib import sha256
+
+from harness.evidence.arm_records import Evaluated
+from harness.evidence.plan_records import Run
+from harness.execution.arm import ArmLife
+from harness.execution.recorder import Recorder
+from harness.execution.watchers.loose_watch import LOOSE
+from harness.execution.watchers.reductions import digests
+from harness.execution.watchers.state_watch import Ends, watched_state
+from harness.system.evaluated_values import require_values
+from harness.system.protocol import Evaluates, NotAvailable, TrainingRun
+
+WITHOUT, WITH = 0, 1
+NAMED = 20  # changed tensors, at most
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Train the candidate twice, and the plain arm once."""
+    arm, plain, ends = str(run.settings["candidate"]), run.settings.get("plain"), Ends()
+    _train(run, arm, WITHOUT, recorder, ends, evaluated=False)
+    _train(run, arm, WITH, recorder, ends, evaluated=True)
+    if plain is not None:
+        _train(run, str(plain), 0, recorder, ends, evaluated=True)
+
+
+def _train(run: Run, arm: str, replica: int, recorder: Recorder, ends: Ends, *, evaluated: bool) -> None:
+    with ArmLife(run, arm, recorder, replica, ends=ends) as life:
+        between = _Evaluations(life, int(str(run.settings["every"])))
+        life.train(range(run.workload.steps), *([between.after] if evaluated else []))
+
+
+class _Evaluations:
+    def __init__(self, life: ArmLife, every: int) -> None:
+        if not isinstance(life.training, Evaluates):
+            raise NotAvailable(f"the system of arm {life.arm} lacks the capability `evaluate`")
+        self._life, self._evaluates, self._every = life, life.training, every
+
+    def after(self, steps: int) -> None:
+        """Evaluate, if it is time; `steps` were made."""
+        if steps % self._every:
+            return
+        before = _state_digests(self._life.training)
+        followed = self._life.state.steps
+        with followed.evaluation() if followed else nullcontext():
+            values = require_values(self._evaluates.evaluate(), self._evaluates.evaluate)
+        after = _state_digests(self._life.training)
+        changed = [
+            f"{category} {name}"
+            for category, names in before.items()
+            for name, digest in names.items()
+            if after.get(category, {}).get(name) != digest
+        ]
+        self._life.recorder.write(
+            Evaluated(
+                arm=self._life.arm,
+                replica=self._life.replica,
+                steps=steps,
+                values=values,
+                before={category: _of_category(names, names) for category, names in before.items()},
+                # what came with the evaluation, a device's generator say, was not there to be changed
+                after={category: _of_category(after.get(category, {}), names) for category, names in before.items()},
+                changed=changed[:NAMED],
+            )
+        )
+
+
+def _state_digests(training: TrainingRun) -> dict[str, dict[str, str]]:
+    """By category and name. Loose tensors, of which nobody knows whether a step reads them, are left to the end."""
+    state = watched_state(training)
+    return {category: digests(tensors) for category, tensors in state.items() if category != LOOSE and tensors}
+
+
+def _of_category(found: Mapping[str, str], names: Mapping[str, str]) -> str:
+    """One digest of those of the named tensors."""
+    return sha256(" ".join(found.get(name, "gone") for name in sorted(names)).encode()).hexdigest()[:32]

@@ -1,0 +1,151 @@
+"""The probe of a long replay: train one arm in blocks of steps, and keep a row of each, digests, memory and time.
+
+All steps of a block are between two device synchronizations, and so is what the harness keeps of each of them: the
+seconds are for comparing blocks with each other. The candidate is alone on the machine; a baseline is not timed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+
+# bound here, before a system is imported: it could replace it in its module
+from time import monotonic
+
+import torch
+
+from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock
+from harness.evidence.plan_records import Run
+from harness.execution.arm import ArmLife
+from harness.execution.probes.paired import memory_sample
+from harness.execution.probes.timed_arm import ON_CUDA, synchronize
+from harness.execution.recorder import Recorder, SeriesWriter
+
+YARDSTICK_ELEMENTS = 2**20  # on a GPU: kernels of a few microseconds, as a launch takes
+YARDSTICK_LAUNCHES = 200
+YARDSTICK_PASSES = 20_000  # without one: about a millisecond of Python
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Train the run's arm for all steps of its workload."""
+    (arm,) = run.arms
+    is_timed = arm == run.settings["candidate"]
+    with ArmLife(run, arm, recorder, follows=not is_timed) as life:
+        life.start()
+        life.phase("steps")
+        with recorder.alone() if is_timed else nullcontext():
+            evidence = _blocks(life)
+        life.end()
+        recorder.write(evidence)
+        life.census()
+
+
+def _blocks(life: ArmLife) -> LongReplayEvidence:
+    every, steps = life.run.settings["every"], life.run.workload.steps
+    if not isinstance(every, int):
+        raise TypeError(f"the setting 'every' of a long replay is a number, not {every!r}")
+    seen = SeenSteps(life.recorder.series(life.arm, life.replica))
+    kept = life.begin(steps, seen)
+    yardstick = Yardstick()
+    blocks = []
+    for first in range(0, steps, every):
+        indices = range(first, min(first + every, steps))
+        synchronize()
+        began = monotonic()
+        for index in indices:
+            life.step(index)
+        kept.write()
+        synchronize()
+        seconds = monotonic() - began
+        blocks.append(seen.block(seconds, yardstick.seconds()))
+    return LongReplayEvidence(
+        arm=life.arm, replica=life.replica, every=every, distinct_batches=seen.distinct_batches, blocks=blocks
+    )
+
+
+class SeenSteps:
+    """Takes the rows of all steps in the place of a series' writer; of a block the series gets the last row."""
+
+    def __init__(self, series: SeriesWriter) -> None:
+        self._series = series
+        self._batches: set[str] = set()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._steps: list[int] = []
+        self._losses = hashlib.sha256()
+        self._digests = hashlib.sha256()
+        self._first_non_finite: int | None = None
+        self._last: tuple[int, float, str, int, int] | None = None
+        self._metrics: Mapping[str, Sequence[float]] = {}
+
+    @property
+    def distinct_batches(self) -> int:
+        return len(self._batches)
+
+    def rows(
+        self,
+        steps: Sequence[int],
+        losses: Sequence[float],
+        batch_digests: Sequence[str],
+        clip_active_groups: Sequence[int],
+        tokens: Sequence[int],
+        metrics: Mapping[str, Sequence[float]],
+    ) -> None:
+        """As `SeriesWriter.rows`."""
+        for row in zip(steps, losses, batch_digests, clip_active_groups, tokens, strict=True):
+            step, loss, digest, *_ = row
+            if self._first_non_finite is None and not math.isfinite(loss):
+                self._first_non_finite = step
+            self._losses.update(struct.pack("<d", loss))
+            self._digests.update(digest.encode() + b"\n")
+            self._batches.add(digest)
+            self._steps.append(step)
+            self._last = row
+        self._metrics = {name: values[-1:] for name, values in metrics.items()}
+
+    def block(self, seconds: float, yardstick_seconds: float) -> ReplayBlock:
+        """What the rows since the last block were, and the memory now."""
+        if self._last is None:
+            raise RuntimeError("a block without a step")
+        step, loss, digest, clipped, tokens = self._last
+        self._series.rows([step], [loss], [digest], [clipped], [tokens], self._metrics)
+        memory = memory_sample(self._steps[-1]) if ON_CUDA else None
+        block = ReplayBlock(
+            first_step=self._steps[0],
+            steps=len(self._steps),
+            losses=self._losses.hexdigest()[:32],
+            batches=self._digests.hexdigest()[:32],
+            first_non_finite=self._first_non_finite,
+            seconds=seconds,
+            yardstick_seconds=yardstick_seconds,
+            allocated_bytes=None if memory is None else memory.allocated_bytes,
+            reserved_bytes=None if memory is None else memory.reserved_bytes,
+        )
+        self._clear()
+        return block
+
+
+class Yardstick:
+    """A fixed piece of work, of the device where there is one: what it takes says how fast the machine is just now."""
+
+    def __init__(self) -> None:
+        self._values = torch.zeros(YARDSTICK_ELEMENTS if ON_CUDA else 1, device="cuda" if ON_CUDA else "cpu")
+        self.seconds()  # the first one loads the kernel
+
+    def seconds(self) -> float:
+        """How long it takes now."""
+        synchronize()
+        began = monotonic()
+        if ON_CUDA:
+            for _ in range(YARDSTICK_LAUNCHES):
+                self._values.cos_()
+        else:
+            value = 0
+            for number in range(YARDSTICK_PASSES):
+                value += number * number
+        synchronize()
+        return monotonic() - began

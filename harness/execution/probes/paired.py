@@ -1,0 +1,213 @@
+"""The paired probe: execute every arm on the same batches, in order, and write what its steps gave.
+
+Nothing is read from the device inside the series but in blocks (`series_block`). Gradients at the chosen steps are
+reduced on the device; a baseline's are kept there for its candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from harness.errors import UsageError
+from harness.evidence.arm_records import (
+    DetectorReading,
+    MemoryEvidence,
+    MemorySample,
+)
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import ArmFailed
+from harness.execution.announced import shapes_of
+from harness.execution.arm import ArmLife
+from harness.execution.opening import opened, release_memory
+from harness.execution.probes.exchange import Exchange
+from harness.execution.rank_seat import is_here
+from harness.execution.recorder import Recorder
+from harness.execution.watchers.capture_watch import Watcher
+from harness.execution.watchers.gradient_reader import GradientReader, KeptGradients
+from harness.execution.watchers.host_sync import OBSERVED_STEPS, observe_syncs
+from harness.execution.watchers.made_gradients import MadeGradients
+from harness.execution.watchers.micro_batches import MicroBatchWatch
+from harness.execution.watchers.moves import MOVES, Moves
+from harness.execution.watchers.rank_watch import RankWatch
+from harness.execution.watchers.state_watch import Ends
+from harness.system.protocol import (
+    HasGradients,
+    HasParameters,
+    NotAvailable,
+)
+from harness.system.raised import message_of, obstacle_of, stack_of
+from harness.system.replay.found_state import plain_name
+from harness.system.replay.loss_terms import LossTerms
+
+END = "end"  # the name of parameters at the end among what an arm leaves for another commit's
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Execute the run's arms in order, each as often as its replicas say.
+
+    An arm that fails is recorded, and costs the judgements that name it: the other arms go on, as far as some
+    judgement still needs them. Raises what the device says once it cannot be used any more.
+    """
+    kept: KeptGradients = {}
+    ends = Ends(
+        _left_elsewhere(run, Exchange(recorder.exchange), END),
+        Moves(_left_elsewhere(run, Exchange(recorder.exchange), MOVES)),
+    )
+    failed = set(run.without)
+    for arm in run.arms:
+        if arm not in run.needed(failed) or not is_here(run.arms[arm].arm.ranks):
+            continue
+        failure = failure_of(arm, recorder, partial(_execute_arm, run, arm, recorder, kept, ends))
+        if failure is not None:
+            for key in [key for key in kept if key[0] == arm]:
+                del kept[key]
+            ends.forget(arm)
+            recorder.write(failure)
+            failed.add(arm)
+            release_memory()  # a CUDA error is sticky: it is raised again here, and the worker ends
+
+
+def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[str, Tensor]]:
+    """What arms of another commit left under a name, with which this process's are compared."""
+    compared = {arm for arms in run.compared or [] if set(arms) & run.arms.keys() for arm in arms}
+    taken = {arm: exchange.take(arm, what) for arm in sorted(compared - run.arms.keys())}
+    return {arm: tensors for arm, tensors in taken.items() if tensors is not None}
+
+
+def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) -> ArmFailed | None:
+    """Execute one arm; how it failed, None when it came to its end. Nothing of it is held when this returns."""
+    recorder.failed_after = None
+    try:
+        execute_arm()
+    except UsageError:  # the plan is wrong, and no arm
+        raise
+    except BaseException as error:  # a system may raise anything, SystemExit included
+        return ArmFailed(
+            arm=arm,
+            cause="exception",
+            detail=message_of(error),
+            phase=recorder.current_phase,
+            stack=stack_of(error),
+            obstacle=obstacle_of(error) if isinstance(error, NotAvailable) else None,
+            steps=recorder.failed_after,
+        )
+    return None
+
+
+def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, ends: Ends) -> None:
+    planned = run.arms[arm]
+    for replica in planned.indices:
+        with ArmLife(run, arm, recorder, replica, ends=ends) as life:
+            every_step = train(life, kept, keep=arm in run.baseline_of.values() and replica == 0)
+            parts = life.parts
+        del life
+        if planned.observe_syncs and replica == 0:
+            recorder.phase(f"{arm}.{replica}: host syncs")
+            parts.ask(partial(_observe_syncs, run, arm, replica, recorder, every_step), "syncs")
+        if planned.commit is not None and replica == 0:
+            Exchange(recorder.exchange).leave(arm, END, ends.kept(arm))
+            Exchange(recorder.exchange).leave(arm, MOVES, ends.moves.kept(arm))
+
+
+def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_step: list[DetectorReading]) -> None:
+    planned, steps = run.arms[arm], run.workload.steps
+    # what could not be watched as it was judged is executed once more, under a detector, for as many steps
+    recorder.write(
+        observe_syncs(
+            partial(opened, run, arm),
+            arm,
+            replica,
+            announced=steps,
+            unwatched=shapes_of(run),
+            steps=steps if planned.watch_every_step and not every_step else OBSERVED_STEPS,
+            every_step=every_step,
+        )
+    )
+
+
+def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorReading]:
+    """Live one execution under every watcher that its plan asks for; return the host syncs of its judged steps.
+
+    keep: whether its gradients are kept for those that are compared with them.
+    """
+    life.start()
+    memory, reader = list[MemorySample](), GradientReader(life, kept, keep=keep)
+    life.watchers = [
+        Watcher(("memory",), after=partial(_sample_memory, memory)),
+        Watcher(("gradients",), after=reader.read),
+        *_watchers_of_claims(life),
+        *_watchers_of_terms(life),
+        *_watchers_of_clips(life, reader),
+    ]
+    every_step = life.train_on(range(life.run.workload.steps)).every_step
+    if memory and "memory" not in life.parts.failed:
+        life.recorder.write(MemoryEvidence(arm=life.arm, replica=life.replica, per="replay", samples=memory))
+    if life.planned.observe_syncs and life.replica == 0 and every_step is not None:
+        return life.parts.ask(every_step.readings, "syncs") or []
+    return []
+
+
+def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
+    """Watch two steps of an uncaptured arm that others may be compared with for what its losses are sums of."""
+    last = life.run.workload.steps - 1
+    if life.replica == 0 and life.planned.arm.capture == "none":
+        watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
+
+        def note(index: int) -> None:
+            if index in watches and life.last_loss is not None:
+                seen.append(watches.pop(index).size_of(life.last_loss))
+
+        def write() -> None:
+            terms = max((float(each) for each in seen), default=0.0)
+            life.loss_terms = terms if math.isfinite(terms) else None
+
+        yield Watcher(around=lambda index: watches.get(index, nullcontext()), after=note, at_end=write)
+
+
+def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watcher]:
+    """Watch a few steps of an uncaptured arm for a clip: the first ones, whose gradients are large, later ones, and
+    those whose gradients are read.
+    """
+    steps = life.run.workload.steps
+    if life.replica == 0 and life.planned.arm.capture == "none" and isinstance(life.training, HasParameters):
+        watch = MadeGradients({plain_name(name): each for name, each in life.training.parameters().items()})
+        watched = {0, 1, 2, steps // 2, steps - 1, *reader.steps}
+        reader.watch = watch
+
+        def around(index: int) -> AbstractContextManager[object]:
+            watch.copying = index in reader.steps and isinstance(life.training, HasGradients)
+            return watch if index in watched else nullcontext()
+
+        def write() -> None:
+            life.clip = watch.record()
+
+        yield Watcher(around=around, at_end=write)
+
+
+def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
+    """Watch ranks and micro-batches, each as the part that it is evidence for."""
+    if life.planned.watch_ranks and (ranks := life.parts.ask(partial(RankWatch, life), "rank_steps")):
+        yield Watcher(("rank_steps",), before=ranks.before_step, after=ranks.add, at_end=ranks.write)
+    number = life.planned.micro_batches
+    if number is not None and (batches := life.parts.ask(partial(MicroBatchWatch, life, number), "micro_batches")):
+        yield Watcher(("micro_batches",), after=batches.add, at_end=batches.write)
+
+
+def _sample_memory(samples: list[MemorySample], index: int) -> None:
+    if torch.cuda.is_available():
+        samples.append(memory_sample(index))
+
+
+def memory_sample(step: int) -> MemorySample:
+    """Torch's own count of CUDA memory now, of which one call builds all that it counts; no host sync."""
+    counted = torch.cuda.memory_stats_as_nested_dict()
+    allocated, reserved = (
+        counted[name]["all"]["current"] if name in counted else 0 for name in ("allocated_bytes", "reserved_bytes")
+    )
+    return MemorySample(step=step, allocated_bytes=allocated, reserved_bytes=reserved)

@@ -1,0 +1,35 @@
+"""The probe of peak memory: open one arm and train it, alone in this process, and keep the most that it held.
+
+The harness keeps the batches of a block of steps on the device, 16 MiB at most, and counts them; what its digests take
+before the first step is counted nowhere.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from harness.devices.peak_watch import PeakWatch
+from harness.evidence.arm_records import MemoryPeak
+from harness.evidence.plan_records import Run
+from harness.execution.arm import ArmLife
+from harness.execution.recorder import Recorder
+from harness.execution.watchers.capture_watch import Watcher
+from harness.execution.watchers.cuda_memory import CudaMemory
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Measure the run's arm: its opening, then its steps. The watch begins before anything uses the device."""
+    (arm,) = run.arms
+    peaks: list[MemoryPeak] = []
+    with ExitStack() as stack:
+        watch = stack.enter_context(PeakWatch(CudaMemory()))
+        with watch.measuring(peaks.append):
+            life = stack.enter_context(ArmLife(run, arm, recorder))
+        with watch.apart():
+            life.start()
+        life.watchers.append(Watcher(after=lambda _index: watch.look()))
+        with watch.measuring(peaks.append):
+            life.steps(range(run.workload.steps))
+        life.end()
+        recorder.write(watch.evidence(arm, *peaks))
+        life.census()

@@ -1,0 +1,63 @@
+"""The probes over seeds: every arm trains once with each seed, in one process, as in a paired run.
+
+In the resumed_seeds probe the candidate is interrupted in the midst of each seed. Its halves have a process of their
+own each, so that nothing reaches the second but what the first saved. Executions of the candidate: with the seed at
+place n, 2n up to the save, 2n + 1 from the load on; of other arms, n.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import ArmFailed
+from harness.execution.arm import ArmLife
+from harness.execution.opening import release_memory
+from harness.execution.probes.checkpoint_folder import remove_checkpoint
+from harness.execution.probes.paired import failure_of, train
+from harness.execution.probes.resume import parts_of
+from harness.execution.probes.training_part import train_elsewhere
+from harness.execution.recorder import Recorder
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Execute the arms in the run's order, each with every seed; its replicas are the seeds in their order."""
+    _execute(run, recorder, None)
+
+
+def execute_resumed(run: Run, recorder: Recorder) -> None:
+    """Execute a run whose candidate is interrupted."""
+    _execute(run, recorder, cast("str", run.settings["candidate"]))
+
+
+def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
+    """An arm that fails is recorded, and nothing after it is executed: the claim names them all."""
+    for arm in run.arms:
+        if arm == interrupted:
+            failure = _interrupted_with_every_seed(run, arm, recorder)
+        else:
+            failure = failure_of(arm, recorder, partial(_train_with_every_seed, run, arm, recorder))
+        if failure is not None:
+            recorder.write(failure)
+            release_memory()  # a CUDA error is sticky: it is raised again here, and the worker ends
+            return
+
+
+def _train_with_every_seed(run: Run, arm: str, recorder: Recorder) -> None:
+    """One arm, without interruption."""
+    for replica, seed in enumerate(cast("list[int]", run.settings["seeds"])):
+        seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
+        with ArmLife(seeded, arm, recorder, replica, facts={"seed": seed}) as life:
+            train(life, {}, keep=False)
+
+
+def _interrupted_with_every_seed(run: Run, arm: str, recorder: Recorder) -> ArmFailed | None:
+    for place, seed in enumerate(cast("list[int]", run.settings["seeds"])):
+        try:
+            failure = train_elsewhere(parts_of(run, recorder, arm, 2 * place, seed=seed), recorder)
+            if failure is not None:
+                return failure
+        finally:
+            remove_checkpoint(recorder.directory)
+    return None

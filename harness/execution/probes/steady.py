@@ -1,0 +1,42 @@
+"""The look for a steady GPU: both arms of a timing take turns, as the throughput probe has them; no step is timed.
+
+The supervisor samples the SM clock meanwhile. Choosing a GPU by that chooses no ratio.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import TIMED_PHASE
+from harness.execution.announced import WARMUP_STEPS, count_setting
+from harness.execution.opening import opened
+from harness.execution.probes.timed_arm import raise_clocks, synchronize
+from harness.execution.recorder import Recorder
+from harness.system.protocol import TrainingRun
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Rounds of candidate, baseline, baseline, candidate for `settings["seconds"]` seconds."""
+    candidate, baseline = str(run.settings["candidate"]), str(run.settings["baseline"])
+    with ExitStack() as stack:
+        arms: dict[str, TrainingRun] = {}
+        for name in (baseline, candidate):
+            recorder.phase(f"{name}: open")
+            arms[name] = stack.enter_context(opened(run, name))
+            _steps(arms[name], 0, WARMUP_STEPS)
+        raise_clocks()
+        recorder.phase(TIMED_PHASE)
+        step, until = WARMUP_STEPS, time.monotonic() + count_setting(run, "seconds")
+        while time.monotonic() < until:
+            for name in (candidate, baseline, baseline, candidate):
+                _steps(arms[name], step, count_setting(run, "block_steps"))
+            step += count_setting(run, "block_steps")
+            recorder.heartbeat()
+
+
+def _steps(training: TrainingRun, first: int, count: int) -> None:
+    for index in range(first, first + count):
+        training.step(index)
+    synchronize()

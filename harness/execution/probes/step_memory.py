@@ -1,0 +1,136 @@
+"""Measure the memory that torch reserves for an arm's steps: `python -m harness.execution.probes.step_memory`.
+
+The process takes a run of one arm from the line on its standard input, opens the arm, answers, and waits for a word.
+Then, and not before, it trains and measures, and answers again.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, Self
+
+from harness.evidence.base import Record
+from harness.evidence.plan_records import Run
+from harness.execution.announced import ROUNDS, shapes_of
+from harness.execution.job import Answer, ProcessFailed, answered, leave
+from harness.execution.opening import opened
+from harness.execution.probes.kernels import train
+from harness.execution.process_end import end_process
+from harness.processes.child import start_child
+from harness.processes.line import GO, Line, take_standard_input
+from harness.system.protocol import TrainingRun
+
+LIMIT_S = 600.0  # for opening, and again for measuring
+NAMED = "measuring a step's memory"
+# Bytes: torch serves allocations of at most 1 MiB from a pool of their own (kSmallSize of CUDACachingAllocator).
+SMALL_ALLOCATION = 2**20
+
+
+class StepMemory(Record):
+    """Bytes that steps need beside an opened run: torch's reserve at its peak, by pool, and a graph's own memory.
+
+    `segments` are the sizes of the large pool's driver allocations that were there at the end, captures included.
+    """
+
+    large_bytes: int
+    small_bytes: int
+    outside_bytes: int  # what the driver gave beside torch's pools; 0 for an arm that captures nothing
+    segments: list[int]
+
+
+class MemoryAnswer(Answer):
+    """memory: None for an arm that is open, and has made no step."""
+
+    memory: StepMemory | None = None
+
+
+class MemoryProbe:
+    """Measures what torch's allocator reserves for the steps of an arm, in a process of its own, without a fault.
+
+    The process is started at once, and opens the arm while the worker opens its own. Only what comes then is sensitive
+    to neighbours on the device: it trains and measures when it is told to, and is gone before the worker goes on. A
+    context manager: the process ends with the block at the latest. Each wait raises ProcessFailed where the process
+    fails, or takes longer than LIMIT_S, and NotAvailable as the arm's system does.
+    """
+
+    def __init__(self, run: Run, arm: str) -> None:
+        """Start the process."""
+        self._child = start_child("harness.execution.probes.step_memory")
+        self._child.send(run.model_copy(update={"arms": {arm: run.arms[arm]}, "fault": None, "fault_arms": []}))
+
+    def wait_until_ready(self) -> None:
+        """Until it has opened the arm; it makes no step before it is told to."""
+        answered(self._child, MemoryAnswer, NAMED, LIMIT_S)
+
+    def measure(self) -> StepMemory:
+        """Let it train and measure; what it measured, once it has ended and given its memory back."""
+        self._child.line.send(GO)
+        memory = answered(self._child, MemoryAnswer, NAMED, LIMIT_S).memory
+        self._child.close(LIMIT_S)
+        if memory is None:
+            raise ProcessFailed(f"{NAMED}: its process answered without a measurement")
+        return memory
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._child.close()
+
+
+def main() -> NoReturn:
+    """Measure, answer, end."""
+    line = take_standard_input()
+    try:
+        answer = _measure(Run.model_validate_json(line.receive(None) or ""), line)
+    except BaseException as error:  # a system may raise anything, SystemExit included
+        answer = MemoryAnswer.of(error)
+    leave(line, answer)
+
+
+def _measure(run: Run, line: Line) -> MemoryAnswer:
+    """Open the arm, wait for leave to train, train every shape twice."""
+    (arm,) = run.arms
+    with opened(run, arm) as training:
+        line.send(MemoryAnswer().model_dump_json())
+        if line.receive(None) != GO:
+            end_process(0)  # the worker ended before it asked for the measurement
+        return MemoryAnswer(memory=measured(run, arm, training))
+
+
+def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
+    """Train every shape of `arm`, which is open and made no step yet, twice; what that reserved.
+
+    What lies outside torch's pools is told by the whole device's free memory: nothing else may use the device.
+    """
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before, free_before = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
+    known = _large_segments()
+    train(training, shapes_of(run) * ROUNDS)
+    after, free_after = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
+    segments = [size for address, size in _large_segments().items() if address not in known]
+    growth = {
+        pool: after[f"reserved_bytes.{pool}_pool.peak"] - before[f"reserved_bytes.{pool}_pool.current"]
+        for pool in ("large", "small")
+    }
+    # An instantiated graph lives outside torch's pools. Without one, whatever the driver gives is made too late.
+    reserved = sum(figures["reserved_bytes.all.current"] * sign for figures, sign in ((after, 1), (before, -1)))
+    outside = max(0, free_before - free_after - reserved) if run.arms[arm].arm.capture != "none" else 0
+    return StepMemory(
+        large_bytes=growth["large"], small_bytes=growth["small"], outside_bytes=outside, segments=segments
+    )
+
+
+def _large_segments() -> dict[int, int]:
+    """Bytes by address of what torch's large pools, those of graphs too, hold of the driver's memory."""
+    import torch
+
+    snapshot = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    return {one["address"]: one["total_size"] for one in snapshot if one["segment_type"] == "large"}
+
+
+if __name__ == "__main__":
+    main()

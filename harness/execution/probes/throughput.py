@@ -1,0 +1,155 @@
+"""The throughput probe: one process of a timing comparison, both arms interleaved in it.
+
+After a warm-up, rounds of four blocks in ABBA order; a block is `block_steps` steps between two device
+synchronizations, by the host's clock. Both arms walk the same step indices, so their losses can be compared step
+by step. Inside a block nothing is done but the steps and one small copy of each batch; losses and digests are
+read when the clock stands still, and the processor's pace is measured before and after.
+
+On CUDA one process of a claim is profiled, in untimed blocks afterwards: what the device did there holds for the claim.
+The others count graph launches in the timed blocks themselves. Counting and profiling exclude each other
+(`launch_counter`). Only what is timed or profiled waits for its turn alone on the machine.
+
+Arms of two commits have a process each (`timed_apart`), which goes through the same with its one arm.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+
+from harness.devices.launch_counter import counter_of_this_process
+from harness.devices.pace import Paces, slower
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import TIMED_PHASE, Block, TimingEvidence
+from harness.execution.announced import TIMED_WATCHED_STEPS, WARMUP_STEPS
+from harness.execution.arm import ArmLife
+from harness.execution.probes.timed_arm import ON_CUDA, TimedArm, undisturbed
+from harness.execution.probes.timed_rounds import PROFILED_PROCESS, arms_of, timed_rounds
+from harness.execution.recorder import Recorder
+from harness.execution.watchers.capture_attempts import attempts_of
+from harness.execution.watchers.profiling import Watched, prime_profiler
+from harness.execution.watchers.state_watch import Ends
+from harness.system.protocol import CaptureRecord
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Build both arms, warm up, time; then watch one untimed block an arm where the process is to be profiled."""
+    candidate, baseline = arms_of(run)
+    with ExitStack() as stack:
+        process = TimedProcess(run, recorder, stack)
+        for name in (baseline, candidate):
+            process.open(name)
+        for name in (baseline, candidate):
+            process.warm_up(name)
+        with process.counting(), undisturbed(recorder):
+            recorder.phase(TIMED_PHASE)
+            blocks = timed_rounds(run, process.timed_block, process.paces.disturbed)
+            recorder.phase("end")  # telemetry of the timed phase ends before others go on
+        process.end()
+        recorder.write(process.watch().model_copy(update={"blocks": blocks}))
+
+
+class TimedProcess:
+    """What one process does in a timing, step by step, with the arms that it opens. stack: closes them."""
+
+    def __init__(self, run: Run, recorder: Recorder, stack: ExitStack) -> None:
+        self.run, self.recorder, self._stack = run, recorder, stack
+        self._counter = counter_of_this_process() if ON_CUDA and run.process != PROFILED_PROCESS else None
+        self.arms: dict[str, TimedArm] = {}
+        self.paces = Paces()
+        self._ends = Ends()
+
+    def open(self, name: str) -> None:
+        """Open an arm, and record what it starts from."""
+        self.paces.look()
+        life = self._stack.enter_context(ArmLife(self.run, name, self.recorder, ends=self._ends))
+        life.start()
+        self.arms[name] = TimedArm(life, attempts_of(life.training))
+
+    def warm_up(self, name: str) -> None:
+        """Its first steps, capture and compilations included."""
+        arm = self.arms[name]
+        arm.life.phase("warm-up")
+        arm.block(1)
+        arm.note_inputs()
+        arm.life.state.after_first_step()
+        arm.block(1, drawing=True)
+        arm.note_inputs()
+        arm.block(WARMUP_STEPS - 2)
+        arm.note_inputs()
+        self.paces.look()
+        self.recorder.heartbeat()
+
+    def counting(self) -> AbstractContextManager[object]:
+        """Within the block graph launches are counted, where this process counts them."""
+        return self._counter or nullcontext()
+
+    def timed_block(self, name: str, number: int, position: int, steps: int) -> Block:
+        """Time a block of an arm; its losses and digests are written when the clock stands still."""
+        arm = self.arms[name]
+        first, before, pace_before = arm.life.steps_called, self._launches(), self.paces.measure()
+        times = arm.block(steps)
+        pace, after = slower(pace_before, self.paces.measure()), self._launches()
+        arm.write_block()
+        return Block(
+            arm=name,
+            round=number,
+            position=position,
+            steps=steps,
+            seconds=times.wall,
+            first_step=first,
+            processor_seconds=times.processor,
+            began=times.began,
+            enqueue_seconds=times.enqueue,
+            graph_launches=after - before if after is not None and before is not None else None,
+            pace=pace,
+        )
+
+    def _launches(self) -> int | None:
+        return None if self._counter is None else self._counter.count()
+
+    def end(self) -> None:
+        """What the arms have become."""
+        for arm in self.arms.values():
+            with arm.own_globals():
+                arm.life.end()
+
+    def watch(self) -> TimingEvidence:
+        """Watch an untimed block an arm, unless launches were counted; all evidence of the timing but its blocks."""
+        counter, watch = self._counter, self._counter is None
+        if watch and ON_CUDA:
+            # Not before the timed blocks, which a session may disturb: where there was one on an H200, that process's
+            # captured tiny step took 0.43 ms, most others' 0.36. Beside the other runs: the first takes seconds.
+            self.recorder.phase("set up the profiler")
+            prime_profiler()
+        if watch:
+            self.recorder.phase("watch launches")
+        else:
+            self.recorder.phase("census")
+        records = {name: arm.life.capture() for name, arm in self.arms.items()}
+        watched = {name: arm.watch_launches() if watch else Watched() for name, arm in self.arms.items()}
+        for name, arm in self.arms.items():  # after every watch, whose phase is another
+            _census(arm, records[name], watched[name])
+        observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
+        candidate, baseline = arms_of(self.run)
+        return TimingEvidence(
+            process=self.run.process,
+            candidate=candidate,
+            baseline=baseline,
+            blocks=[],
+            observed_steps=TIMED_WATCHED_STEPS if watch else 0,
+            processors=os.cpu_count(),
+            observed_graph_launches={name: seen.graph_launches or 0 for name, seen in watched.items() if watch},
+            observed_device_seconds={
+                name: seen.device_seconds / TIMED_WATCHED_STEPS
+                for name, seen in watched.items()
+                if seen.device_seconds is not None
+            },
+            profiler_sees_planted=all(observed) if observed else None,
+            counter_sees_planted=counter.sees_planted if counter is not None else None,
+            counter_failure=counter.failure if counter is not None else None,
+        )
+
+
+def _census(arm: TimedArm, record: CaptureRecord, watched: Watched) -> None:
+    arm.life.census(lambda _record: (watched, None), record)

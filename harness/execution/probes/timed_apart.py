@@ -1,0 +1,97 @@
+"""One measurement of a timing of two commits: a process an arm, which take turns, a block at a time, in ABBA order.
+
+Two commits have modules of the same names, and no process holds both. This process opens no arm, so that neither has
+another place than the other: it starts a process for each, tells them in turn what to do, and waits while one works.
+The other one waits, too, with its arm open, as it would within one process. Which of them is opened first alternates
+from one measurement to the next.
+
+What a pair of processes adds to the noise of a timing, each of the claim's pairs has by itself: it is in the spread of
+their ratios, by which a verdict is reached. What an arm's second block in a round gains over its first, which
+began after a wait, is in the ratios of each arm to itself.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+
+from harness.commits.import_path import ImportPath
+from harness.evidence.commit_records import SHORT
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import TIMED_PHASE, Block, TimingEvidence, disturbed
+from harness.execution.job import ProcessFailed, answered, name_of
+from harness.execution.probes.arm_process import ArmAnswer, ArmJob, Command
+from harness.execution.probes.timed_rounds import arms_of, joined_timing, timed_rounds
+from harness.execution.recorder import Recorder
+from harness.processes.child import start_child
+
+ENDING_S = 10.0  # for a process to close its arm
+
+
+def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
+    """Open both arms, warm up, time; then watch one untimed block an arm where the processes are to be profiled."""
+    candidate, reference = arms_of(run)
+    order = (reference, candidate) if run.process % 2 == 0 else (candidate, reference)
+    with ExitStack() as stack:
+        arms = {
+            name: ArmProcess(name, recorder, baseline if planned.commit is not None else None, stack)
+            for name, planned in run.arms.items()
+        }
+        for what in ("open", "warm_up"):
+            for name in order:
+                arms[name].do(Command.model_validate({"what": what}))
+        with recorder.alone():
+            for name in order:
+                arms[name].do(Command(what="begin"))
+            recorder.phase(TIMED_PHASE)
+
+            def timed_block(arm: str, number: int, position: int, steps: int) -> Block:
+                return arms[arm].block(number, position, steps)
+
+            def is_disturbed(block: Block) -> bool:
+                least = min(each.least_pace for each in arms.values())
+                return block.pace is not None and disturbed(block.pace, least)
+
+            blocks = timed_rounds(run, timed_block, is_disturbed)
+            recorder.phase("end")  # telemetry of the timed phase ends before others go on
+        for name in order:
+            arms[name].do(Command(what="finish"))
+        with recorder.alone():
+            seen = [arms[name].timing() for name in order]
+        for name in order:
+            arms[name].close()
+        recorder.write(joined_timing(run, blocks, seen))
+
+
+class ArmProcess:
+    """One arm's process, which ends with `stack` at the latest."""
+
+    def __init__(self, arm: str, recorder: Recorder, baseline: ImportPath | None, stack: ExitStack) -> None:
+        self._named = f"arm {arm}" + (f" at {baseline.commit[:SHORT]}" if baseline is not None else "")
+        self.least_pace = math.inf
+        self._child = stack.enter_context(start_child("harness.execution.probes.arm_process"))
+        self._child.send(ArmJob(folder=name_of(recorder.directory), arm=arm, baseline=baseline))
+
+    def do(self, command: Command) -> ArmAnswer:
+        """Let it do that, and wait. Raises ProcessFailed, and NotAvailable as its system does."""
+        self._child.send(command)
+        return answered(self._child, ArmAnswer, self._named)
+
+    def block(self, number: int, position: int, steps: int) -> Block:
+        """Let it time a block."""
+        answer = self.do(Command(what="block", round=number, position=position, steps=steps))
+        if answer.block is None or answer.least_pace is None:
+            raise ProcessFailed(f"{self._named}: its process told of no block")
+        self.least_pace = answer.least_pace
+        return answer.block
+
+    def timing(self) -> TimingEvidence:
+        """Let it watch an untimed block, or count its graphs."""
+        answer = self.do(Command(what="watch"))
+        if answer.timing is None:
+            raise ProcessFailed(f"{self._named}: its process told of no timing")
+        return answer.timing
+
+    def close(self) -> None:
+        """Let it close its arm, and end."""
+        self._child.close(ENDING_S)

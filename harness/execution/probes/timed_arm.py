@@ -1,0 +1,159 @@
+"""One arm of a timing: its trainer, and blocks of steps between two device synchronizations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+# bound here, before a system is imported: it could replace them in their modules
+from time import monotonic, process_time
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.execution.announced import TIMED_WATCHED_STEPS
+from harness.execution.arm import ArmLife
+from harness.execution.recorder import Recorder
+from harness.execution.series_block import Shapes, batch_digests, shapes_of_inputs
+from harness.execution.torch_settings import restore_torch_settings, torch_settings
+from harness.execution.watchers.capture_attempts import CaptureAttempts
+from harness.execution.watchers.profiling import Watched, graph_launches, in_step
+from harness.execution.watchers.reductions import made_of, stacked
+from harness.system.adapter_checks import require_loss
+from harness.system.protocol import HasInputs, TrainingRun
+from harness.system.replay import generators
+
+RAISE_CLOCKS_S = 0.15
+
+
+class BlockTimes(NamedTuple):
+    """Seconds of one block."""
+
+    wall: float
+    processor: float
+    began: float  # by the machine's monotonic clock
+    enqueue: float  # until its first step returned: nothing was on the device that the host could have waited for
+
+
+@dataclass
+class TimedArm:
+    """One arm's life, whose steps are called in blocks."""
+
+    life: ArmLife
+    attempts: CaptureAttempts = field(default_factory=CaptureAttempts)
+    _generators: dict[str, Any] = field(default_factory=lambda: generators.states(generators.global_generators()))
+    _settings: dict[str, Any] = field(default_factory=torch_settings)
+    _losses: list[Tensor] = field(default_factory=list)
+    _inputs: list[dict[str, Tensor]] = field(default_factory=list)
+    _shapes: set[Shapes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.training: TrainingRun = self.life.training
+
+    @contextmanager
+    def own_globals(self) -> Iterator[None]:
+        """The process's generators as this arm left them: both arms draw what they would draw alone. Torch's settings
+        likewise: one that the candidate made as it opened would slow the baseline. Captures count as this arm's.
+        """
+        known = generators.global_generators()
+        generators.restore(known, self._generators)
+        restore_torch_settings(self._settings)
+        with self.attempts.working():
+            yield
+        self._generators, self._settings = generators.states(known), torch_settings()
+
+    def block(self, steps: int, *, profiled: bool = False, drawing: bool = False) -> BlockTimes:
+        """The times of `steps` steps. Losses and a copy of the batches stay on the device.
+
+        drawing: watch what draws random numbers, which takes time.
+        """
+        self._losses, self._inputs = [], []
+        draws = self.life.watch_of_draws(self.life.steps_called) if drawing else None
+        with self.own_globals(), draws or nullcontext(), draws.watch if draws else nullcontext():
+            timed = self._timed_steps(steps, profiled=profiled)
+        self.life.steps_called += steps
+        return timed
+
+    def _timed_steps(self, steps: int, *, profiled: bool) -> BlockTimes:
+        shows_inputs = self.training if isinstance(self.training, HasInputs) else None
+        first = self.life.steps_called
+        synchronize()
+        began, worked = monotonic(), process_time()
+        enqueued = began
+        for index in range(first, first + steps):
+            with in_step(profiled):
+                self._losses.append(self.training.step(index))
+            if index == first:
+                enqueued = monotonic()
+            if shows_inputs is not None:
+                self._inputs.append({name: tensor.clone() for name, tensor in shows_inputs.inputs().items()})
+        synchronize()
+        seconds, processor_seconds = monotonic() - began, process_time() - worked
+        return BlockTimes(seconds, processor_seconds, began, enqueued - began)
+
+    def note_inputs(self) -> None:
+        """Note names and shapes of what the last block's steps read; they are over."""
+        if self._inputs:
+            self._shapes |= {shapes_of_inputs(made_of(inputs)) for inputs in self._inputs}
+            self.life.input_names, self.life.input_shapes = sorted(self._inputs[-1]), len(self._shapes)
+
+    def write_block(self) -> None:
+        """Write the last block's losses and digests; its steps are over."""
+        self.note_inputs()
+        first = self.life.steps_called - len(self._losses)
+        one_number = [require_loss(loss, self.training.step, "step(index)") for loss in self._losses]
+        losses = stacked([loss.detach().double().reshape(()) for loss in one_number]).tolist()
+        digests = batch_digests(self._inputs) if self._inputs else [""] * len(losses)
+        tokens = [self._tokens(first + offset, offset) for offset in range(len(losses))]
+        steps = list(range(first, self.life.steps_called))
+        series = self.life.recorder.series(self.life.arm, self.life.replica)
+        series.rows(steps, losses, digests, [-1] * len(steps), tokens)
+        self._losses, self._inputs = [], []
+
+    def watch_launches(self) -> Watched:
+        """Graph launches of an untimed block, alone on the machine; None launches where there is no CUDA."""
+        watched = Watched()
+        with ExitStack() as watch, ExitStack() as solitude:
+            if ON_CUDA:
+                solitude.enter_context(undisturbed(self.life.recorder))
+                watch.enter_context(graph_launches(watched, TIMED_WATCHED_STEPS, replays=True, over=solitude.close))
+            self.block(TIMED_WATCHED_STEPS, profiled=True)
+        return watched
+
+    def _tokens(self, index: int, offset: int) -> int:
+        if self._inputs and "tokens" in self._inputs[offset]:
+            return self._inputs[offset]["tokens"].numel()
+        lengths = self.life.run.workload.seq_len
+        length = lengths[index % len(lengths)] if isinstance(lengths, list) else lengths
+        return self.life.run.workload.batch_size * length
+
+
+@contextmanager
+def undisturbed(recorder: Recorder) -> Iterator[None]:
+    """Within the block this process is alone on the machine, its GPU at the clocks of a busy one."""
+    with recorder.alone():
+        raise_clocks()
+        yield
+
+
+def raise_clocks() -> None:
+    """Keep the GPU busy for a moment: a warm-up of short steps leaves it at the clocks of an idle one (345 MHz)."""
+    if not ON_CUDA:
+        return
+    values = torch.zeros(2**24, device="cuda")
+    until = monotonic() + RAISE_CLOCKS_S
+    while monotonic() < until:
+        for _ in range(20):
+            values.cos_()
+        torch.cuda.synchronize()
+
+
+ON_CUDA, _wait_for_device = torch.cuda.is_available(), torch.cuda.synchronize
+
+
+def synchronize() -> None:
+    """Wait for the device, where there is one."""
+    if ON_CUDA:
+        _wait_for_device()

@@ -1,0 +1,134 @@
+"""A process that trains an arm over some of its steps: `python -m harness.execution.probes.training_part`.
+
+It takes a `TrainingPart` from the line on its standard input and answers with an `Answer`. Records and series it
+writes itself into the run's directory: the worker that started it waits (`train_elsewhere`). Until its part comes it
+imports torch, and nothing of a system. What does not begin with the first step is loaded, what does not end with the
+last is saved. Then it takes some more steps, which must not reach what it saved, waits for its threads, which may be
+writing that, and ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import NoReturn
+
+from harness.evidence.base import Cause
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import ArmFailed
+from harness.execution.job import Answer, Job, leave
+from harness.execution.process_end import end_threads
+from harness.execution.recorder import HEARTBEAT, Recorder
+from harness.execution.stacks import LeftStacks, leave_stacks
+from harness.processes.child import Child, Ending, start_child
+from harness.processes.line import Line, take_standard_input
+
+STEPS_AFTER_SAVE = 2  # the first changes every tensor that it saved; the second is what a saver may wait for
+
+
+class TrainingPart(Job):
+    """replica: the number of this execution; first, until: the steps, the second not among them.
+
+    seed: in the place of the workload's, and among the facts.
+    """
+
+    arm: str
+    replica: int
+    first: int = 0
+    until: int
+    seed: int | None = None
+
+
+def train_elsewhere(parts: Sequence[TrainingPart], recorder: Recorder) -> ArmFailed | None:
+    """Train these one after the other, each in a process of its own; return how the arm failed, None if it did not.
+
+    All are started at once: importing torch takes longer than a small training does.
+    """
+    with ExitStack() as stack:
+        children = [stack.enter_context(start_child("harness.execution.probes.training_part")) for _ in parts]
+        failures = (_train_in(child, part, recorder) for child, part in zip(children, parts, strict=True))
+        return next((failure for failure in failures if failure is not None), None)
+
+
+def _train_in(child: Child, part: TrainingPart, recorder: Recorder) -> ArmFailed | None:
+    recorder.phase(f"{part.arm}.{part.replica}: start a process for a part")
+    stacks = LeftStacks(recorder.directory)
+    child.send(part)
+    answer = child.receive(Answer.model_validate_json)
+    ending = answer if isinstance(answer, Ending) else child.ended()
+    cause: Cause = "exception"
+    if not isinstance(answer, Answer) or (answer.failed is None and ending.code != 0):
+        what = "the process that had loaded" if part.first else "the process that was to save"
+        answer, cause = Answer(failed=f"{what} {ending}", stack=stacks.read()), ending.cause
+    if answer.failed is None:
+        return None
+    return ArmFailed(
+        arm=part.arm,
+        cause=cause,
+        detail=answer.failed,
+        phase=_last_phase(recorder),
+        stack=answer.stack,
+        obstacle=answer.obstacle,
+    )
+
+
+def _last_phase(recorder: Recorder) -> str:
+    """Where that process was; its own recorder wrote it over this one's."""
+    with suppress(OSError):
+        return (recorder.directory / HEARTBEAT).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    return recorder.current_phase
+
+
+def main() -> NoReturn:
+    """Load, train, save, answer, end."""
+    line = take_standard_input()
+    importlib.import_module("harness.execution.arm")  # and with it torch, while there is nothing to do yet
+    part = TrainingPart.model_validate_json(line.receive(None) or "")
+    leave_stacks(part.directory)
+    with Recorder(part.directory) as recorder:
+        try:
+            train(part.run(), part, recorder, line)
+        except BaseException as error:  # a system may raise anything, SystemExit included
+            answer = Answer.of(error)
+    leave(line, answer)
+
+
+def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:
+    """Open the arm, make the steps, and end this process. Raises what the system raises."""
+    # torch, and with it what the system needs
+    from harness.execution.arm import ArmLife
+    from harness.execution.probes.checkpoints import load_checkpoint, record_saved, save
+
+    facts = {} if part.seed is None else {"seed": part.seed}
+    seeded = run.model_copy(update={"workload": run.workload.model_copy(update=facts)})
+    with ArmLife(seeded, part.arm, recorder, part.replica, facts=facts) as life:
+        life.start()
+        if part.first:
+            load_checkpoint(life, steps=part.first, steps_before=0)
+        saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
+
+        def after(steps: int) -> None:
+            """Save where nobody loads from, and train on: a saver may keep what it saved first, or disturb training."""
+            if saves and part.first < earlier == steps:
+                life.phase("save earlier")
+                save(life, steps=steps)
+                life.phase("steps")
+
+        # a profile costs a process seconds, and with seeds there are many
+        life.train_on(range(part.first, part.until), after, watched=part.seed is None)
+        if saves:
+            life.phase("save")
+            save(life, steps=part.until)
+            more = range(part.until, min(part.until + STEPS_AFTER_SAVE, run.workload.steps))
+            life.phase("steps after the save")
+            for index in more:
+                life.training.step(index)
+            life.phase("threads after the save")
+            end_threads()
+            record_saved(life, steps=part.until, steps_after=len(more))
+        leave(line, Answer())  # before the arm is closed, which might yet write
+
+
+if __name__ == "__main__":
+    main()

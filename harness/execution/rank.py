@@ -1,0 +1,80 @@
+"""One rank of a run: `python -m harness.execution.rank`. It executes the whole run, as every other rank does.
+
+It takes a `RankJob` from the line on its standard input, and answers with a `RankAnswer` when its part is complete or
+an arm of several ranks raised; then it ends at once. Rank 0 writes into the run's directory, each other one into a
+folder of its own there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from harness.evidence import layout
+from harness.execution import rank_seat
+from harness.execution.job import Answer, Job, leave
+from harness.execution.process_end import end_process
+from harness.execution.rank_marks import MARKS, Marks
+from harness.execution.recorder import Recorder
+from harness.execution.stacks import leave_stacks
+from harness.kinds import imported, probe_named
+from harness.numbers import Real
+from harness.processes.line import take_standard_input
+
+IMPORTED = "imported"
+
+
+class RankJob(Job):
+    """port: of the store that joins the ranks."""
+
+    rank: int
+    port: int
+    threads: int | None
+
+
+class RankAnswer(Answer):
+    """How this rank's part ended. at: on the machine's clock."""
+
+    at: Real
+
+
+def folder_of(directory: Path, rank: int) -> Path:
+    """Where a rank's evidence goes, below the run's directory."""
+    return directory / layout.rank_name(rank) if rank else directory
+
+
+def main() -> NoReturn:
+    """Import, take the job, execute the run, answer, end."""
+    line = take_standard_input()
+    importlib.import_module("harness.execution.probes.paired")  # and with it torch, while the store is being made
+    line.send(IMPORTED)
+    message = line.receive(None)
+    if not message:  # nobody watches it any more
+        end_process(0)
+    job = RankJob.model_validate_json(message)
+    own = folder_of(job.directory, job.rank)
+    leave_stacks(own)
+    run = job.run()
+    if job.threads is not None:
+        sys.modules["torch"].set_num_threads(job.threads)
+    marks = Marks(job.directory / f"{MARKS}.{job.rank}")
+    rank_seat.take(rank_seat.Seat(job.rank, job.port, marks, lambda error: leave(line, _failure(error))))
+    with Recorder(own, line if job.rank == 0 else None) as recorder:
+        try:
+            imported(probe_named(run.probe).execute)(run, recorder)
+        except BaseException as error:  # a system may raise anything, SystemExit included
+            leave(line, _failure(error))
+        if job.rank:
+            recorder.complete()
+    leave(line, RankAnswer(at=time.monotonic()))
+
+
+def _failure(error: BaseException) -> RankAnswer:
+    return RankAnswer.of(error, at=time.monotonic())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""One rank among those that execute a run together: it joins and leaves torch's process group with each arm.
+
+A process of one rank has no seat, and its arms no group. Ranks are joined by a store of the process that started
+them, and see the environment that `torchrun` gives: what joins a group of its own finds that store too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UsageError
+from harness.evidence.plan_records import Run
+from harness.execution.rank_marks import Marks
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+ADDRESS = "127.0.0.1"
+LOOK_S = 0.25  # between two looks at how many collectives were begun
+MEETING_S = 0.01
+
+
+@dataclass
+class Seat:
+    """This process's. failed: reports what an arm raised, and ends the process: others wait for it in collectives."""
+
+    rank: int
+    port: int
+    marks: Marks
+    failed: Callable[[BaseException], None]
+    store: Any = None
+    times: dict[str, int] = field(default_factory=dict)  # by arm: how often it was joined
+    ranks: int = 1  # of the arm that is open
+    opened: int = 0  # arms that are open, one within the other
+    agreements: int = 0
+
+
+_seat: Seat | None = None
+
+
+def take(seat: Seat) -> None:
+    """This process is that rank from now on."""
+    global _seat  # noqa: PLW0603 - a process is one rank
+    _seat = seat
+    threading.Thread(target=_watch_collectives, args=(seat,), name="collectives begun", daemon=True).start()
+
+
+def is_here(ranks: int) -> bool:
+    """Whether this process executes arms of so many ranks; a process of no seat leaves the refusal to `together`."""
+    return _seat is None or _seat.rank < ranks
+
+
+def number() -> int | None:
+    """This process's number among ranks, also outside of their arms; None for a process that is no rank."""
+    return None if _seat is None else _seat.rank
+
+
+def ranks() -> int:
+    """How many ranks the arms have that are open in this process; 1 where none is open or the process is no rank."""
+    return 1 if _seat is None or not _seat.opened else _seat.ranks
+
+
+@contextmanager
+def together(run: Run, arm: str) -> Iterator[None]:
+    """Within the block the ranks of `arm` are one process group; with one rank there is none.
+
+    Raises UsageError in a process that is no rank. What the block raises is told to whoever watches the ranks.
+    """
+    ranks = run.arms[arm].arm.ranks
+    if ranks == 1:
+        yield
+        return
+    if _seat is None:
+        rule = "an arm with several ranks is executed by as many processes"
+        raise UsageError(rule, where=arm, got="one process", remedy="run it by `harness verify`")
+    seat = _seat
+    try:
+        _join(seat, arm, ranks, on_cuda=run.workload.needs.device != "cpu")
+        yield
+        _leave(seat)
+    except BaseException as error:  # a system may raise anything, SystemExit included
+        seat.failed(error)
+        raise
+
+
+def agreed(found: bool) -> bool:
+    """Whether any rank found so: what decides how many steps follow is decided by all of them alike."""
+    seat = _seat
+    if seat is None or not seat.opened:
+        return found
+    seat.agreements += 1
+    key = f"agreement {seat.agreements}"
+    seat.store.add(f"{key} found", int(found))
+    _meet(seat, key)
+    return bool(seat.store.add(f"{key} found", 0))
+
+
+def note_phase(*, waits: bool) -> None:
+    """A phase of the run begins in this process; see `Marks.phase`."""
+    if _seat is not None and _seat.opened:
+        _seat.marks.phase(waits=waits)
+
+
+def note_step() -> None:
+    """A step of an arm begins in this process."""
+    if _seat is not None and _seat.opened:
+        _seat.marks.step()
+
+
+def collectives_begun() -> int:
+    """Collectives that this process has begun in torch's process groups, by their own counts; 0 without any."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        return 0
+    groups: list[Any] = list(dist.distributed_c10d._world.pg_map)
+    return sum(group._get_sequence_number_for_group() for group in groups)
+
+
+def _join(seat: Seat, arm: str, ranks: int, *, on_cuda: bool) -> None:
+    seat.opened += 1
+    if seat.opened > 1:  # both arms of a timing are open
+        if seat.ranks != ranks:
+            raise UsageError("arms that are open at a time have equal ranks", where=arm, got=f"{ranks}, {seat.ranks}")
+        return
+    seat.ranks = ranks
+    seat.times[arm] = seat.times.get(arm, 0) + 1
+    os.environ.update(_environment(seat, ranks))
+    seat.marks.enter()
+    seat.store = _store(seat, f"{arm} {seat.times[arm]}")
+    _initialize(seat, ranks, on_cuda=on_cuda)
+
+
+def _environment(seat: Seat, ranks: int) -> dict[str, str]:
+    """What `torchrun` sets, as far as systems read it."""
+    number, count = str(seat.rank), str(ranks)
+    return {
+        "RANK": number,
+        "LOCAL_RANK": number,
+        "ROLE_RANK": number,
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+        "ROLE_WORLD_SIZE": count,
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": ADDRESS,
+        "MASTER_PORT": str(seat.port),
+        "TORCHELASTIC_RUN_ID": "harness",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+
+
+def _store(seat: Seat, name: str) -> Store:
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    return PrefixStore(name, TCPStore(ADDRESS, seat.port, is_master=False, wait_for_workers=False))
+
+
+def _initialize(seat: Seat, ranks: int, *, on_cuda: bool) -> None:
+    import torch
+    import torch.distributed as dist
+
+    cuda = on_cuda and torch.cuda.is_available()
+    device = torch.device("cuda", seat.rank) if cuda else None
+    if device is not None:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if cuda else "gloo", store=seat.store, rank=seat.rank, world_size=ranks, device_id=device
+    )
+
+
+def _leave(seat: Seat) -> None:
+    seat.opened -= 1
+    if seat.opened:
+        return
+    import torch.distributed as dist
+
+    _meet(seat, "end")  # whoever leaves first would cut off what another still receives
+    dist.destroy_process_group()
+    seat.marks.leave()
+    for name in _environment(seat, seat.ranks):
+        os.environ.pop(name, None)
+
+
+def _meet(seat: Seat, key: str) -> None:
+    """Wait until every rank is here."""
+    seat.store.add(key, 1)
+    while seat.store.add(key, 0) < seat.ranks:
+        time.sleep(MEETING_S)
+
+
+def _watch_collectives(seat: Seat) -> None:
+    while True:
+        time.sleep(LOOK_S)
+        if seat.opened:
+            with suppress(Exception):  # a group that is being made, or is gone
+                seat.marks.collectives(collectives_begun())

@@ -1,0 +1,249 @@
+"""A run whose arms have several ranks: this process starts them, watches them, and ends all when one fails.
+
+It executes nothing itself. The first rank writes into the run's directory and speaks for the run: its heartbeat and
+its phases are the run's. All ranks are children of this process, in its process group: what stops or ends it stops or
+ends them.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from harness.devices.environment import usable_cores
+from harness.evidence.base import Cause
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import Raised
+from harness.execution.compiling import is_compiling
+from harness.execution.job import name_of
+from harness.execution.rank import IMPORTED, RankAnswer, RankJob, folder_of
+from harness.execution.rank_marks import MARKS, Marks, Position, new_marks
+from harness.execution.rank_seat import ADDRESS
+from harness.execution.recorder import Recorder
+from harness.execution.stacks import LeftStacks
+from harness.processes.child import Ending, start_child
+from harness.processes.line import ALONE, GO, TOGETHER
+from harness.system.protocol import NotAvailable
+
+POLL_S = 0.1
+LAG_S = 20.0  # that others may wait for a rank which stands still
+STOPPED_S = 5.0  # that a rank may be stopped while this process, of its group, is not
+LONGEST_LOOK_S = 1.0  # counted between two looks: in longer ones this process was stopped, and the ranks with it
+OTHERS_S = 0.3  # for other ranks to end of what ended the first, so that the first is told from them
+GRACE_S = 1.0  # for a rank to leave its stack
+_OF_RANKS = {
+    "TORCH_FR_BUFFER_SIZE": "20000",  # torch's flight recorder: which collectives there were
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # its watchdog queries events, which no capture allows
+    "NCCL_NVLS_ENABLE": "0",  # multicast needs a fabric manager, which machines that lend GPUs may lack
+}
+_VERBS = {"signal": "was ", "exception": "it "}  # before what became of a rank
+
+
+class RankEnded(Exception):  # noqa: N818 - it says how a rank ended
+    """One rank came to a bad end, and all were ended."""
+
+    def __init__(self, cause: Cause, message: str, stack: str) -> None:
+        super().__init__(message)
+        self.cause, self.stack = cause, stack
+
+    def record(self) -> Raised:
+        """As the end of the run that it is."""
+        return Raised(error=str(self), stack=self.stack, cause=self.cause)
+
+
+class _Rank:
+    """One rank's process, as this one sees it."""
+
+    def __init__(self, number: int, directory: Path) -> None:
+        self.number, self.folder = number, folder_of(directory, number)
+        self.folder.mkdir(exist_ok=True)
+        self.marks: Marks = new_marks(directory / f"{MARKS}.{number}")
+        self._stacks = LeftStacks(self.folder)
+        self.child = start_child("harness.execution.rank", variables=_OF_RANKS)
+        self.answer: RankAnswer | None = None
+        self._ending: Ending | None = None  # before it had answered
+        self.awaited = self.is_stopped = 0.0  # seconds in which it stood still and others waited; was stopped
+        self.position = Position()
+
+    @property
+    def complete(self) -> bool:
+        return self.answer is not None and self.answer.failed is None
+
+    @property
+    def ended_badly(self) -> bool:
+        return not self.complete and (self.answer is not None or self._ending is not None)
+
+    def has_imported(self) -> bool:
+        """Wait until the rank can take its job; False where it came to its end before."""
+        said = self.child.receive(_message)
+        self._ending = said if isinstance(said, Ending) else None
+        return said == IMPORTED
+
+    def listen(self, recorder: Recorder) -> None:
+        """Take what it says; what it asks of the supervisor is asked for it."""
+        while self.answer is None and self._ending is None and (said := self.child.receive(_message, 0.0)):
+            if isinstance(said, RankAnswer):
+                self.answer = said
+            elif isinstance(said, Ending):
+                self._ending = said
+            elif said != IMPORTED:
+                recorder.ask(said)
+                self.child.line.send(GO)
+
+    def look(self, seconds: float, farthest: Position) -> None:
+        """Note how long others have waited for it, and how long it has been stopped."""
+        position, accountable = self.marks.read()
+        behind = accountable and position < farthest and not self.complete
+        self.awaited = self.awaited + seconds if behind and position == self.position else 0.0
+        if self.awaited > LAG_S and is_compiling(self.child.pid, self.folder):
+            self.awaited = 0.0
+        self.position = position
+        self.is_stopped = self.is_stopped + seconds if _state(self.child.pid) == "T" else 0.0
+
+    def ending(self) -> tuple[Cause, str]:
+        """How its process ended, in a word and in a sentence's tail."""
+        if self.answer is not None and self.answer.failed is not None:
+            return "exception", self.answer.failed
+        ending = self._ending or self.child.ended()
+        return ending.cause, f"{_VERBS.get(ending.cause, '')}{ending}"
+
+    def stack(self) -> str:
+        """What its exception, or faulthandler, left."""
+        return (self.answer.stack if self.answer is not None else "") or self._stacks.read()
+
+    def close(self) -> None:
+        self.child.close()
+        self.marks.close()
+
+
+def _message(said: str) -> str | RankAnswer:
+    """Return what a rank said: a word of the line's, or its answer."""
+    return said if said in (IMPORTED, ALONE, TOGETHER) else RankAnswer.model_validate_json(said)
+
+
+def execute(run: Run, recorder: Recorder, threads: int | None) -> None:
+    """Let the ranks execute the run. Raises `RankEnded` for the first that comes to a bad end, and NotAvailable where
+    a system said what is missing here. None of them is left when this returns or raises.
+    """
+    faulthandler.unregister(signal.SIGTERM)  # the ranks' stacks are of interest, not this one's
+    signal.signal(signal.SIGTERM, _leave)
+    recorder.phase("start the ranks")
+    ranks = [_Rank(number, recorder.directory) for number in range(run.ranks)]
+    try:
+        _seat(ranks, recorder, threads)
+        _watch(ranks, recorder)
+    except BaseException:
+        _end(ranks)
+        raise
+    finally:
+        for rank in ranks:
+            rank.close()
+
+
+def _leave(*_: object) -> NoReturn:
+    raise SystemExit(1)
+
+
+def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> None:
+    """Give each its job, once all are there to take it."""
+    from torch._C._distributed_c10d import TCPStore
+
+    store = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
+    folder = name_of(recorder.directory)
+    for rank in ranks:
+        if not rank.has_imported():
+            raise _ended(rank, ranks)
+        rank.child.send(
+            RankJob(folder=folder, rank=rank.number, port=store.port, threads=_threads(threads, len(ranks)))
+        )
+    _keep.append(store)
+
+
+def _threads(threads: int | None, ranks: int) -> int | None:
+    """Of the host for each rank: equal parts of what this process was given; a user's own number stands."""
+    if threads is None and "OMP_NUM_THREADS" in os.environ:
+        return None
+    return max(1, (threads or usable_cores()) // ranks)
+
+
+_keep: list[object] = []  # the store lives as long as this process
+
+
+def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
+    """Wait until all are complete."""
+    looked = time.monotonic()
+    while not all(rank.complete for rank in ranks):
+        time.sleep(POLL_S)
+        for rank in ranks:
+            rank.listen(recorder)
+        now, farthest = time.monotonic(), max(rank.marks.read()[0] for rank in ranks)
+        for rank in ranks:
+            rank.look(min(now - looked, LONGEST_LOOK_S), farthest)
+        looked = now
+        if any(rank.ended_badly for rank in ranks):
+            _raise_first(ranks, recorder)
+        _require_moving(ranks)
+
+
+def _raise_first(ranks: Sequence[_Rank], recorder: Recorder) -> NoReturn:
+    """Raise for the rank that failed first: one that a signal ended, else the earliest exception."""
+    time.sleep(OTHERS_S)
+    for rank in ranks:
+        rank.listen(recorder)
+    bad = [rank for rank in ranks if rank.ended_badly]
+    first = min(bad, key=lambda rank: (rank.answer is not None, rank.answer.at if rank.answer else 0.0, rank.number))
+    obstacle = first.answer.obstacle if first.answer is not None else None
+    if obstacle is not None:
+        raise NotAvailable(obstacle.message)
+    raise _ended(first, ranks)
+
+
+def _ended(rank: _Rank, ranks: Sequence[_Rank]) -> RankEnded:
+    cause, how = rank.ending()
+    colon = ":" if cause == "exception" else ""
+    return RankEnded(cause, f"rank {rank.number} of {len(ranks)}{colon} {how}", rank.stack())
+
+
+def _require_moving(ranks: Sequence[_Rank]) -> None:
+    """Raise `RankEnded` for a rank that is stopped, or that others wait for."""
+    farthest = max(ranks, key=lambda rank: rank.position)
+    for rank in ranks:
+        name = f"rank {rank.number} of {len(ranks)}"
+        if rank.is_stopped > STOPPED_S:
+            rank.child.resume()
+            raise RankEnded("heartbeat", f"{name} was stopped (SIGSTOP), and the others were not", _stack_of(rank))
+        if rank.awaited > LAG_S:
+            where = f"it stands at {_said(rank.position)}, rank {farthest.number} at {_said(farthest.position)}"
+            raise RankEnded("heartbeat", f"others wait for {name} since {LAG_S:g} s: {where}", _stack_of(rank))
+
+
+def _said(position: Position) -> str:
+    return f"step {max(0, position.steps - 1)} and collective {position.collectives}"
+
+
+def _stack_of(rank: _Rank) -> str:
+    """End a rank that hangs, so that it leaves its stack."""
+    rank.child.terminate(GRACE_S)
+    return rank.stack()
+
+
+def _end(ranks: Sequence[_Rank]) -> None:
+    """Let those that are left leave their stacks."""
+    for rank in ranks:
+        rank.child.terminate()
+    until = time.monotonic() + GRACE_S
+    for rank in ranks:
+        rank.child.wait(max(0.0, until - time.monotonic()))
+
+
+def _state(process: int) -> str:
+    """The process's state as /proc has it, such as `T` for one that is stopped; "" where there is no /proc."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    return ""

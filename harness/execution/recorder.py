@@ -1,0 +1,215 @@
+"""What a probe writes with: phases, records, series and heartbeats, in the worker's own directory.
+
+Everything is flushed as it is written, so that a worker that dies leaves what it saw. The heartbeat is touched
+by the thread that does the work and by nothing else: a background thread would go on ticking while it hangs.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+# bound here, before a system is imported: it could replace them in their modules
+from os import times, utime
+from pathlib import Path
+from time import monotonic
+from types import MappingProxyType
+from typing import Self
+
+from harness.evidence.base import Record
+from harness.evidence.layout import METRIC_NAME, RECORDS, SERIES_COLUMNS, series_name
+from harness.evidence.run_records import Complete, Phase
+from harness.execution.rank_seat import note_phase
+from harness.numbers import dump_json, encode
+from harness.processes.line import ALONE, TOGETHER, Line
+
+# bound here, before a system is imported: it could replace it in its module
+
+
+HEARTBEAT = "heartbeat"
+WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
+WAITS = (WAIT_ALONE, WAIT_TOGETHER)  # for the supervisor, while other ranks wait for this one
+_DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
+SHORT_S = 0.5e-3  # chosen: far more than a kernel and its wait take alone, less than another context's time slice
+QUIET_S = 0.02  # chosen: several time slices
+LIMIT_S = 5.0  # a stopped process has at most a block of 50 enqueued steps left
+
+
+def _loss(value: float) -> str:
+    encoded = encode(float(value))
+    return encoded if isinstance(encoded, str) else repr(encoded)
+
+
+def _within(phase: str, name: str) -> str:
+    """A phase of the arm that `phase` is of, if any: what that arm enqueued may kill the worker as it waits."""
+    arm, of_an_arm, _ = phase.partition(": ")
+    return f"{arm}{of_an_arm}{name}" if of_an_arm else name
+
+
+class SeriesWriter:
+    """One arm's series as CSV. Losses and metrics keep every bit; non-finite ones are written as tags."""
+
+    def __init__(self, path: Path, heartbeat: Callable[[], None]) -> None:
+        self._heartbeat = heartbeat
+        self._file = path.open("x", encoding="ascii", newline="\n")
+        self._metrics: list[str] = []
+        self._rows = 0
+        self._write_header()
+
+    def _write_header(self) -> None:
+        self._file.seek(0)
+        self._file.write(",".join((*SERIES_COLUMNS, *self._metrics)) + "\n")
+        self._file.flush()
+
+    def row(self, step: int, loss: float, batch_digest: str, clip_active_groups: int, tokens: int) -> None:
+        """Append one step; see `rows`."""
+        self.rows([step], [loss], [batch_digest], [clip_active_groups], [tokens])
+
+    def rows(
+        self,
+        steps: Sequence[int],
+        losses: Sequence[float],
+        batch_digests: Sequence[str],
+        clip_active_groups: Sequence[int],
+        tokens: Sequence[int],
+        metrics: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    ) -> None:
+        """Append a block of steps, all sequences of one length; steps increase within a series.
+
+        `clip_active_groups` is -1 where the system does not report norms; `metrics` are by name, the same ones in every
+        block. Raises ValueError on unequal lengths, on other metrics than before, or on a digest with characters that
+        do not belong in a CSV field.
+        """
+        self._require_metrics(metrics)
+        lines = []
+        for step, loss, digest, active, count, *others in zip(
+            steps, losses, batch_digests, clip_active_groups, tokens, *metrics.values(), strict=True
+        ):
+            if not _DIGEST.fullmatch(digest):
+                raise ValueError(f"batch digest {digest!r} has characters other than letters, digits and _.:-")
+            fields = (f"{int(step)},{_loss(loss)},{digest},{int(active)},{int(count)}", *map(_loss, others))
+            lines.append(",".join(fields) + "\n")
+        self._rows += len(lines)
+        self._file.write("".join(lines))
+        self._file.flush()
+        self._heartbeat()
+
+    def _require_metrics(self, metrics: Mapping[str, Sequence[float]]) -> None:
+        if list(metrics) == self._metrics:
+            return
+        wrong = [name for name in metrics if not METRIC_NAME.fullmatch(name) or name in SERIES_COLUMNS]
+        if self._rows or wrong:
+            raise ValueError(f"metrics {list(metrics)} do not fit a series with {self._metrics}")
+        self._metrics = list(metrics)
+        self._write_header()  # what a series has beside its own columns is known with its first step
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Recorder:
+    """Writes one run's evidence into `directory`; a context manager that closes its files."""
+
+    def __init__(self, directory: Path, line: Line | None = None, exchange: Path | None = None) -> None:
+        self.directory = directory
+        self.exchange = exchange  # None: all arms of the run are of one commit
+        self._line = line  # None: nobody else has runs here
+        self._started = monotonic()
+        self._records = (directory / RECORDS).open("a", encoding="utf-8", newline="\n")
+        self._heartbeat = directory / HEARTBEAT
+        self._series: dict[tuple[str, int], SeriesWriter] = {}
+        self._heartbeat.touch()
+        self.current_phase = ""
+        self.failed_after: int | None = None  # steps, of the last arm that failed
+
+    def seconds(self) -> float:
+        """Seconds since the worker began to record."""
+        return monotonic() - self._started
+
+    def complete(self) -> None:
+        """Write the last record: the run did all that it was asked."""
+        self.write(Complete(seconds=self.seconds(), processor_seconds=sum(times()[:4])))
+
+    def phase(self, name: str) -> None:
+        """Say where the run is; the last phase names the place of a death."""
+        self._enter(name)
+
+    def _enter(self, name: str) -> None:
+        self.current_phase = name
+        note_phase(waits=name.endswith(WAITS))
+        # the supervisor reads the phase from this small file while the run is under way; what is there is written over,
+        # not emptied first: on a full disk the phase before stays
+        with self._heartbeat.open("r+b") as file:
+            file.write(name.encode("utf-8", "replace") + b"\n")
+        began = monotonic()
+        self.write(Phase(name=name, seconds=began - self._started, began=began))
+
+    def write(self, record: Record) -> None:
+        """Append one record and flush it."""
+        self._records.write(dump_json(record.model_dump()) + "\n")
+        self._records.flush()
+        self.heartbeat()
+
+    def series(self, arm: str, replica: int) -> SeriesWriter:
+        """The series of one execution of one arm; the same writer at every call."""
+        key = (arm, replica)
+        if key not in self._series:
+            self._series[key] = SeriesWriter(self.directory / series_name(arm, replica), self.heartbeat)
+        return self._series[key]
+
+    def heartbeat(self) -> None:
+        """Show that the run makes progress; every write does it too."""
+        utime(self._heartbeat)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within the block no other run of this session uses the GPU, nor, on any machine, the processors."""
+        if self._line is None:
+            yield
+            return
+        before = self.current_phase
+        self.phase(_within(before, WAIT_ALONE))
+        self.ask(ALONE)
+        wait_for_quiet_device()
+        self._enter(before)
+        try:
+            yield
+        finally:
+            before = self.current_phase
+            self.phase(_within(before, WAIT_TOGETHER))
+            self.ask(TOGETHER)
+            self._enter(before)
+
+    def ask(self, what: str) -> None:
+        """Tell the supervisor, where there is one, and wait for its answer."""
+        if self._line is not None:
+            self._line.send(what)
+            self._line.receive(None)
+
+    def close(self) -> None:
+        self._records.close()
+        for series in self._series.values():
+            series.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+
+def wait_for_quiet_device() -> None:
+    """Return once a short kernel has taken no longer than alone for 20 ms, or after five seconds."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    torch.cuda.synchronize()
+    value = torch.zeros(1, device="cuda")
+    began = quiet_since = monotonic()
+    while (now := monotonic()) - quiet_since < QUIET_S and now - began < LIMIT_S:
+        value.add_(1)
+        torch.cuda.synchronize()
+        if monotonic() - now > SHORT_S:
+            quiet_since = monotonic()

@@ -1,0 +1,236 @@
+"""Which runs of a session go side by side, and when: what can share the GPU and the processors shares them.
+
+First all runs that are not timed: those with a GPU beside one another as far as its memory goes, and beside them those
+without. Then the timings: their processes open side by side, and each is alone while it measures (`turns.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.commits.checkout import Checkout
+from harness.devices.environment import Machine, usable_cores
+from harness.devices.telemetry import processes_on
+from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import Death
+from harness.execution import supervisor
+from harness.execution.gpu_lock import ALONE, GpuTurn
+from harness.execution.interpreters import Interpreters
+from harness.execution.lanes import awaits
+from harness.execution.supervisor import Company
+from harness.execution.watched_worker import Progress
+from harness.kinds import probe_named
+from harness.planning.gpu_needs import gpu_memory_gib, gpus_of, needs_gpu, ran_out_of_memory, shares_gpu
+
+GPU_SHARE = 0.9  # of a GPU's memory is handed out
+UNDECLARED_SHARE = 0.25  # of it is kept for a run whose workload declares no memory, next to other commands
+CONTEXT_GIB = 0.8  # of a process on the GPU beside what torch holds; 0.76 was seen on an H200, with one captured step
+HOST_GIB = 2.0  # of a process on the host, torch's libraries included
+# Times as long as another arm: one that synchronizes waits for a time slice at each sync. On an H200 beside seven
+# others its step took 360 to 470 ms, an eager one's 85.
+WATCHED = 4
+OPENING = 50  # steps that an arm's opening is taken for; chosen, so that short runs of a large model are not the last
+POLL_S = 0.5
+NOT_TIMED, EXCLUSIVE, TIMED = range(3)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What to execute, where its evidence goes, and whom to tell of its progress.
+
+    over: is called when the run came to an end of its own, with how its worker died; not where it is cut off.
+    """
+
+    run: Run
+    directory: Path
+    tell: Callable[[Progress], None]
+    over: Callable[[Death | None], None]
+
+
+@dataclass(frozen=True)
+class Task(Work):
+    """One worker process to come.
+
+    memory_gib: what it may take of the GPU; None: no other run of the session uses the GPU then.
+    alone: no run of another command uses the GPU, either.
+    """
+
+    on_gpu: bool
+    memory_gib: float | None
+    alone: bool = False
+
+    @property
+    def order(self) -> int:
+        """What has to be over before it begins: everything of a lower order."""
+        if probe_named(self.run.probe).timed:
+            return TIMED + self.run.measurement
+        return EXCLUSIVE if self.on_gpu and self.memory_gib is None else NOT_TIMED
+
+
+def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
+    """A task for each piece of work, those that take longest first."""
+    tasks = []
+    for one in work:
+        on_gpu = bool(machine.gpus) and needs_gpu(one.run)
+        memory = gpu_memory_gib(one.run) if on_gpu else None
+        # each commit's arm of a timing has a process of its own
+        with_context = None if memory is None else memory + len(one.run.commits) * CONTEXT_GIB
+        alone = on_gpu and not shares_gpu(one.run)
+        tasks.append(Task(one.run, one.directory, one.tell, one.over, on_gpu, with_context, alone))
+    return sorted(tasks, key=lambda task: (task.order, -_size(task)))
+
+
+def _size(task: Task) -> float:
+    """How long it takes, in no unit: steps of all its arms, by what its workload says of the model's size.
+
+    A comparison of kernels has no steps, but operations at magnitudes in data types, interpreted on a CPU.
+    """
+    run = task.run
+    if probe_named(run.probe).grid:
+        grid = (len(values) for values in run.settings.values() if isinstance(values, list | dict))
+        return OPENING * (1 + math.prod(grid))
+    steps = sum(
+        arm.replicas * (OPENING + run.workload.steps * (WATCHED if arm.observe_syncs else 1))
+        for arm in run.arms.values()
+    )
+    return steps * (run.workload.needs.memory_gib or 1.0)
+
+
+def _processors(machine: Machine) -> int:
+    """Those that runs get. Beside a GPU a quarter is left to the imports of the next ones, and to the supervisor."""
+    return max(1, usable_cores() * 3 // 4) if machine.gpus else usable_cores()
+
+
+class Schedule:
+    """Executes tasks as workers of one session; its threads and workers end when `execute` does."""
+
+    def __init__(self, machine: Machine, interpreters: Interpreters, checkout: Checkout | None = None) -> None:
+        self._machine, self._interpreters = machine, interpreters
+        self._uuid = machine.gpus[0].uuid if machine.gpus else None
+        self._stop = threading.Event()
+        self._company = Company(interpreters=interpreters, locked=True, checkout=checkout)
+        self._running: dict[Future[None], Task] = {}
+        self._turn, self._share = GpuTurn((), print), 0.0
+        self._again: list[Task] = []  # ran out of memory next to other commands
+        # a pool joins the threads that it knows, not one that a signal cut off while it was being started
+        self._at_work, self._changed = 0, threading.Condition()
+
+    def execute(self, tasks: Sequence[Task]) -> None:
+        """Execute all of them. A worker that dies costs its own run; what interrupts this thread ends all workers."""
+        waiting = list(tasks)
+        self._interpreters.expect(sum(not task.run.repeats for task in waiting))
+        self._company.threads = self._threads(waiting)
+        threads = max((self._places(task) for task in waiting), default=1)
+        on_gpu = [task for task in waiting if task.on_gpu]
+        uuids = [uuid for task in on_gpu for uuid in gpus_of(task.run, self._machine.gpus)]
+        self._turn = GpuTurn(uuids, lambda waits: on_gpu[0].tell(Progress(on_gpu[0].run.id, waits, 0.0)))
+        self._share = self._share_of(on_gpu)
+        with closing(self._turn), ThreadPoolExecutor(threads) as pool:
+            try:
+                with self._company.turns.present(self._interpreters):
+                    while waiting or self._running or self._again:
+                        while self._again:
+                            waiting.append(self._again.pop())
+                        self._begin(waiting, pool)
+                        self._take_leave()
+            except BaseException:
+                with self._changed:
+                    self._stop.set()
+                pool.shutdown(cancel_futures=True)
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._at_work)
+                raise
+
+    def _begin(self, waiting: list[Task], pool: ThreadPoolExecutor) -> None:
+        """Start what may begin beside what is under way; each that starts leaves less to the next."""
+        for task in list(waiting):
+            if self._may_begin(task, waiting):
+                waiting.remove(task)
+                if task.on_gpu:
+                    self._take_turn(task)
+                self._running[pool.submit(self._one, task)] = task
+
+    def _take_turn(self, task: Task) -> None:
+        """Wait until other commands leave the GPU to the task, or their share of it."""
+        if self._turn.take(ALONE if task.alone else self._share) and self._uuid is not None:
+            self._company.before = processes_on(self._uuid)
+
+    def _share_of(self, tasks: Sequence[Task]) -> float:
+        """Return the share of the GPU's memory that the session's runs take side by side, unless they are alone."""
+        sharing = [task.memory_gib for task in tasks if not task.alone]
+        declared = sum(memory for memory in sharing if memory is not None)
+        share = min(GPU_SHARE, declared / (self._machine.gpu_memory_gib or 1.0))
+        return max(share, UNDECLARED_SHARE if None in sharing else 0.0)
+
+    def _take_leave(self) -> None:
+        """Wait a moment for a task to end. Raises what ended it, where that is no death of a worker."""
+        for future in wait(self._running, timeout=POLL_S, return_when=FIRST_COMPLETED).done:
+            del self._running[future]
+            future.result()
+
+    def _may_begin(self, task: Task, waiting: Sequence[Task]) -> bool:
+        """Whether nothing of a lower order is left, and there are processors and memory for one more."""
+        running = list(self._running.values())
+        if any(other.order < task.order for other in (*running, *waiting)) or len(running) >= self._places(task):
+            return False
+        if any(awaits(task.run, other.run) for other in (*running, *waiting)):
+            return False
+        if not task.on_gpu:
+            return True
+        others = [other for other in running if other.on_gpu]
+        most = probe_named(task.run.probe).most_on_gpu
+        if most is not None and sum(other.run.probe == task.run.probe for other in others) >= most:
+            return False
+        if task.memory_gib is None or any(other.memory_gib is None for other in others):
+            return not others
+        given = sum(other.memory_gib or 0.0 for other in others)
+        return not others or given + task.memory_gib <= GPU_SHARE * self._machine.gpu_memory_gib
+
+    def _places(self, task: Task) -> int:
+        """Processes side by side: one for most processors; of timings, which take turns, what memory allows."""
+        processes = 1 + len(task.run.commits) if task.order >= TIMED and len(task.run.commits) > 1 else 1
+        by_memory = max(1, int(self._machine.host_memory_gib / (HOST_GIB * processes)))
+        return by_memory if task.order >= TIMED else min(_processors(self._machine), by_memory)
+
+    def _threads(self, tasks: Sequence[Task]) -> int | None:
+        """Equal for all, because bits of different workers are compared; a user's own number stands."""
+        if "OMP_NUM_THREADS" in os.environ:
+            return None
+        beside = min(_processors(self._machine), sum(task.order == NOT_TIMED for task in tasks))
+        return max(1, usable_cores() // max(1, beside))
+
+    def _one(self, task: Task) -> None:
+        with self._changed:
+            if self._stop.is_set():
+                return
+            self._at_work += 1
+        try:
+            self._supervised(task)
+        finally:
+            with self._changed:
+                self._at_work -= 1
+                self._changed.notify_all()
+
+    def _supervised(self, task: Task) -> None:
+        alone = self._turn.alone
+        death = supervisor.execute(
+            task.run,
+            task.directory,
+            task.tell,
+            gpu_uuid=self._uuid if task.on_gpu else None,
+            stop=self._stop,
+            # what needs no GPU sees none, so that it cannot disturb those that do
+            variables={} if task.on_gpu or self._uuid is None else {"CUDA_VISIBLE_DEVICES": ""},
+            company=self._company,
+        )
+        if task.on_gpu and not alone and ran_out_of_memory(task.directory, death):
+            self._again.append(replace(task, alone=True, memory_gib=None))
+            return
+        task.over(death)

@@ -1,0 +1,121 @@
+"""What several runs demand alike, executed once: one run is the host of others, and its process executes for all.
+
+Several contracts demand the same of one trainer at one workload (the plain arm, its repetition, the untrained
+control), and equal arms of one machine are equal in bits. Where that is untrue it shows in the host's own repetition,
+which every guest reads too. Units, runs and judges stay as they are (`harness.evidence.sharing`). Paired runs are
+joined arm by arm; of any other probe, a timing say, only runs that are wholly equal are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.evidence import layout
+from harness.evidence.plan_records import Run
+from harness.evidence.serving import ALIKE, SAME, SHARED, of_arms, serves, widened
+from harness.evidence.sharing import Shared, lacks
+from harness.execution.remaining import write_run
+from harness.kinds import probe_named
+from harness.numbers import dump_json
+from harness.system.wrappers import SWAPPED_ARMS
+
+_WHERE_AND_HOW_LONG = ("workload", "wall_limit_s", "heartbeat_s")  # equal runs may need more or less of a machine
+SAVED_AT_LEAST = 0.5  # of the guest's executions; with fewer it would only lengthen the host
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A run that another one's process executes. arms: its names of arms -> the host's."""
+
+    run: Run
+    arms: dict[str, str]
+
+
+@dataclass
+class Hosted:
+    """A run to execute, for itself and for its guests."""
+
+    run: Run
+    guests: list[Guest] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[Run]:
+        """Itself, then its guests."""
+        return [self.run, *(guest.run for guest in self.guests)]
+
+    def takes(self, guest: Run) -> bool:
+        """Make the guest one of this run's, where that saves enough; whether it is one now."""
+        found = _joined(self.run, guest) if probe_named(guest.probe).arm_by_arm else _same(self.run, guest)
+        if found is None:
+            return False
+        run, arms = found
+        # what serves the new guest must still serve the earlier ones
+        if lacks(run, guest, arms) or any(lacks(run, one.run, one.arms) for one in self.guests):
+            return False
+        self.run = run
+        self.guests.append(Guest(guest, arms))
+        return True
+
+
+def hosted(runs: Iterable[Run]) -> list[Hosted]:
+    """What to execute for all the runs, in their order."""
+    found: list[Hosted] = []
+    for run in runs:
+        if not any(host.takes(run) for host in found):
+            found.append(Hosted(run))
+    return found
+
+
+def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
+    """The directories of the guests' evidence, which say where it lies. directories: by the guests' ids."""
+    for guest in host.guests:
+        directory = directories[guest.run.id]
+        directory.mkdir(parents=True)
+        write_run(guest.run, directory)
+        shared = Shared(run=host.run.id, arms=guest.arms)
+        (directory / layout.SHARED).write_text(dump_json(shared.model_dump(), indent=2) + "\n", encoding="utf-8")
+
+
+def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
+    """Of another probe only a run that is equal is executed once: a timing of the same arms at the same workload."""
+    if not serves(host, guest, SAME):
+        return None
+    joined = {name: SHARED[name].joined(getattr(host, name), getattr(guest, name)) for name in _WHERE_AND_HOW_LONG}
+    return host.model_copy(update=joined), {arm: arm for arm in guest.arms}
+
+
+def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
+    """The host's run with all that the guest asks for, and the guest's arms by the host's names; None: not together."""
+    # arms that change places are opened by one another's plan
+    if not serves(host, guest, ALIKE) or host.fault == SWAPPED_ARMS:
+        return None
+    arms: dict[str, str] = {}
+    saved = 0
+    for name, planned in guest.arms.items():
+        free = (other for other in host.arms if other not in arms.values())
+        there = next((other for other in free if _fits(host, guest, {**arms, name: other}, name)), None)
+        saved += 0 if there is None else planned.replicas
+        arms[name] = there or _free_name(name, {*host.arms, *arms.values()})
+    if saved < SAVED_AT_LEAST * sum(planned.replicas for planned in guest.arms.values()):
+        return None
+    return widened(host, of_arms(guest, arms)), arms
+
+
+def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
+    """Return True if the host's arms can be the guest's as well, once they are repeated, watched and read as often as
+    both ask. name: the last of `arms`, whose baseline leaves its gradients before its candidate is executed."""
+    joined = widened(host, of_arms(guest, arms))
+    order, baseline = list(joined.arms), guest.baseline_of.get(name)
+    if baseline is not None and order.index(arms[baseline]) > order.index(arms[name]):
+        return False
+    return serves(joined, guest, SHARED, arms)
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    """The guest's own name of an arm that the host does not have; where the host has another one of it, a new name."""
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name}-{number}", number + 1
+    return free

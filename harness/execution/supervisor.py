@@ -1,0 +1,280 @@
+"""Execute a Run in a process of its own, watch its time and output, and name the way it ended.
+
+The supervisor alone watches time. A worker that overruns its wall limit, or stops its heartbeat and does not compile
+(`compiling`), gets SIGTERM (it leaves its Python stack), then SIGKILL, and so does every process that came of it
+(`harness.processes`). Seconds in which other runs have the machine, and this worker is stopped, count for no limit.
+"""
+
+from __future__ import annotations
+
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from harness.commits.checkout import Checkout
+from harness.devices import environment
+from harness.devices.telemetry import Sampler
+from harness.evidence import layout
+from harness.evidence.files import Damaged, read_bytes
+from harness.evidence.own_places import empty_folder, kind, make_way
+from harness.evidence.plan_records import Run
+from harness.evidence.read_run import death_from_records, read_records
+from harness.evidence.run_evidence import Death
+from harness.evidence.run_records import ArmFailed
+from harness.evidence.worker_times import ProcessTimes
+from harness.execution import interpreters
+from harness.execution.gpu_lock import gpu_locks
+from harness.execution.interpreters import Interpreters
+from harness.execution.output import OutputPump
+from harness.execution.probes.checkpoint_folder import remove_checkpoint
+from harness.execution.rank_marks import MARKS
+from harness.execution.recorder import HEARTBEAT
+from harness.execution.remaining import without_the_arm, write_run
+from harness.execution.stacks import STACKS, THREADS
+from harness.execution.turns import Turns
+from harness.execution.watched_worker import Overrun, Progress, WatchedWorker, raise_if_set
+from harness.kinds import probe_named
+from harness.numbers import dump_json
+from harness.processes.child import Child
+from harness.processes.line import NoMessage
+from harness.system.raised import without_folders
+
+SHOWN = 300  # characters of the last line that was printed
+FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")  # what ends a job sends these to each of its processes
+ENDED_TOGETHER_S = 1.0  # in which one that reached a worker reaches its supervisor; chosen
+OWN = (layout.RUN, layout.DEATH, layout.PROCESS, layout.TELEMETRY, layout.OUTPUT, HEARTBEAT, STACKS)
+
+
+@dataclass
+class Company:
+    """What the runs of a session share: interpreters that wait, turns, and who works for the session now.
+
+    `locked`: the session holds the lock of the GPU for all of its runs, which may use it at the same time.
+    """
+
+    interpreters: Interpreters | None = None
+    turns: Turns = field(default_factory=Turns)
+    workers: set[int] = field(default_factory=set)  # process ids, each the leader of a session
+    before: set[int] | None = None  # processes on the GPU before the session's; None: nobody has looked
+    locked: bool = False
+    threads: int | None = None  # of the host for each worker that is not timed; None: as libraries choose
+    checkout: Checkout | None = None  # of the baseline's commit; None: all arms are of the tree that stands there
+
+    def interpreter(self, *, repeats: bool) -> Child:
+        """One for a run."""
+        taken = interpreters.start if self.interpreters is None else self.interpreters.take
+        return taken(repeats=repeats)
+
+
+def execute(
+    run: Run,
+    directory: Path,
+    on_progress: Callable[[Progress], None] | None = None,
+    *,
+    gpu_uuid: str | None = None,
+    rank_gpus: Sequence[str] = (),
+    stop: threading.Event | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
+    company: Company | None = None,
+) -> Death | None:
+    """Run `run` in a worker process of its own; its evidence goes into `directory`, in the place of what is there.
+
+    Returns None when the evidence is complete, else how the worker died (also written to `death.json`). A worker that
+    died in one arm of a paired run is followed by another without that arm, as long as a judgement needs the rest. With
+    `gpu_uuid` that GPU is locked, and those of other ranks (`rank_gpus`), and its telemetry sampled; a timing's is
+    sampled on any machine. Whatever is raised meanwhile (KeyboardInterrupt, say) kills the worker first. Signals reach
+    the main thread alone: what it runs in other threads it ends by setting `stop`, which raises `Stopped` there.
+    `variables` are set in the worker before it reads the run. `company`: the other runs of the session; None: there
+    are none.
+    """
+    empty_folder(directory)  # nobody writes there before but a system, in another run of the session
+    write_run(run, directory)
+    tell = on_progress or (lambda _progress: None)
+    company = company or Company()
+    lock: AbstractContextManager[None] = nullcontext()
+    asked = None  # a session that holds the lock has waited before its runs
+    if gpu_uuid and not company.locked:
+        asked = time.monotonic()
+        lock = gpu_locks([gpu_uuid, *rank_gpus], lambda waiting: tell(Progress(run.id, waiting, 0.0)))
+    with lock:
+        death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company, asked)
+        failed: dict[str, ArmFailed] = {}
+        # a process that died, or whose device did, decides nothing more: what its arm did not cost is run again
+        while death is not None and (rest := without_the_arm(run, directory, death, failed)) is not None:
+            run = rest
+            death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
+    if death is not None:
+        write_death(death, directory)
+    for folder in (directory, *directory.glob(f"{layout.RANK}*")):
+        for path in (folder / HEARTBEAT, folder / STACKS, *folder.glob(f"{MARKS}.*"), *folder.glob(f"{THREADS}.*")):
+            path.unlink(missing_ok=True)
+    return death
+
+
+def _outlive(death: Death, stop: threading.Event | None) -> None:
+    """Wait a moment behind a worker that something else ended: what ends a whole job, or a node, reaches this next.
+
+    A death that is written down is the run's; one that nobody lived to write is a run to be made again. Raises as the
+    end of the session does, where that comes meanwhile.
+    """
+    if death.cause == "signal" and any(name in death.detail for name in FROM_OUTSIDE):
+        (stop or threading.Event()).wait(ENDED_TOGETHER_S)
+        raise_if_set(stop)
+
+
+def _supervise(
+    run: Run,
+    directory: Path,
+    tell: Callable[[Progress], None],
+    gpu_uuid: str | None,
+    stop: threading.Event | None,
+    variables: Mapping[str, str],
+    company: Company,
+    asked: float | None = None,
+) -> Death | None:
+    timed = probe_named(run.probe).timed
+    watched = gpu_uuid is not None or timed
+    worker = WatchedWorker(run, directory, company.interpreter(repeats=run.repeats), tell)
+    pid, commit = worker.child.pid, environment.checked_out_commit()
+    trained: list[str] = []
+    if gpu_uuid is not None:
+        company.workers.add(pid)
+    try:
+        with company.turns.present(worker, lambda: raise_if_set(stop)):
+            sampling = Sampler(gpu_uuid, company.workers, worker.phase, company.before) if watched else nullcontext()
+            with sampling as sampler:
+                trained = company.checkout.trained(run.commits) if company.checkout is not None else []
+                threads = None if timed else company.threads
+                worker.begin(variables, threads, company.checkout)
+                overrun = worker.watch(stop, company.turns)
+    finally:
+        worker.end()
+        company.workers.discard(pid)
+        taken = put_back(run, directory, worker.phase())
+        remove_checkpoint(directory)
+        write_process_times(
+            directory,
+            started=worker.started,
+            given_run=worker.given,
+            ready=worker.ready,
+            ended=time.monotonic(),
+            asked_for_gpu=asked,
+            commit=commit,
+            trained=trained,
+            gpu=gpu_uuid,
+            gpu_alone=None if gpu_uuid is None else not company.locked,
+            stopped=worker.stopped,
+        )
+    _rewrite_output(directory / layout.OUTPUT)
+    if sampler is not None:
+        sampler.write(directory / layout.TELEMETRY)
+    tell(Progress(run.id, "", worker.elapsed()))
+    death = taken or _death(run, directory, worker, overrun)
+    if death is not None:
+        _outlive(death, stop)
+    return death
+
+
+def _rewrite_output(output: Path) -> None:
+    """What the worker printed, without folders; what it wrote there itself, beyond all measure, stays as it is."""
+    with suppress(Damaged):
+        text = read_bytes(output, limit=2 * OutputPump.KEPT).decode("utf-8", "replace")
+        output.write_text(without_folders(text), encoding="utf-8")
+
+
+def _death(run: Run, directory: Path, worker: WatchedWorker, overrun: Overrun | None) -> Death | None:
+    ending, phase = worker.child.ended(), worker.phase() or None
+    limits = {
+        "wall_limit": f"still running after {run.wall_limit_s:g} s",
+        "heartbeat": f"no progress for {run.heartbeat_s:g} s",
+        "output_limit": f"printed more than {OutputPump.LIMIT // 2**20} MiB",
+        "garbage": f"it wrote {NoMessage()}",
+    }
+    if overrun is not None:
+        return Death(cause=overrun, detail=limits[overrun], phase=phase, stack=worker.stacks.read())
+    if ending.cause == "signal":
+        return Death(cause="signal", detail=ending.name, phase=phase, stack=worker.stacks.read())
+    records, damage = read_records(directory)
+    death = death_from_records(records, damage, phase)
+    if ending.code != 0 and (death is None or death.cause in ("incomplete", "garbage")):
+        detail = f"{ending.name}{_last_words(directory / layout.OUTPUT)}"
+        return Death(cause="exit_code", detail=detail, phase=phase, stack=worker.stacks.read())
+    return death
+
+
+def _last_words(output: Path) -> str:
+    """The last line that a worker printed, of which that is kept: where it could write nothing else, it says why."""
+    try:
+        lines = read_bytes(output, limit=OutputPump.KEPT - 1).decode("utf-8", "replace").split("\n")
+    except Damaged:  # it printed nothing, or more than is kept
+        return ""
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return f", having printed at last {last[:SHOWN]!r}" if last else ""
+
+
+def write_process_times(
+    directory: Path,
+    *,
+    started: float,
+    ended: float,
+    given_run: float | None = None,
+    ready: float | None = None,
+    asked_for_gpu: float | None = None,
+    commit: str | None = None,
+    trained: Sequence[str] = (),
+    gpu: str | None = None,
+    gpu_alone: bool | None = None,
+    stopped: Sequence[tuple[float, float]] = (),
+) -> None:
+    """Write `process.json` into a run's directory, as `ProcessTimes` describes it; once for each worker, at its end.
+
+    Moments are `time.monotonic()` of the supervisor.
+    """
+    times = ProcessTimes(
+        started=started,
+        ended=ended,
+        given_run=given_run,
+        ready=ready,
+        asked_for_gpu=asked_for_gpu,
+        commit=commit,
+        trained=list(trained),
+        gpu=gpu,
+        gpu_alone=gpu_alone,
+        stopped=list(stopped),
+    )
+    (directory / layout.PROCESS).write_text(dump_json(times.model_dump()) + "\n", encoding="utf-8")
+
+
+# That costs the run its evidence, and no other run anything.
+
+
+def put_back(run: Run, directory: Path, phase: str) -> Death | None:
+    """Make `directory` one again, with its `run.json`, once the worker has ended; its death where it was none. `phase`
+    is the last one that was seen.
+
+    What has the name of a file of the supervisor's and is no plain file (a link, a pipe, a folder) goes away.
+    """
+    found = kind(directory)
+    if found != "a folder":
+        empty_folder(directory)
+    elif directory.stat().st_mode & stat.S_IRWXU != stat.S_IRWXU:
+        directory.chmod(0o755)
+    for name in OWN:
+        make_way(directory / name)
+    if found == "a folder" and (directory / layout.RUN).exists():
+        return None
+    write_run(run, directory)
+    detail = f"the directory of the run was {found} when its worker had ended"
+    if found == "a folder":
+        detail = f"the directory of the run had no {layout.RUN} when its worker had ended"
+    return Death(cause="incomplete", detail=detail, phase=phase or None, stack="")
+
+
+def write_death(death: Death, directory: Path) -> None:
+    """`death.json`: how the worker died."""
+    (directory / layout.DEATH).write_text(dump_json(death.model_dump(), indent=2) + "\n", encoding="utf-8")

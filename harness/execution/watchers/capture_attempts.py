@@ -1,0 +1,145 @@
+"""Count the captures that begin in this process and their replays, and keep how captures fail and what they hold.
+
+What a system says of its captures is held against these counts. `harness.execution.opening` opens every arm under
+counts of its own, and every record of an arm's end holds them and the operators that were captured.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+
+from harness.errors import HarnessError
+from harness.system.replay.captured_step import CaptureFailedError
+from harness.system.replay.operators import OperatorWatch
+from harness.system.replay.traced import TracedStep
+
+_BEGINNINGS: tuple[tuple[Any, str], ...] = ((torch.cuda.CUDAGraph, "capture_begin"), (TracedStep, "record"))
+_COUNTING: list[CaptureAttempts] = []  # the last one counts: of the arm that is being opened, or that works
+_ENDINGS: tuple[tuple[Any, str], ...] = ((torch.cuda.CUDAGraph, "capture_end"),)
+_REPLAYS: tuple[tuple[Any, str], ...] = ((torch.cuda.CUDAGraph, "replay"), (TracedStep, "replay"))
+
+
+class CaptureAttempts:
+    """Counts, within its block, captures that begin: of a CUDA graph by torch, by whichever library, or traced ones.
+
+    Of several blocks that are open the innermost counts, or the one whose `working` was entered last. `errors` has a
+    sentence for each capture that an exception ended, whoever caught it, with the user's line. `replaying` is true
+    while a replay runs.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.replays = 0
+        self.replaying = False
+        self.errors: list[str] = []
+        self.training: object = None  # the arm's
+        self.operators: set[str] = set()
+        self.draws: list[list[str]] = []  # of each capture, the operators that draw random numbers
+        self._capturing: list[OperatorWatch] = []
+        self._handled: BaseException | None = None  # by the code that began the last one
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def __enter__(self) -> Self:
+        for methods, watched in (
+            (_BEGINNINGS, self._begun),
+            (_ENDINGS, self._ended),
+            (_REPLAYS, self._replayed),
+        ):
+            for owner, name in methods:
+                method = getattr(owner, name)
+                self._replaced.append((owner, name, method))
+                setattr(owner, name, watched(method))
+        _COUNTING.append(self)
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._stop_watching()  # of a capture that was never ended
+        self.training = self._handled = None
+        _COUNTING.remove(self)
+        for owner, name, method in self._replaced:
+            setattr(owner, name, method)
+        self._replaced.clear()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Count what begins in the block, also where another arm was opened later."""
+        _COUNTING.append(self)
+        try:
+            yield
+        finally:
+            _COUNTING.pop()
+
+    def _begun(self, begin: Callable[..., object]) -> Callable[..., object]:
+        def begun(*arguments: object, **keywords: object) -> object:
+            if _COUNTING[-1] is not self:
+                return begin(*arguments, **keywords)
+            self.count += 1
+            self._handled = sys.exception()
+            returned = self._noting(begin, *arguments, **keywords)
+            self._watch(arguments[0] if arguments else None)
+            return returned
+
+        return begun
+
+    def _ended(self, end: Callable[..., object]) -> Callable[..., object]:
+        def ended(*arguments: object, **keywords: object) -> object:
+            self._stop_watching()
+            raised = sys.exception()  # by the captured code: a `with` that it leaves ends the capture
+            if _COUNTING[-1] is not self:
+                return end(*arguments, **keywords)
+            if raised is None or raised is self._handled:
+                return self._noting(end, *arguments, **keywords)
+            self._note(raised)
+            return end(*arguments, **keywords)
+
+        return ended
+
+    def _replayed(self, replay: Callable[..., object]) -> Callable[..., object]:
+        def replayed(*arguments: object, **keywords: object) -> object:
+            if _COUNTING[-1] is not self:
+                return replay(*arguments, **keywords)
+            self.replays, self.replaying = self.replays + 1, True
+            try:
+                return replay(*arguments, **keywords)
+            finally:
+                self.replaying = False
+
+        return replayed
+
+    def _watch(self, begun: object) -> None:
+        """Collect the operators of what was recorded, or of a graph from now until its capture ends."""
+        if isinstance(begun, TracedStep):
+            self.operators |= begun.operators
+            self.draws.append(begun.draws)
+        else:
+            self._capturing.append(OperatorWatch())
+            self._capturing[-1].__enter__()  # type: ignore[no-untyped-call]
+
+    def _stop_watching(self) -> None:
+        if self._capturing:
+            watch = self._capturing.pop()
+            watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.operators |= watch.names
+            self.draws.append(watch.draws)
+
+    def _noting(self, call: Callable[..., object], *arguments: object, **keywords: object) -> object:
+        try:
+            return call(*arguments, **keywords)
+        except Exception as error:
+            self._note(error)
+            raise
+
+    def _note(self, error: BaseException) -> None:
+        self.errors.append(str(error if isinstance(error, HarnessError) else CaptureFailedError("the capture", error)))
+
+
+def attempts_of(training: object) -> CaptureAttempts:
+    """Return the count of an open arm's captures. Raises LookupError for what `opened` did not open."""
+    found = next((each for each in _COUNTING if each.training is training), None)
+    if found is None:
+        raise LookupError(f"no arm is open whose run is a {type(training).__name__}")
+    return found

@@ -1,0 +1,149 @@
+"""Watch the steps of a captured arm: the host's part of each, and under the profiler what the device does in some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import torch
+
+from harness.evidence.arm_records import StepWatch
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.run_records import Part
+from harness.execution.announced import shapes_of
+from harness.execution.parts import Parts
+from harness.execution.recorder import Recorder
+from harness.execution.watchers.capture_attempts import attempts_of
+from harness.execution.watchers.host_sync import device_of
+from harness.execution.watchers.profiling import Watched, graph_launches, in_step
+from harness.execution.watchers.step_watch import SeriesWatch
+from harness.system.protocol import CaptureRecord, TrainingRun
+
+WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; of traced replays the last
+
+Windows = dict[int, tuple[int, bool]]  # first step -> steps, and whether they are to be replays
+
+
+class Watcher(NamedTuple):
+    """Holds what is called before, around and after each step with its index, and behind the last one.
+
+    parts: what an error of the watcher is a failure of; it is not called again then. Without parts
+    an error is the arm's.
+    """
+
+    parts: tuple[Part, ...] = ()
+    before: Callable[[int], object] | None = None
+    around: Callable[[int], AbstractContextManager[object]] | None = None
+    after: Callable[[int], object] | None = None
+    at_end: Callable[[], object] | None = None
+
+
+class CaptureWatch:
+    """The watch over a series of steps of one execution; a context manager, which ends a profile that is open.
+
+    captured: what the system says of its capture at the time. watches: if it does at all.
+    every_step: None where no step is watched by itself.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        planned: PlannedArm,
+        training: TrainingRun,
+        recorder: Recorder,
+        parts: Parts,
+        steps: range,
+        captured: Callable[[], CaptureRecord],
+        *,
+        watches: bool,
+    ) -> None:
+        self._recorder = recorder
+        self._parts = _watched_parts(planned)
+        self._windows = profiled_steps(planned, steps) if watches else {}
+        self._profiled = Watched()
+        self._window, self._solitude = ExitStack(), ExitStack()
+        ask = partial(_watch_of_every_step, run, planned, training, captured)
+        self.every_step = parts.ask(ask, *self._parts) if watches else None
+
+    def around(self, watchers: Sequence[Watcher]) -> list[Watcher]:
+        """Return the watchers of a probe with those of the capture outside and inside of them."""
+        found = [*watchers]
+        if self.every_step is not None:
+            found.append(Watcher(self._parts, around=self.every_step.step))
+        if self._windows:
+            profile = Watcher(("capture",), before=self._begin, after=self._end)
+            found = [profile, *found, Watcher(around=lambda _index: in_step(self._windows))]
+        return found
+
+    def _begin(self, index: int) -> None:
+        if index in self._windows:
+            steps, replays = self._windows[index]
+            if replays:  # a neighbour on the GPU would lengthen what is judged as a share of time
+                self._solitude.enter_context(self._recorder.alone())
+            self._window.enter_context(
+                graph_launches(self._profiled, steps, replays=replays, over=self._solitude.close)
+            )
+
+    def _end(self, index: int) -> None:
+        if index in {first + steps - 1 for first, (steps, _) in self._windows.items()}:
+            self._window.close()
+
+    def seen(self, record: CaptureRecord) -> tuple[Watched, StepWatch | None]:
+        """Return what was seen of the steps, for the capture that the system reports."""
+        if self.every_step is None:
+            return self._profiled, None
+        profiled = self._profiled
+        if record.mechanism == "traced":
+            # captures of several shapes have unequal numbers of operations: whole rounds of them are compared
+            profiled = self.every_step.last(WATCHED_STEPS * max(record.captures, 1))
+        return profiled, self.every_step.operations()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._solitude.__exit__(kind, error, trace)
+        finally:
+            self._window.__exit__(kind, error, trace)  # it reads no profile of a step that raised
+
+
+def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
+    """Return the windows that are profiled, of a captured arm on CUDA.
+
+    The first steps, in which a capture that is recorded and not launched loses an update; and the last.
+    """
+    if planned.arm.capture == "none" or not torch.cuda.is_available() or not steps:
+        return {}
+    first = min(WATCHED_STEPS, len(steps))
+    last = min(WATCHED_STEPS, len(steps) - first)
+    return {steps.start: (first, False)} | ({steps.stop - last: (last, True)} if last else {})
+
+
+def _watch_of_every_step(
+    run: Run, planned: PlannedArm, training: TrainingRun, captured: Callable[[], CaptureRecord]
+) -> SeriesWatch | None:
+    """For a captured arm; and for one whose host syncs are judged, where its steps can be watched as they are."""
+    device, is_captured = device_of(training), planned.arm.capture != "none"
+    if not is_captured and not (planned.watch_every_step and device == "cuda"):
+        return None
+    attempts = attempts_of(training)
+    return SeriesWatch(
+        device,
+        captured=is_captured,
+        unwatched=shapes_of(run),
+        captures=lambda: captured().captures,
+        attempts=lambda: attempts.count,
+        replaying=lambda: attempts.replaying,
+    )
+
+
+def _watched_parts(planned: PlannedArm) -> tuple[Part, ...]:
+    """The parts that the watch of every step is evidence for."""
+    captured: tuple[Part, ...] = ("capture",) if planned.arm.capture != "none" else ()
+    return (*captured, "syncs") if planned.observe_syncs else captured

@@ -1,0 +1,265 @@
+"""Tell what each loose tensor that the steps made is to the training: state, a table, a log, or what a step left."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from harness.evidence.arm_records import COMPARED, Loose, Role
+from harness.execution.watchers.reductions import digests
+from harness.system.replay.found_state import StateByCategory, same
+from harness.system.replay.ledger import DATA, PARAMETERS, WHOLE, Ledger, Memory, is_of_torch
+
+LOOSE = "tensors"
+_REGISTERED = ("parameters", "buffers", "optimizer")
+
+
+_NUMBERS = re.compile(r"\d+")
+_Like = tuple[str, object, object]  # a name without its numbers, a type and a shape: what has made one makes the others
+
+
+class _Seen(NamedTuple):
+    """A loose tensor at one time. place: of its elements, which other ones may get once it is gone."""
+
+    memory: Memory | None
+    place: tuple[object, ...]
+    digest: str
+    like: _Like
+
+
+class LooseWatch:
+    """Follows some steps of one execution by a ledger. Call `begin`; `step` around each step, and `stepped` after it.
+
+    What raises within costs the roles, which say so, and nothing else. state: walks from the training.
+    """
+
+    def __init__(self, state: Callable[[], StateByCategory]) -> None:
+        self._state = state
+        self._ledger = Ledger()
+        self._chosen: FollowedSteps | None = None  # once it is known how many steps there are
+        self._follows = False
+        self._early: frozenset[str] = frozenset()
+        self._registered: set[Memory] = set()  # what has a name in another category
+        self._left_out = -1  # the last step that was not followed
+        self._earlier: tuple[int, dict[str, _Seen]] = 0, {}  # the census before, and how many steps it came after
+        self._changed: set[Memory] = set()  # since then, by no operator of steps that were all followed
+        self._versions: dict[Memory, int] = {}  # when they were last looked at
+        self._rewritten: set[Memory] = set()  # by unfollowed steps
+        self._before: dict[str, _Seen] = {}  # before the last one
+        self._after: dict[str, _Seen] | None = None
+        self._made: dict[_Like, set[Role]] = {}  # what followed steps made
+
+    def begin(self, state: StateByCategory) -> None:
+        """Take loose tensors that are there now for state from before the first step."""
+        self._early = frozenset(state.get(LOOSE, {}))
+        self._ask(lambda: self._know(state))
+        self._ask(lambda: self._ledger.begin_with(state.get(LOOSE, {}).values()))
+
+    @contextmanager
+    def step(self, *, left: int) -> Iterator[None]:
+        """Watch a step in the block. left: how many come after it."""
+        index = self._ledger.step
+        self._chosen = chosen = self._chosen or FollowedSteps(index + left + 1)
+        if chosen.looks_before(index):
+            chosen.wait(unexplained=bool(self._ask(self._unexplained)))
+        if index and not left:
+            self._before = self._ask(self._census) or {}
+        self._follows = chosen.is_followed(index)
+        with self._ledger if self._follows else nullcontext():
+            yield
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Watch an evaluation between two steps: what it reads is state, as what a step reads."""
+        with self._ledger:
+            yield
+        self._ask(self._ledger.evaluated)
+
+    def stepped(self, loss: object, *, left: int) -> None:
+        """Note that the step has returned its loss."""
+        if self._follows:
+            self._ask(lambda: self._ledger.ended(loss))
+        else:
+            self._left_out = self._ledger.step
+            self._ledger.passed()
+        if not left:
+            self._after = self._ask(self._census)
+        elif self._ledger.step in (1, FIRST):  # optimizers have made their state; no step was left out
+            self._ask(self._census)
+
+    def loose(self, tensors: dict[str, Tensor]) -> Loose:
+        """Return the roles of the loose tensors of an end that were not there at the start."""
+        late = {name: tensor for name, tensor in tensors.items() if name not in self._early}
+        roles = self._ask(self._roles) or {}
+        if self._ledger.failure is not None:
+            return Loose(roles=None, unread={}, failure=self._ledger.failure)
+        found: dict[str, Role] = {name: roles.get(name, "left") for name in sorted(late)}
+        return Loose(
+            roles=found,
+            unread=digests({name: late[name] for name in found if found[name] not in COMPARED}),
+        )
+
+    def _roles(self) -> dict[str, Role]:
+        if self._after is None:
+            if late := self._ledger.step:
+                raise RuntimeError(f"the last of {late} steps was not announced as such")
+            return {}
+        read = self._ledger.read_marks()
+        roles = {name: self._role(name, seen, read) for name, seen in self._after.items()}
+        derived = [self._after[name].memory for name, role in roles.items() if role == "derived"]
+        # what decides which weights are the best ones is read by them
+        by_derived = self._ledger.read_marks(also=[each for each in derived if each is not None])
+        decides = {name for name, seen in self._after.items() if self._marks(name, seen) & by_derived}
+        return {name: "state" if role in ("log", "mixed") and name in decides else role for name, role in roles.items()}
+
+    def _marks(self, name: str, now: _Seen) -> int:
+        """Marks of the memory that has the name, and of the one that had it before the last step."""
+        before = self._before.get(name)
+        prior = None if before is None else before.memory
+        return sum({each: each.marks for each in (now.memory, prior) if each is not None}.values())
+
+    def _role(self, name: str, now: _Seen, read: int) -> Role:
+        memory, before = now.memory, self._before.get(name)
+        prior = None if before is None else before.memory
+        if memory is None:  # no operator of a step met it: an array of numpy's, or what was made between two steps
+            stayed = before is not None and prior is None and before.place == now.place
+            return "state" if stayed and before is not None and before.digest != now.digest else "left"
+        if memory in self._registered or memory.is_early:  # compared by its other name
+            return "left"
+        if memory.is_kept or memory in self._changed:
+            return "state"
+        if self._marks(name, now) & read:
+            changed = memory is not prior or (memory.written is not None and memory.written > memory.born)
+            return "state" if changed or memory.made_of & PARAMETERS else "table"
+        return self._unread_role(memory, prior, now.like)
+
+    def _unread_role(self, memory: Memory, prior: Memory | None, like: _Like) -> Role:
+        last = self._ledger.step - 1
+        if not self._is_explained(memory, like):
+            return "unseen"
+        if memory.is_unseen and memory.written is None:
+            return next(iter(self._made[like])) if len(self._made[like]) == 1 else "unseen"
+        is_new = memory.born == last and not (prior is not None and prior.marks & memory.made_of)
+        if memory.is_given or (is_new and (last == 0 or (prior is not None and prior.born >= last - 1))):
+            return "left"
+        return _role_by_making(memory)
+
+    def _is_explained(self, memory: Memory, like: _Like) -> bool:
+        """Return True if steps that were followed show what unread memory is made of: it, or others like it."""
+        if memory.written is not None:
+            return True
+        return memory not in self._rewritten and (not memory.is_unseen or like in self._made)
+
+    def _unexplained(self) -> bool:
+        """Look for what unfollowed steps made or wrote to; return True if nothing shows what some of it is made of."""
+        late = self._late()
+        own = [tensor for tensor in late.values() if is_of_torch(tensor)]  # no operator made the others
+        self._ledger.adopt(own)
+        self._note(late)
+        read = self._ledger.read_marks()
+        return any(
+            memory is not None
+            and not (memory in self._registered or memory.is_early or memory.is_kept or memory.marks & read)
+            and not self._is_explained(memory, _like(name, tensor))
+            for name, tensor in late.items()
+            for memory in [self._ledger.memory_of(tensor)]
+        )
+
+    def _note(self, late: dict[str, Tensor]) -> None:
+        """Note what the tensors of this moment are made of, and which ones were written to since the last look."""
+        versions = {}
+        for name, tensor in late.items():
+            memory = self._ledger.memory_of(tensor)
+            if memory is None or tensor.is_inference():
+                continue
+            versions[memory] = tensor._version
+            if self._versions.get(memory, tensor._version) != tensor._version and memory.written is None:
+                self._rewritten.add(memory)
+            elif not memory.is_unseen or memory.written is not None:
+                self._made.setdefault(_like(name, tensor), set()).add(_role_by_making(memory))
+        self._versions = versions
+
+    def _census(self) -> dict[str, _Seen]:
+        late, step = self._late(), self._ledger.step
+        self._note(late)
+        found = digests(late)
+        seen = {
+            name: _Seen(self._ledger.memory_of(tensor), same(tensor), found[name], _like(name, tensor))
+            for name, tensor in late.items()
+        }
+        since, earlier = self._earlier
+        if since > self._left_out:
+            for name in seen.keys() & earlier.keys():
+                memory = seen[name].memory
+                if memory is not None and memory is earlier[name].memory and earlier[name].digest != seen[name].digest:
+                    self._changed |= {memory} if memory.written is None or memory.written < since else set()
+        self._earlier = step, seen
+        return seen
+
+    def _late(self) -> dict[str, Tensor]:
+        """Return the loose tensors of this moment that were not there at the start."""
+        state = self._state()
+        self._know(state)
+        return {name: tensor for name, tensor in state.get(LOOSE, {}).items() if name not in self._early}
+
+    def _know(self, state: StateByCategory) -> None:
+        for category in _REGISTERED:
+            self._ledger.keep(state.get(category, {}).values())
+        known = (self._ledger.memory_of(each) for category in _REGISTERED for each in state.get(category, {}).values())
+        self._registered |= {memory for memory in known if memory is not None}
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """Return the answer; None where the ledger failed, now or before."""
+        if self._ledger.failure is None:
+            try:
+                return question()
+            except Exception as error:
+                self._ledger.failure = f"{type(error).__name__}: {error}"
+        return None
+
+
+def _like(name: str, tensor: Tensor) -> _Like:
+    return _NUMBERS.sub("#", name), tensor.dtype, tensor.shape
+
+
+def _role_by_making(memory: Memory) -> Role:
+    if memory.made_of & (DATA | PARAMETERS) == PARAMETERS:
+        return "derived"
+    return "mixed" if memory.made_of & WHOLE else "log"
+
+
+FIRST = 3  # the second step reads what the first one made, and the third one what a warm-up has left
+LAST = 2  # what each step binds anew shows by two in a row
+_DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 13, 16, 128
+
+
+class FollowedSteps:
+    """The choice for one execution of so many steps, equal for all executions of as many."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps, self._apart = steps, max(_APART, steps // _LOOKS)
+        between = range(FIRST, steps - LAST)
+        self._drawn = frozenset(random.Random(steps).sample(between, min(_DRAWN, len(between))))
+        self._left = min(steps // 2, _MOST_WAITED)  # steps that may be followed in waiting
+        self._waits = False
+
+    def looks_before(self, index: int) -> bool:
+        """Return True if new tensors are looked for before a step: at even distances, and where following begins."""
+        begins = index in self._drawn or index == self._steps - LAST
+        return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
+
+    def wait(self, *, unexplained: bool) -> None:
+        """Follow the next steps up to the next look where some tensor is unexplained, as long as steps are left."""
+        self._waits = unexplained
+
+    def is_followed(self, index: int) -> bool:
+        """Return True if a step is followed. Call it once for each step."""
+        if index < FIRST or index in self._drawn or index >= self._steps - LAST:
+            return True
+        self._left -= self._waits
+        return self._waits and self._left >= 0

@@ -1,0 +1,97 @@
+"""Watch steps with torch's profiler: graph launches and what the device did.
+
+A profile can be silently empty, when something else has subscribed to CUPTI. So each is shown a sync after its steps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from harness.devices.device_work import PLANTED, STEP, busy_seconds, launches_in, sees_sync, without_planted
+from harness.execution import rank_seat
+from harness.system.replay.outside_step import not_of_the_step
+
+
+@dataclass
+class Watched:
+    """What was seen while `steps` steps were watched; None where this machine's watch cannot see it."""
+
+    steps: int = 0
+    graph_launches: int | None = None
+    operations: int | None = None
+    device_seconds: float | None = None  # time in which kernels ran, overlapping ones counted once
+    replays: Sequence[Any] = ()  # the profile's raw events of steps that captured nothing
+    replayed_steps: int = 0
+    sees_planted: bool | None = None  # whether each profile saw the sync planted after its steps
+
+
+@contextmanager
+def graph_launches(
+    watched: Watched, steps: int, *, replays: bool = False, over: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Watch `steps` steps with the profiler: graph launches and device activities. Needs CUDA.
+
+    replays: whether none of the steps captures, so that what they did can be held against the census; over: called
+    once their work is done, before the profile is closed and read, which takes up to seconds.
+    """
+    with profiler() as profile:
+        yield
+        torch.cuda.synchronize()
+        over()
+        with torch.profiler.record_function(PLANTED):
+            planted_sync("cuda")
+    recorded = raw_events(profile)
+    watched.sees_planted = sees_sync(recorded) and watched.sees_planted is not False
+    events = without_planted(recorded)
+    watched.steps += steps
+    watched.graph_launches = (watched.graph_launches or 0) + launches_in(events)
+    watched.device_seconds = (watched.device_seconds or 0.0) + busy_seconds(events, ranks=rank_seat.ranks())
+    if replays:
+        watched.replays, watched.replayed_steps = events, steps
+
+
+def planted_sync(device: str) -> None:
+    """A value read on the host, for a detector to see. Made outside of the watch, it is the device's on a CPU, too."""
+    with not_of_the_step():
+        value = torch.ones(2, device=device)
+    value.sum().item()
+
+
+def prime_profiler() -> None:
+    """Take the first session of the process, which sets CUPTI up: it took 4.2 s on an H200, every later one 1 ms."""
+    with profiler():
+        torch.cuda.synchronize()
+
+
+def in_step(profiled: object) -> AbstractContextManager[object]:
+    """The range of a step, for `device_work`; nothing where no step is profiled."""
+    return torch.profiler.record_function(STEP) if profiled else nullcontext()
+
+
+def raw_events(profile: Any) -> list[Any]:
+    """A profile's events as Kineto gives them: with correlation numbers, and without the tree that torch builds."""
+    return list(profile.profiler.kineto_results.events())
+
+
+@contextmanager
+def profiler(*, stacks: bool = False) -> Iterator[Any]:
+    """A torch profiler of host calls and device activities, made safe for replays of CUDA graphs.
+
+    CUPTI must not be torn down and set up again between replays (a known crash), hence the two variables.
+    """
+    os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
+    os.environ.setdefault("TEARDOWN_CUPTI", "0")
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    config = torch._C._profiler._ExperimentalConfig(verbose=True) if stacks else None
+    with torch.profiler.profile(
+        activities=activities, with_stack=stacks, experimental_config=config, acc_events=True
+    ) as profile:
+        yield profile

@@ -1,0 +1,99 @@
+"""What one rank did in every step: its parameters and the rows that it read, as digests, and its collectives.
+
+Digests stay on the device until the series is over: a step costs their operations, and no host sync. What ranks share
+is gathered for them, by collectives of the harness's own, which are not counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.evidence.arm_records import RankSteps
+from harness.execution.arm import ArmLife
+from harness.execution.rank_seat import collectives_begun
+from harness.execution.watchers.micro_batches import split
+from harness.execution.watchers.reductions import as_hex, combine_each, combine_on_device
+from harness.execution.watchers.state_watch import named_parameters, watched_state
+from harness.system.protocol import HasInputs
+from harness.system.shards import elements, is_replicated
+
+
+class RankWatch:
+    """One execution of an arm, of whatever number of ranks; begins before its first step."""
+
+    def __init__(self, life: ArmLife) -> None:
+        self._life, self._training = life, life.training
+        self._rows_of_rank = life.run.workload.batch_size // life.planned.arm.ranks
+        self._parameters = [self._digest()]
+        self._rows: list[Tensor] = []  # int64 [rows] each
+        self._begun: list[tuple[int, int]] = []  # collectives before each step, and behind it
+        self._before = 0
+
+    def before_step(self, _index: int) -> None:
+        """A step begins; what was begun until now is none of it."""
+        self._before = collectives_begun()
+
+    def add(self, _index: int) -> None:
+        """Note the step that was made last."""
+        self._begun.append((self._before, collectives_begun()))
+        self._parameters.append(self._digest())
+        inputs = self._training.inputs() if isinstance(self._training, HasInputs) else {}
+        rows = split(inputs, self._rows_of_rank)
+        if rows:
+            self._rows.append(combine_each(rows))
+
+    def write(self) -> None:
+        """Write all that was noted; waits for the device."""
+        self._life.recorder.write(self._record())
+
+    def _record(self) -> RankSteps:
+        last = next((each for each in reversed(self._begun) if each[0] != each[1]), (0, 0))
+        return RankSteps(
+            arm=self._life.arm,
+            replica=self._life.replica,
+            parameters=[as_hex(value) for value in torch.stack(self._parameters).tolist()],
+            rows=[[as_hex(value) for value in rows.tolist()] for rows in self._rows],
+            collectives=[after - before for before, after in self._begun],
+            names=_names_between(*last),
+            parts=sum(not is_replicated(tensor) for tensor in named_parameters(self._training).values()),
+            held={category: elements(tensors) for category, tensors in self._trained().items()},
+        )
+
+    def _trained(self) -> dict[str, list[Tensor]]:
+        """What grows with the model: parameters, and the optimizer's tensors but for counts and settings."""
+        optimizer = watched_state(self._training).get("optimizer", {}).values()
+        moments = [tensor for tensor in optimizer if tensor.dim() and tensor.is_floating_point()]
+        return {"parameters": list(named_parameters(self._training).values()), "optimizer": moments}
+
+    def _digest(self) -> Tensor:
+        parameters = named_parameters(self._training)
+        return combine_on_device(parameters) if parameters else torch.zeros((), dtype=torch.int64)
+
+
+def _names_between(before: int, after: int) -> dict[str, int]:
+    """The collectives that were begun between two counts, by torch's flight recorder, each name with how often; nothing
+    where it does not answer. It holds those of earlier groups as well, and counts backward from now."""
+    if before == after:
+        return {}
+    now = collectives_begun()
+    try:
+        entries = json.loads(_flight_recorder())["entries"]
+        names = [str(entry["profiling_name"]) for entry in sorted(entries, key=lambda entry: int(entry["record_id"]))]
+    except Exception:  # another release of torch's; the count is known without it
+        return {}
+    last = len(names) - (now - after)
+    return dict(Counter(names[max(0, last - (after - before)) : max(0, last)]))
+
+
+def _flight_recorder() -> Any:
+    """What the recorder holds, as JSON; torch 2.11 knows that of NCCL by another name."""
+    from torch._C import _distributed_c10d
+
+    distributed: Any = _distributed_c10d
+    dump = getattr(distributed, "_dump_fr_trace_json", None) or distributed._dump_nccl_trace_json
+    return dump()

@@ -1,0 +1,272 @@
+"""What training changes, at the start and at the end of one execution: digests by category and name."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from harness.evidence.arm_records import COMPARED, NOT_FINITE, EndDifference, Loose, Sketch, State
+from harness.execution.watchers import moves
+from harness.execution.watchers.loose_watch import LOOSE, LooseWatch
+from harness.execution.watchers.reductions import digests, holding_nan, largest_difference, not_finite, sketches
+from harness.system.faulty_run import FaultyRun
+from harness.system.protocol import HasParameters, HasState, TrainingRun
+from harness.system.replay import generators
+from harness.system.replay.found_state import StateByCategory, found_state, number_of, plain_name
+from harness.system.shards import whole
+
+_OF_GROUPS = re.compile(r"(^|\.)group\d+\.")  # settings of an optimizer, which may be texts
+_COUNTERS = ("step", "step_count")  # of updates: torch's optimizers', and the reference trainer's
+BUFFER = "buffer "  # begins the name of a buffer among the tensors that an execution ended with
+ROUNDING = 1e-6  # a difference of so little of the largest buffer's elements is rounding: of a mean that is 0, say
+
+
+class StateWatch:
+    """Looks at one execution before its first step, after it, and after its last.
+
+    A loose tensor that was there before the first step is state. One that the steps made is state if `loose` says so,
+    and nothing is recorded of it where no step was followed.
+    """
+
+    def __init__(
+        self,
+        training: TrainingRun,
+        *,
+        moves: bool = False,
+        sketched: bool = False,
+        follows: bool = False,
+        lent: bool = False,
+    ) -> None:
+        """moves: keep copies of the start in the host's memory, for `moved` to be there at the end.
+
+        sketched: sketch the parameters at the start and all state at the end. follows: follow what steps make.
+        lent: record digests of what they made, for the roles of another arm.
+        """
+        self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
+        self.start_sketches: dict[str, Sketch] | None = None
+        self.end_sketches: dict[str, Sketch] | None = None
+        self._start: dict[str, Tensor] = {}
+        self.moved: dict[str, tuple[Tensor, float]] | None = None
+        self.watched: set[str] = set()  # by `category name` what an end may be compared by
+        self.steps = LooseWatch(lambda: watched_state(training)) if follows else None
+        self.loose: Loose | None = None
+        self._loose_at_start: frozenset[str] = frozenset()
+        self._numbers_later: dict[str, bool] = {}  # loose tensors after the first step, and if none of them is NaN
+        self.spoiled: list[str] | None = None
+        self.updates: list[int] | None = None  # by how much counters of updates went up, each number once
+        self._counted: dict[str, float] = {}
+        self._counted_later: dict[str, float] = {}
+        self.end_buffers: dict[str, Tensor] = {}  # the floating-point ones at the end, by BUFFER and their name
+
+    def at_start(self) -> State:
+        """Before the first step."""
+        state = watched_state(self._training)
+        self._begin(state)
+        self._counted = _update_counters(state)
+        if self._moves:
+            self._start = moves.copied(moves.movable(state))
+        if self._sketched:
+            self.start_sketches = _sketched({"parameters": state["parameters"]})
+        return _recorded(state)
+
+    def _begin(self, state: StateByCategory) -> None:
+        self._loose_at_start = frozenset(state.get(LOOSE, {}))
+        if self.steps is not None:
+            self.steps.begin(state)
+
+    def after_first_step(self) -> None:
+        """Note which loose tensors are there now, and hold numbers."""
+        if isinstance(self._training, HasState):
+            loose = {plain_name(name): tensor for name, tensor in self._training.state().get(LOOSE, {}).items()}
+            bad = holding_nan(loose)
+            self._numbers_later = {name: name not in bad for name in loose}
+
+    def at_end(self) -> State:
+        """After the last step, when the device has done all that it was asked for."""
+        return self._at_end(watched_state(self._training))
+
+    def _at_end(self, state: StateByCategory) -> State:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        loose = state.get(LOOSE, {})
+        if self.steps is not None:
+            self.loose = self.steps.loose(loose)
+        elif self._lent:
+            late = {name: tensor for name, tensor in loose.items() if name not in self._loose_at_start}
+            self.loose = Loose(roles=None, unread=digests(late), lent=True)
+        roles = (self.loose.roles if self.loose is not None else None) or {}
+        came = {name: tensor for name, tensor in loose.items() if roles.get(name) in COMPARED}
+        kept = {name: tensor for name, tensor in loose.items() if name in self._loose_at_start} | came
+        self.end_buffers = {
+            f"{BUFFER}{name}": tensor for name, tensor in state["buffers"].items() if tensor.is_floating_point()
+        }
+        kept_state = {**state, LOOSE: kept}
+        if self._sketched:
+            self.end_sketches = _sketched(kept_state)
+        self.spoiled = sorted(name for name in holding_nan(came) if self._numbers_later.get(name))
+        self._counted_later = _update_counters(state)
+        self.updates = sorted({int(now - self._counted.get(name, 0)) for name, now in self._counted_later.items()})
+        if self._moves:
+            self.moved = moves.moved(self._start, moves.movable(kept_state))
+            self.watched = moves.watched(kept_state)
+        more = {"numbers": _numbers(kept_state), "optimizer_bytes": _bytes_by_type(state["optimizer"])}
+        return _recorded(kept_state).model_copy(update=more)
+
+    def after_load(self) -> State:
+        """As a load has left it; updates are counted from there, and what was loaded is there from the start."""
+        state = watched_state(self._training)
+        self._begin(state)
+        recorded = self._at_end(state)
+        self._counted = self._counted_later
+        return recorded
+
+
+def watched_state(training: TrainingRun) -> StateByCategory:
+    """Parameters, what the run names beside them, what is found from it, and the process's generators."""
+    parameters = named_parameters(training)
+    state: StateByCategory = {"parameters": {}, "buffers": {}, "optimizer": {}, "generators": {}, LOOSE: {}}
+    for source in (_found(training, parameters), training.state() if isinstance(training, HasState) else {}):
+        for category, tensors in source.items():
+            state[category] = state.get(category, {}) | {plain_name(name): each for name, each in tensors.items()}
+    state["parameters"] = {**state["parameters"], **parameters}
+    drawn = generators.states(generators.global_generators())
+    state["generators"] |= {name: generators.as_tensor(each) for name, each in drawn.items()}
+    return state
+
+
+def named_parameters(training: TrainingRun) -> dict[str, Tensor]:
+    """The trainable parameters by names that `torch.compile` does not change; none where a system shows none."""
+    if not isinstance(training, HasParameters):
+        return {}
+    return {plain_name(name): tensor for name, tensor in training.parameters().items()}
+
+
+def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
+    """Modules, optimizers and generators on the attributes of a run; the harness's own runs name them themselves."""
+    while isinstance(training, FaultyRun):
+        training = training._inner
+    if type(training).__module__.partition(".")[0] == "harness":
+        return {}
+    frozen = training.frozen() if isinstance(training, HasParameters) else {}
+    found = found_state(training, parameters={**parameters, **frozen})
+    return {category: tensors for category, tensors in found.items() if category != LOOSE}
+
+
+def _numbers(state: StateByCategory) -> dict[str, float]:
+    """Finite values of single numbers, torch's and Python's: steps, batches that were counted, rates, a loss scale."""
+    found = {
+        f"{category} {name}": number_of(tensor)
+        for category, tensors in state.items()
+        if category not in {"parameters", "generators"}
+        for name, tensor in sorted(tensors.items())
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the bytes of tensors by their data type, without single numbers and settings of groups."""
+    found: dict[str, int] = {}
+    for key, each in tensors.items():
+        if each.numel() > 1 and not _OF_GROUPS.search(key):
+            name = str(each.dtype).removeprefix("torch.")
+            found[name] = found.get(name, 0) + each.numel() * each.element_size()
+    return found
+
+
+def _update_counters(state: StateByCategory) -> dict[str, float]:
+    """Counters of updates by name: optimizers' own for each tensor, and a tensor that the state calls `updates`."""
+    of_optimizers = {name: each for name, each in state["optimizer"].items() if name.rpartition(".")[2] in _COUNTERS}
+    found = of_optimizers | {name: each for name, each in state[LOOSE].items() if name == "updates"}
+    values = {name: number_of(tensor) for name, tensor in found.items() if tensor.numel() == 1}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _sketched(state: StateByCategory) -> dict[str, Sketch]:
+    """Sketches by `category name` of all floating-point state."""
+    return sketches({f"{category} {name}": tensor for category, each in state.items() for name, tensor in each.items()})
+
+
+def _recorded(state: StateByCategory) -> State:
+    by_category = {}
+    for category, tensors in state.items():
+        found, bad = digests(tensors), not_finite(tensors)
+        by_category[category] = {
+            name: digest + (NOT_FINITE if name in bad else "") for name, digest in sorted(found.items())
+        }
+    return State(digests=by_category, tensors=sum(map(len, by_category.values())))
+
+
+@dataclass
+class Ends:
+    """Parameters and buffers that executions of one run ended with: the first of each arm, in the host's memory."""
+
+    _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    moves: moves.Moves = field(default_factory=moves.Moves)
+    _replicas: dict[str, int] = field(default_factory=dict)  # which execution was kept; 0 of another process's
+
+    def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
+        """How far what a training ended with lies from each one kept; one tensor at a time is on the device twice.
+
+        Parts are gathered by every rank, also by one that has kept nothing: others wait for it.
+        """
+        apart: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
+        for name, tensor in ended.items():
+            ours = whole(tensor)
+            for arm, kept in self._kept.items():
+                if name in kept and kept[name].shape == ours.shape:
+                    apart[arm][name] = largest_difference(ours, kept[name])
+        return [_difference(arm, self._replicas.get(arm, 0), apart[arm], kept) for arm, kept in self._kept.items()]
+
+    def kept(self, arm: str) -> Mapping[str, Tensor]:
+        """What the first execution of `arm` ended with; nothing of one that is not known."""
+        return self._kept.get(arm, {})
+
+    def forget(self, arm: str) -> None:
+        """Of an arm that failed nothing is compared."""
+        self._kept.pop(arm, None)
+        self._replicas.pop(arm, None)
+        self.moves.forget(arm)
+
+    def keep(self, ended: Mapping[str, Tensor], arm: str, replica: int = 0) -> None:
+        """Keep what the first execution of `arm` in this process ended with."""
+        if arm not in self._kept:
+            self._replicas[arm] = replica
+            here = {name: tensor for name, tensor in ended.items() if not tensor.is_meta}
+            self._kept[arm] = {name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in here.items()}
+
+
+def _difference(arm: str, replica: int, apart: Mapping[str, float], kept: Mapping[str, Tensor]) -> EndDifference:
+    compared = {name: size for name, size in apart.items() if not name.startswith(BUFFER)}
+    largest = {
+        name: largest_difference(kept[name], torch.zeros_like(kept[name])) for name in apart.keys() - compared.keys()
+    }
+    rounding = ROUNDING * max((size for size in largest.values() if math.isfinite(size)), default=0.0)
+    buffers = {name: _relative(apart[name], largest[name], rounding) for name in largest}
+    worst, moved = _worst(compared), _worst(buffers)
+    return EndDifference(
+        arm=arm,
+        replica=replica,
+        tensors=len(compared),
+        largest=None if worst is None else compared[worst],
+        tensor=worst,
+        buffers=len(buffers),
+        buffers_relative=None if moved is None else buffers[moved],
+        buffer=None if moved is None else moved.removeprefix(BUFFER),
+    )
+
+
+def _worst(sizes: Mapping[str, float]) -> str | None:
+    """The name of the largest, or of a NaN; None of none."""
+    return max(sorted(sizes), key=lambda name: (sizes[name] != sizes[name], sizes[name]), default=None)
+
+
+def _relative(apart: float, largest: float, rounding: float) -> float:
+    """A difference over the largest element; 0 where it is rounding alone, infinite over a 0."""
+    if apart <= rounding:
+        return 0.0
+    return apart / largest if largest else math.inf

@@ -1,0 +1,393 @@
+"""Detectors of host syncs: each executes something and answers where the host waited for the device, and how often.
+
+Dispatch mode and fake pass read the operators that need a value on the host; profiler and sync-debug mode see
+the waiting itself. Neither pair shares a mechanism, so that one can check the other.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import cache
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+
+from harness.devices.device_work import PLANTED, WAITS
+from harness.execution.watchers.profiling import planted_sync, profiler, raw_events
+from harness.system.raised import message_of
+from harness.system.replay.cpu_checks import as_on_a_device
+from harness.system.replay.fake_step import on_fake_tensors
+from harness.system.replay.frames import Place, innermost, of_current_stack, of_traceback
+from harness.system.replay.host_made import HostMade
+from harness.system.replay.inside_operator import executed
+from harness.system.replay.observer import Observer
+from harness.system.replay.operations import is_repeated
+from harness.system.replay.outside_step import OUTSIDE, is_of_the_step
+
+Execute = Callable[[], object]
+
+
+class Sync(NamedTuple):
+    """One place that waits, and by what."""
+
+    place: Place
+    operation: str
+
+
+Syncs = Counter[Sync]
+
+
+class FakePassError(Exception):
+    """A step fails on fake tensors alone, of an operator that nobody has told them of, say."""
+
+
+# Operators that need values of a device tensor on the host: a scalar, or an output shape.
+_VALUE_OPERATORS = {
+    "_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
+    "equal", "bincount", "multinomial",
+}  # fmt: skip
+# By their arguments. An operator that `needs_value` decides on is in one of the two sets.
+_VALUE_OPERATORS_AT_TIMES = {
+    "repeat_interleave", "index", "index_put", "index_put_", "_index_put_impl_", "copy_", "_to_copy",
+}  # fmt: skip
+_PAGEABLE_COPY = "Memcpy DtoH (Device -> Pageable)"
+_WINDOW = "harness.observed_steps"
+_FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): ")
+
+
+@cache
+def never_waits(func: OpOverload) -> bool:
+    """Whether no call of the operator needs a value: asked at each operation, so that it is known by the operator."""
+    return func._schema.name.removeprefix("aten::") not in {*_VALUE_OPERATORS, *_VALUE_OPERATORS_AT_TIMES}
+
+
+def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], device: str) -> bool:
+    """Whether this call makes the host wait for a tensor on `device` ("cuda", or "cpu" as its stand-in)."""
+    if never_waits(func):
+        return False
+    name = func._schema.name.removeprefix("aten::")
+    tensors = [argument for argument in args if isinstance(argument, Tensor)]
+    on_device = any(tensor.device.type == device for tensor in tensors)
+    if name in _VALUE_OPERATORS:
+        return on_device
+    if name == "repeat_interleave":
+        return on_device and func._overloadname == "Tensor" and kwargs.get("output_size") is None
+    if name.removesuffix("_") in ("index", "index_put", "_index_put_impl"):
+        return on_device and _indexing_waits(name, args, kwargs)
+    return device == "cuda" and _is_blocking_copy(name, args, kwargs)
+
+
+def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """A mask is looked through for its places; an index on the host is copied to where the tensor is, and waited for.
+
+    Torch fills instead where one mask alone is given one value of the host's, and nothing is to be added up.
+    """
+    indices = [index for index in args[1] if index is not None]
+    masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
+    if name != "index" and len(masks) == len(indices) == 1 and masks[0].device == args[0].device:
+        value, adds_up = args[2], args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+        if value.numel() == 1 and value.device.type == "cpu" and not adds_up:
+            return False
+    return bool(masks) or any(index.device != args[0].device for index in indices)
+
+
+def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """A copy between host and device, in either direction, that is not asked to be asynchronous."""
+    source = args[1] if name == "copy_" else args[0]
+    target = args[0].device if name == "copy_" else torch.device(kwargs.get("device") or source.device)
+    asynchronous = kwargs.get("non_blocking", args[2] if name == "copy_" and len(args) > 2 else False)
+    return {source.device.type, target.type} == {"cpu", "cuda"} and not asynchronous
+
+
+class DispatchWatch(Observer):
+    """Counts the ATen operations that reach the dispatcher, and those among them that make the host wait.
+
+    `replayed` counts those that come while `replaying()` is true. Its block may be entered again, and counts on;
+    `restart` begins anew.
+    """
+
+    def __init__(self, device: str, *, stand_in: bool = False, replaying: Callable[[], bool] = lambda: False) -> None:
+        super().__init__()
+        self._device, self._stand_in, self._replaying = device, stand_in, replaying
+        self.host = HostMade() if device == "cpu" else None
+        self.restart()
+
+    def restart(self) -> None:
+        self.operations = self.replayed = 0
+        self.seen: Syncs = Counter()
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        self.operations += 1
+        self.replayed += self._replaying()
+        if is_repeated():
+            return func(*args, **kwargs)
+        if needs_value(func, args, kwargs, self._device) and not (self.host and self.host.alone(func, args, kwargs)):
+            operation = func._schema.name.replace("::", ".")
+            self.seen[Sync(of_current_stack(), operation)] += 1
+            if self._stand_in:
+                return _stand_in(func, args, kwargs)
+        returned, needed = executed(func, args, kwargs)
+        if self.host is not None:
+            self.host.note(func, args, kwargs, returned)
+        for inner in needed:
+            self.seen[Sync(of_current_stack(), f"{func._schema.name.replace('::', '.')}, by {inner} within")] += 1
+        return returned
+
+    def read(self, tensor: Tensor, called: str) -> Tensor:
+        """Count a read of what the device has; for a fake tensor return what stands in for its value."""
+        if self.host is None or self.host.has(tensor):
+            return tensor
+        self.seen[Sync(of_current_stack(), called)] += 1
+        return torch.ones(tensor.shape, dtype=tensor.dtype) if self._stand_in else tensor
+
+
+def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A plausible answer for a value that fake tensors do not have: one, true, and masks that select everything."""
+    name = func._schema.name.removeprefix("aten::")
+    if name == "_local_scalar_dense":
+        return 1.0 if args[0].is_floating_point() else args[0].dtype == torch.bool or 1
+    known: dict[str, Callable[[], Any]] = {
+        "equal": lambda: True,
+        "nonzero": lambda: _everything(args[0]),
+        "masked_select": lambda: args[0].new_empty(args[1].numel()),
+        "multinomial": lambda: _drawn(*args, **kwargs),
+    }
+    if name in known:
+        return known[name]()
+    if name == "index":
+        indices: list[Tensor | None] = []
+        for index in args[1]:
+            is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)
+            indices += list(_everything(index).unbind(1)) if is_mask else [index]
+        return func(args[0], indices)
+    return func(*args, **kwargs)  # no stand-in known: the pass ends here
+
+
+def _everything(mask: Tensor) -> Tensor:
+    return torch.zeros(mask.numel(), mask.dim(), dtype=torch.int64, device=mask.device)
+
+
+def _drawn(chances: Tensor, num_samples: int, *_args: Any, **_kwargs: Any) -> Tensor:
+    return chances.new_zeros((*chances.shape[:-1], num_samples), dtype=torch.int64)
+
+
+def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
+    """Really execute under a dispatch mode. Sees backward functions too; not other libraries, nor replays."""
+    with DispatchWatch(device) as mode, as_on_a_device() if device == "cpu" else nullcontext():
+        execute()
+    return Syncs(mode.seen)
+
+
+def by_fake_pass(execute: Execute, device: str) -> Syncs:
+    """Execute on fake tensors, counting each wanted value and giving a stand-in for it.
+
+    Where no stand-in is known (an output whose shape depends on values) the pass ends at the last counted sync, and so
+    it does where the step fails after one: of a value that is none of its own it may make what it likes (NAdam divides
+    by one less than it). Raises `FakePassError` where it fails before any. The caller undoes what fake tensors were
+    left behind.
+    """
+    with on_fake_tensors() as fake, DispatchWatch(device, stand_in=True) as mode, as_on_a_device():
+        try:
+            execute()
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            if not mode.seen:
+                mode.seen[Sync(of_traceback(error.__traceback__), str(error.func))] += 1
+        except Exception as error:
+            if not mode.seen:
+                raise FakePassError(message_of(error)) from error
+    if fake.refusal and not mode.seen:
+        raise FakePassError(fake.refusal)
+    return Syncs(mode.seen)
+
+
+def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
+    """Execute under the profiler: how often it waited, and whether the profiler saw a sync planted afterwards.
+
+    Without stacks, which cost more than all else; `by_profiler` finds the places of what was counted.
+    """
+    torch.cuda.synchronize()
+    with profiler() as profile:
+        with torch.profiler.record_function(_WINDOW):
+            execute()
+        torch.cuda.synchronize()
+        with torch.profiler.record_function(PLANTED):
+            planted_sync("cuda")
+    events = raw_events(profile)
+    return waits_within(_WINDOW, events, WAITS), waits_within(PLANTED, events, WAITS) >= 1
+
+
+def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> int:
+    """Calls named in `waits` that began within the window, of a profile's raw events.
+
+    Counted as `syncs_of_profile` does, copies to pageable memory too, and without what is not of the step.
+    """
+    within, outside = (
+        [
+            (event.start_ns(), event.start_ns() + event.duration_ns())
+            for event in events
+            if event.name() == name and str(event.device_type()).endswith("CPU")
+        ]
+        for name in (window, OUTSIDE)
+    )
+    inside = Counter(
+        event.name()
+        for event in events
+        if any(start <= event.start_ns() <= end for start, end in within)
+        and not any(start <= event.start_ns() <= end for start, end in outside)
+    )
+    return max(sum(inside[name] for name in waits), inside[_PAGEABLE_COPY])
+
+
+def by_profiler(execute: Execute) -> Syncs:
+    """Execute under the profiler and count waiting CUDA calls, and copies to pageable memory, which wait as well."""
+    torch.cuda.synchronize()
+    with profiler(stacks=True) as profile:
+        with torch.profiler.record_function(_WINDOW):
+            execute()
+        torch.cuda.synchronize()
+    return syncs_of_profile(list(profile.events() or []), WAITS)
+
+
+def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
+    """Count the calls named in `waits` within the observed window, by the user's line that made them.
+
+    What the harness did between the steps is left out.
+    """
+    within, outside = (
+        [event.time_range for event in events if event.name == name and str(event.device_type).endswith("CPU")]
+        for name in (_WINDOW, OUTSIDE)
+    )
+    inside = [
+        event
+        for event in events
+        if any(each.start <= event.time_range.start <= each.end for each in within)
+        and not any(each.start <= event.time_range.start <= each.end for each in outside)
+    ]
+    operators = [event for event in inside if event.stack]
+    seen: Syncs = Counter(
+        Sync(_place_of_event(event, operators), event.name) for event in inside if event.name in waits
+    )
+    copies = sum(event.name == _PAGEABLE_COPY for event in inside)
+    unseen = copies - sum(seen.values())
+    if unseen > 0:
+        seen[Sync(Place("?", 0), _PAGEABLE_COPY)] += unseen
+    return seen
+
+
+def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
+    """From the Python stack (innermost first) of the operator that made a runtime call.
+
+    Runtime calls may carry another thread's number than their operator, and then have no parent: the shortest
+    operator around the call in time is taken.
+    """
+    start = event.time_range.start
+    around = [each for each in operators if each.time_range.start <= start <= each.time_range.end]
+    around.sort(key=lambda each: each.time_range.end - each.time_range.start)
+    for owner in (event, event.cpu_parent, *around):
+        matches = [match for match in map(_FRAME.match, (owner.stack if owner else None) or []) if match]
+        if matches:
+            return innermost((match["file"], int(match["line"])) for match in reversed(matches))
+    return Place("?", 0)
+
+
+def by_sync_debug_mode(execute: Execute) -> Syncs:
+    """Execute with torch's own warnings of synchronizing calls; blind to `torch.cuda.synchronize()` and events."""
+    with SyncWarnings() as seen:
+        execute()
+    return seen
+
+
+class SyncWarnings:
+    """Within its block, counts torch's warnings of synchronizing calls by the user's line; a block may follow another.
+
+    What each block needs is set up with it, and no more: around a replay it costs as much as the replay's own call.
+    """
+
+    _seen: Syncs
+    _catching: warnings.catch_warnings[None]
+    _before: int
+
+    def __enter__(self) -> Syncs:
+        self._seen = Counter()
+        self._before = torch.cuda.get_sync_debug_mode()
+        self._catching = warnings.catch_warnings()
+        self._catching.__enter__()
+        warnings.simplefilter("always")
+        warnings.showwarning = self._note
+        torch.cuda.set_sync_debug_mode("warn")
+        return self._seen
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            torch.cuda.set_sync_debug_mode(self._before)
+        finally:
+            self._catching.__exit__(kind, error, trace)
+
+    def _note(self, message: Warning | str, *_args: object, **_kwargs: object) -> None:
+        if "synchronizing CUDA operation" in str(message) and is_of_the_step():
+            self._seen[Sync(of_current_stack(), "synchronizing CUDA operation")] += 1
+
+
+# what torch's Python calls go through, wherever a user imported them from
+_WAITING_CALLS: tuple[tuple[Any, str], ...] = (
+    (torch._C, "_cuda_synchronize"),
+    (torch._C, "_accelerator_synchronizeDevice"),
+    (torch.cuda.Stream, "synchronize"),
+    (torch.cuda.Event, "synchronize"),
+)
+
+
+class WaitingCalls:
+    """Within its block, counts explicit waits for a device, a stream or an event: torch warns of none of them.
+
+    A block may follow another: what stands in for a call is made once, unless somebody else has replaced the call.
+    """
+
+    _seen: Syncs
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, Any]] = {}  # operation -> a call, and what stands in for it
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def _counted(self, call: Callable[..., object], operation: str) -> Callable[..., object]:
+        def wait(*arguments: object, **keywords: object) -> object:
+            if is_of_the_step():
+                self._seen[Sync(of_current_stack(), operation)] += 1
+            return call(*arguments, **keywords)
+
+        return wait
+
+    def __enter__(self) -> Syncs:
+        self._seen, self._replaced = Counter(), []
+        for owner, name in _WAITING_CALLS:
+            call = getattr(owner, name, None)
+            if call is None:
+                continue
+            operation = f"{owner.__name__}.{name}"
+            known, counted = self._known.get(operation, (None, None))
+            if known is not call:
+                counted = self._counted(call, operation)
+                self._known[operation] = call, counted
+            self._replaced.append((owner, name, call))
+            setattr(owner, name, counted)
+        return self._seen
+
+    def __exit__(self, *_raised: object) -> None:
+        for owner, name, call in self._replaced:
+            setattr(owner, name, call)

@@ -1,0 +1,145 @@
+"""The worker process: it waits for a run on its standard input, and writes its evidence into the run's directory.
+
+Started by the supervisor as `python -m harness.execution.worker [--ahead]`, as a session leader under a keeper. With
+`--ahead` it imports torch while it waits, and touches no device. It writes its `complete` record last; whatever else
+happens, the supervisor sees and names it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+from harness.commits.import_path import ImportPath
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import Raised, Unavailable
+from harness.execution.job import Job
+from harness.execution.process_end import end_process
+from harness.execution.recorder import Recorder
+from harness.execution.stacks import leave_stacks
+from harness.kinds import imported, probe_named
+from harness.processes.line import READY, take_standard_input
+from harness.system.protocol import NotAvailable
+from harness.system.raised import message_of, obstacle_of, stack_of
+
+AHEAD = "--ahead"
+LATER_S = 1.1  # than the process beside it a repetition begins: a seed is often made of the second
+RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
+_IMPORTED_AHEAD = ("harness.execution.probes.paired",)  # and with it torch; `throughput` looks for a device
+_TORCH_IMPORTS_LATER = "torch._dynamo"  # at the first dispatch mode or fake tensor
+_RANKS = "harness.execution.ranks"  # by name, as probes are: the process that people start imports this module
+
+
+class WorkerJob(Job):
+    """A run, and what to set before it.
+
+    threads: of torch and of the libraries that heed OMP_NUM_THREADS, on the host; None: as they choose.
+    """
+
+    variables: dict[str, str]
+    baseline: ImportPath | None = None  # where the modules of arms with a commit are found
+    exchange: str | None = None  # folder of tensors that cross from that commit to the other
+    threads: int | None = None
+
+
+def main() -> int:
+    """Execute the run; the exit status is 0 exactly when the evidence is complete."""
+    line = take_standard_input()
+    if AHEAD in sys.argv[1:]:
+        _import_ahead()
+        line.send(f"{READY} {monotonic()}")
+    message = line.receive(None)
+    if not message:
+        return 0  # nobody has a run for it any more
+    job = WorkerJob.model_validate_json(message)
+    os.environ.update(job.variables)
+    if job.threads is not None:
+        _use_threads(job.threads)
+    leave_stacks(job.directory)
+    exchange = None if job.exchange is None else Path(job.exchange)
+    with Recorder(job.directory, line, exchange) as recorder:
+        return _execute(job, recorder)
+
+
+def _import_ahead() -> None:
+    for module in _IMPORTED_AHEAD:
+        with suppress(Exception), _collector_off():  # a run that needs it meets the same failure: it becomes that run's
+            importlib.import_module(module)
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """What an import makes stays; the collector looked through it again and again, for a sixth of the import's time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _use_threads(count: int) -> None:
+    os.environ["OMP_NUM_THREADS"] = str(count)  # for what is imported from now on
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(count)
+
+
+def _execute(job: WorkerJob, recorder: Recorder) -> int:
+    try:
+        recorder.phase("start")
+        run = job.run()
+        if run.repeats:
+            sleep(LATER_S)
+        if run.ranks > 1:
+            return _watch_ranks(run, recorder, job.threads)
+        if job.baseline is None or run.commits == {None}:
+            _probe(run, recorder)
+        elif len(run.commits) == 1:
+            job.baseline.use()
+            _probe(run, recorder)
+        else:
+            imported(str(probe_named(run.probe).apart))(run, recorder, job.baseline)
+    except NotAvailable as error:
+        recorder.write(Unavailable(obstacle=obstacle_of(error)))
+    except BaseException as error:  # a system may raise anything, SystemExit included
+        recorder.write(Raised(error=message_of(error), stack=stack_of(error)))
+        return RAISED_EXIT
+    recorder.complete()
+    return 0
+
+
+def _watch_ranks(run: Run, recorder: Recorder, threads: int | None) -> int:
+    """Let a run's ranks execute it, each a process below this one."""
+    ranks = importlib.import_module(_RANKS)
+    try:
+        ranks.execute(run, recorder, threads)
+    except ranks.RankEnded as ended:
+        recorder.write(ended.record())
+        return RAISED_EXIT
+    recorder.complete()
+    return 0
+
+
+def _probe(run: Run, recorder: Recorder) -> None:
+    probe = probe_named(run.probe)
+    recorder.phase(f"import {probe.execute.partition(':')[0]}")
+    with _collector_off():
+        execute = imported(probe.execute)
+        if "torch" in sys.modules and probe.watches_steps and _captures(run):
+            importlib.import_module(_TORCH_IMPORTS_LATER)
+    if not probe.timed:  # an arm that is timed has the collector that it has elsewhere
+        gc.freeze()  # each arm ends with a collection, which need not look through all of torch
+    execute(run, recorder)
+
+
+def _captures(run: Run) -> bool:
+    return any(planned.arm.capture != "none" for planned in run.arms.values())
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,1 @@
+"""Optional parts: the command line alone imports them."""

@@ -1,0 +1,1 @@
+"""Libraries' trainers, driven from outside."""

@@ -1,0 +1,134 @@
+"""Lightning's `Trainer`, driven from outside, and unmodified.
+
+    class MySystem(LightningSystem):
+        name = "my Lightning trainer"
+
+        def fit(self, workload, arm):
+            return my_script.make_fit(seed=workload.seed)     # the trainer, its module, and the data loader
+
+An arm says `drive: loop` (or nothing) for `trainer.fit()`, `drive: steps` for its steps (`driven_trainer`). One
+optimizer, automatic optimization, and batches of tensors, in tuples, lists or dictionaries.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.extras.trainers.driven_trainer import DrivenTrainer, DrivenTrainerSystem, UnsuitableTrainerError
+from harness.system.loader_batches import OWN_ORDER, shuffled_by_the_process
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.contract.schema import Arm, Workload
+    from harness.system.owned_loop import Batch, OwnedLoopRun
+    from harness.system.step_function_run import StepFunctionRun
+
+
+class LightningSystem(DrivenTrainerSystem):
+    """Subclass, set the name, define `fit`."""
+
+    summary = "Lightning's Trainer, driven from outside"
+
+    def fit(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        """What `trainer.fit(module, loader)` is called with: trainer, module and data loader, before that call."""
+        raise NotImplementedError
+
+    def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
+        return DrivenLightningTrainer(*self.fit(workload, arm))
+
+
+class DrivenLightningTrainer(DrivenTrainer):
+    libraries = frozenset({"lightning", "pytorch_lightning"})
+
+    def __init__(self, trainer: Any, module: Any, loader: Any) -> None:
+        super().__init__(functools.partial(trainer.fit, module, loader), loader, "Lightning's Trainer.fit")
+        self._trainer, self._module, self._training_step = trainer, module, module.training_step
+        self._loader, self._index = loader, 0
+
+        @functools.wraps(self._training_step)
+        def take_and_train(own: Any, *arguments: Any) -> Any:
+            return self.hand_over(own, lambda batch: _loss(self._training_step(batch, *arguments)))
+
+        module.training_step = take_and_train
+        self.prepare()
+
+    def run(self, drive: str, capture: str, layers: int) -> OwnedLoopRun | StepFunctionRun:
+        if drive == "steps":
+            _require_own_order(self._loader)
+            _require_one_update(self._trainer, self._module)
+            self._module.training_step = self._training_step
+            # what is logged is kept in tensors of the trainer, which belong to its loop
+            self._module.log = self._module.log_dict = lambda *_arguments, **_options: None
+        return super().run(drive, capture, layers)
+
+    def trainer(self) -> Any:
+        return self._trainer
+
+    def callbacks(self) -> Sequence[Any]:
+        return list(self._trainer.callbacks)
+
+    def model(self) -> Any:
+        return self._module
+
+    def optimizer(self) -> Any:
+        return self._trainer.optimizers[0]  # torch's own: Lightning wraps it where a module asks for it
+
+    def optimizers(self) -> list[Any]:
+        return list(self._trainer.optimizers)
+
+    def one_step(self, batch: Batch) -> Tensor:
+        """As Lightning does it: the whole step is a closure of the optimizer's, and gradients are clipped after it."""
+        strategy, optimizer = self._trainer.strategy, self.optimizer()
+        batch = self._trainer.precision_plugin.convert_input(batch)
+        losses: list[Tensor] = []
+
+        def closure() -> Any:
+            loss = _loss(strategy.training_step(batch, self._index))
+            losses.append(loss.detach())
+            optimizer.zero_grad()
+            strategy.backward(loss, optimizer)
+            return loss
+
+        strategy.optimizer_step(optimizer, closure)
+        return losses[0]
+
+    def schedule(self) -> None:
+        self._index += 1
+        for config in self._trainer.lr_scheduler_configs:
+            if config.interval == "step" and self._index % config.frequency == 0:
+                config.scheduler.step()
+
+
+def _require_own_order(loader: Any) -> None:
+    """The loop and whoever repeats it must read the same batches, whatever else draws random numbers."""
+    if shuffled_by_the_process(loader):
+        raise UnsuitableTrainerError(
+            "a loader that is read step by step shuffles by a generator of its own",
+            where=type(loader.sampler).__name__,
+            got="the process's generator",
+            remedy=OWN_ORDER,
+        )
+
+
+def _require_one_update(trainer: Any, module: Any) -> None:
+    """What `one_step` repeats: each batch is one update of one optimizer, by Lightning itself."""
+    found = {
+        "a module that optimizes itself, `automatic_optimization=False`": not module.automatic_optimization,
+        f"{len(trainer.optimizers)} optimizers": len(trainer.optimizers) != 1,
+        f"accumulate_grad_batches={trainer.accumulate_grad_batches}": trainer.accumulate_grad_batches != 1,
+    }
+    got = [text for text, present in found.items() if present]
+    if got:
+        raise UnsuitableTrainerError(
+            "step by step each batch is one update of one optimizer, made by Lightning",
+            where=type(module).__name__,
+            got=" and ".join(got),
+            remedy="train it by its loop, `drive: loop`",
+        )
+
+
+def _loss(returned: Any) -> Any:
+    return returned["loss"] if isinstance(returned, dict) else returned

@@ -1,0 +1,160 @@
+"""A function of a project that makes a library's trainer, as a system: transformers', TRL's and Lightning's.
+
+    class System(MadeTrainerSystem):
+        name = "train:make_trainer"
+
+        def build(self, workload, arm):
+            from train import make_trainer
+
+            return make_trainer(seed=workload.seed)     # nobody has called its `train()`
+
+`harness init` and `harness try --write-contract` write such a file. The trainer runs its own loop. An arm may give
+other arguments to the `TrainingArguments` that the function makes, as one writes them: `arguments: "bf16=True"`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from harness.extras.trainers.driven_trainer import DRIVES, DrivenTrainer, DrivenTrainerSystem
+from harness.system.adapter_checks import AdapterError, describe_value
+from harness.system.made_runs import FAULTS, as_asked
+from harness.system.options import nearest
+from harness.system.protocol import Scalar, SystemDescription, TrainingRun
+from harness.system.users_code import definition, return_place
+
+if TYPE_CHECKING:
+    from harness.contract.schema import Arm, Workload
+
+
+class MadeTrainerSystem(DrivenTrainerSystem):
+    """Subclass, and define `build`.
+
+    Arm options: those of `DrivenTrainerSystem`; `arguments`, of TrainingArguments; `trains: false` undoes every update,
+    for a control; `optimized` is for `build` to read.
+    """
+
+    summary = "a library's trainer that a function of the project makes"
+    arm_options: Mapping[str, Sequence[Scalar] | type] = MappingProxyType(
+        {"drive": DRIVES, "arguments": str, "trains": bool, "optimized": bool}
+    )
+
+    def build(self, workload: Workload, arm: Arm) -> Any:
+        """Return transformers' trainer of one arm; or Lightning's, with its module and its data loader."""
+        raise NotImplementedError
+
+    def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
+        given = _arguments(str(arm.settings().get("arguments", "")))
+        with _given(given, self.build) as made:
+            built = self.build(workload, arm)
+        trainer = built[0] if isinstance(built, tuple | list) and len(built) == 3 else built
+        library = _library(trainer)
+        if library == "transformers":
+            from harness.extras.trainers.transformers_trainer import DrivenTransformersTrainer
+
+            if given and not any(each is trainer.args for each in made):
+                raise _unused(given, self.build)
+            return DrivenTransformersTrainer(trainer)
+        if library == "lightning" and trainer is not built:
+            from harness.extras.trainers.lightning_trainer import DrivenLightningTrainer
+
+            if given:
+                raise _unused(given, self.build)
+            return DrivenLightningTrainer(*built)
+        raise AdapterError(
+            "build returns a trainer of transformers, or Lightning's with its module and its data loader",
+            where=return_place(self.build),
+            got=describe_value(built),
+            remedy="end it with `return trainer`, or with `return trainer, module, loader`, before its loop is called",
+        )
+
+    def describe(self) -> SystemDescription:
+        faults = {name: fault for name, fault in FAULTS.items() if "capture" not in fault.breaks}
+        return replace(super().describe(), faults=faults)
+
+    def open(
+        self,
+        workload: Workload,
+        arm: Arm,
+        *,
+        fault: str | None = None,
+        data: str | None = None,
+        model_directory: str | None = None,
+    ) -> TrainingRun:
+        opened = super().open(workload, arm, data=data, model_directory=model_directory)
+        return as_asked(opened, arm, fault, workload.steps)
+
+
+def _library(trainer: object) -> str:
+    """Return the library whose Trainer an object is; "" of none."""
+    known = {"transformers": "transformers", "lightning": "lightning", "pytorch_lightning": "lightning"}
+    for each in type(trainer).__mro__:
+        if each.__name__ == "Trainer" and each.__module__.partition(".")[0] in known:
+            return known[each.__module__.partition(".")[0]]
+    return ""
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """Return the arguments of a call, of which each is a literal, by name."""
+    try:
+        call = ast.parse(f"dict({text})", mode="eval").body
+        return dict(_named(call))
+    except (SyntaxError, ValueError) as error:
+        raise AdapterError(
+            "`arguments` of an arm are written as in a call, with names and literals",
+            where="the contract",
+            got=f"{text!r}: {error}",
+            remedy="for example `arguments: 'bf16=True, optim=\"adamw_torch_fused\"'`",
+        ) from error
+
+
+def _named(call: ast.expr) -> Iterator[tuple[str, Any]]:
+    if not isinstance(call, ast.Call) or call.args or any(each.arg is None for each in call.keywords):
+        raise ValueError("arguments without names")
+    for each in call.keywords:
+        yield str(each.arg), ast.literal_eval(each.value)
+
+
+@contextmanager
+def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
+    """Give these arguments to every TrainingArguments that the block makes; it gets them all."""
+    if not given:
+        yield []
+        return
+    from transformers import TrainingArguments
+
+    known = [each.name for each in fields(TrainingArguments) if each.init]
+    for name in given:
+        if name not in known:
+            raise AdapterError(
+                "`arguments` of an arm are those of transformers' TrainingArguments",
+                where=definition(build),
+                got=f"`{name}`",
+                remedy=nearest(name, known),
+            )
+    finish, made = TrainingArguments.__post_init__, list[object]()
+
+    def finish_with(arguments: Any) -> None:  # of a subclass, too, whose own calls it
+        vars(arguments).update(given)
+        finish(arguments)
+        made.append(arguments)
+
+    TrainingArguments.__post_init__ = finish_with
+    try:
+        yield made
+    finally:
+        TrainingArguments.__post_init__ = finish
+
+
+def _unused(given: Mapping[str, Any], build: Any) -> AdapterError:
+    return AdapterError(
+        "an arm's `arguments` are given to the TrainingArguments that the function makes for its trainer",
+        where=definition(build),
+        got=f"a trainer whose arguments were not made there, and {', '.join(given)}",
+        remedy="make them in the function; or let it take `optimized`, and say `optimized: true` in the arm",
+    )

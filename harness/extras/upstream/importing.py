@@ -1,0 +1,101 @@
+"""Foreign contracts to a list of items, each decided: an executable claim, or none with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.contract.folders import files_of_folder, real
+from harness.errors import ContractError
+from harness.extras.upstream.forms import Executable, recognized
+from harness.extras.upstream.items import Item, UpstreamContract, read_upstream
+from harness.extras.upstream.sections import CLAIM_SECTIONS
+from harness.platform.paths import require_existing
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One foreign contract; its items are executable claims, or have no executable check for the reason that is given.
+
+    Both lists are in the order of the file, and hold every item once.
+    """
+
+    contract: UpstreamContract
+    executable: list[tuple[Item, Executable]]
+    unchecked: list[tuple[Item, str]]
+
+    def by_reason(self) -> dict[str, list[Item]]:
+        """The items without an executable check, by reason."""
+        grouped: dict[str, list[Item]] = {}
+        for item, why in self.unchecked:
+            grouped.setdefault(why, []).append(item)
+        return grouped
+
+    def trajectory_of(self, ratio: Executable) -> Item | None:
+        """The claim that holds the losses of a timing of two arms: a faster step that trains otherwise is no gain."""
+        return _trajectory_of(ratio, self.executable)
+
+
+def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractError]]:
+    """Every file, and every YAML file of every folder, once; and the error of each that cannot be read.
+
+    Raises UsageError for a path at which nothing is.
+    """
+    require_existing(paths)
+    imported: list[Imported] = []
+    errors: list[ContractError] = []
+    for path in upstream_files(paths, errors):
+        try:
+            imported.append(decide(read_upstream(path)))
+        except ContractError as error:
+            errors.append(error)
+    return imported, errors
+
+
+def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
+    """The files among `paths`, with those of folders, hidden ones too; a folder without any is an error."""
+    files: dict[Path, Path] = {}
+    for path in paths:
+        found = [path]
+        if path.is_dir():
+            try:
+                folder = files_of_folder(path)
+            except ContractError as error:
+                errors.append(error)
+                continue
+            found = sorted([*folder.contracts, *folder.waivers, *folder.hidden])
+            if not found:
+                errors.append(ContractError("a folder holds .yaml or .yml files", where=str(path), got="none"))
+        for file in found:
+            files.setdefault(real(file), file)
+    return list(files.values())
+
+
+def decide(contract: UpstreamContract) -> Imported:
+    """Every item with its executable claim, or with the reason for which it has none."""
+    found = [(item, recognized(item)) for item in contract.items]
+    executable = [(item, one) for item, one in found if one is not None]
+    alone = {item.where for item, one in executable if _is_ratio(one) and _trajectory_of(one, executable) is None}
+    unchecked = [
+        (item, _ALONE if item.where in alone else CLAIM_SECTIONS[item.section].unchecked)
+        for item, one in found
+        if one is None or item.where in alone
+    ]
+    return Imported(contract, [(item, one) for item, one in executable if item.where not in alone], unchecked)
+
+
+_ALONE = "a ratio of speeds, in a file with no recognized claim that the losses agree"
+
+
+def _is_ratio(executable: Executable) -> bool:
+    return bool(executable.judgement["kind"] == "throughput_ratio")
+
+
+def _trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
+    arms = [ratio.judgement[arm] for arm in ("candidate", "baseline")]
+    for item, one in executable:
+        judgement = one.judgement
+        if judgement["kind"] == "trajectory_match" and [judgement["candidate"], judgement["baseline"]] == arms:
+            return item
+    return None

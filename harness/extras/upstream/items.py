@@ -1,0 +1,202 @@
+"""Reads a contract of another language as data: every claim of it, and what is left out with the reason.
+
+Nothing is executed: a `test` is a text. Every value of the file belongs to one item or to one entry of `left_out`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from harness.contract import strict_yaml
+from harness.errors import ContractError
+from harness.extras.upstream.sections import (
+    CLAIM_SECTIONS,
+    CONTAINERS,
+    FREE_NAMES,
+    NO_CLAIM,
+    NOT_NAMED,
+    TITLE_KEYS,
+)
+
+Place = tuple[str | int, ...]
+_WHAT = "an upstream contract"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One claim, in upstream's words. `id` is upstream's, or the path where it has none (`equations.x.invariants.1`).
+
+    texts: everything that upstream says of it, by key; a claim that is a bare sentence has it under `""`.
+    where: `file:line:column`.
+    """
+
+    id: str
+    section: str
+    texts: Mapping[str, str]
+    where: str
+
+    @property
+    def title(self) -> str:
+        """What upstream calls it, in one line."""
+        named = (self.texts[key] for key in ("", *TITLE_KEYS) if self.texts.get(key))
+        return next(named, self.id)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A part of the file that holds no item: `path` within it, how many values, and why none of them is a claim."""
+
+    where: str
+    path: str
+    values: int
+    why: str
+
+
+@dataclass(frozen=True)
+class UpstreamContract:
+    """A foreign contract: its items and what is left out, both in the order of the file."""
+
+    id: str
+    title: str
+    path: Path
+    items: list[Item]
+    left_out: list[LeftOut]
+
+
+def read_upstream(path: Path) -> UpstreamContract:
+    """Read one foreign contract. Raises ContractError with file, line and column.
+
+    Refused are what the strict reader refuses (size, depth, encoding, duplicate keys, …), a file that is no mapping,
+    two items with one id, and an item that says nothing.
+    """
+    document = strict_yaml.read(path, _WHAT)
+    value = document.value
+    if not isinstance(value, dict):
+        raise document.error((), f"{_WHAT} is a mapping of keys to values", got=type(value).__name__)
+    found = list(_Walk(document).below((), value, None))
+    items = [one for one in found if isinstance(one, Item)]
+    _refuse_same_ids(items)
+    metadata = value.get("metadata")
+    title = (metadata if isinstance(metadata, dict) else value).get("description", "")
+    name = value.get("name", path.stem)
+    left_out = [one for one in found if isinstance(one, LeftOut)]
+    return UpstreamContract(_text(name), _text(title), path, items, left_out)
+
+
+def _refuse_same_ids(items: list[Item]) -> None:
+    first: dict[str, Item] = {}
+    for item in items:
+        other = first.setdefault(item.id, item)
+        if other is not item:
+            remedy = f"{other.where} has it already: rename one"
+            raise ContractError("ids of items are unique", where=item.where, got=f"'{item.id}' again", remedy=remedy)
+
+
+class _Walk:
+    """Goes through a document and gives items and what is left out."""
+
+    def __init__(self, document: strict_yaml.Document) -> None:
+        self.document = document
+
+    def below(self, path: Place, value: Any, why: str | None) -> Iterator[Item | LeftOut]:
+        """What stands at `path`; `why` its values are left out, unless they are claims: None while keys are known."""
+        children: Iterator[tuple[str | int, Any]]
+        if isinstance(value, dict) and value:
+            children = iter(value.items())
+        elif isinstance(value, list) and value:
+            children = enumerate(value)
+        else:
+            yield LeftOut(self._where(path), _dotted(path), 1, why or NOT_NAMED)
+            return
+        found = [one for key, child in children for one in self._child((*path, key), key, child, why)]
+        left_out = [one for one in found if isinstance(one, LeftOut)]
+        if path and left_out == found and len(reasons(left_out)) == 1:  # one entry for a part with one reason
+            yield LeftOut(self._where(path), _dotted(path), sum(one.values for one in left_out), left_out[0].why)
+        else:
+            yield from found
+
+    def _child(self, path: Place, key: str | int, value: Any, why: str | None) -> Iterator[Item | LeftOut]:
+        if key in CLAIM_SECTIONS:
+            return self._section(path, str(key), value)
+        if why is None and not isinstance(key, int):
+            known = key in CONTAINERS or (len(path) > 1 and path[-2] in FREE_NAMES)
+            why = NO_CLAIM.get(key, None if known else NOT_NAMED)
+        return self.below(path, value, why)
+
+    def _section(self, path: Place, section: str, value: Any) -> Iterator[Item | LeftOut]:
+        if value is None or value in ([], {}):
+            yield LeftOut(self._where(path), _dotted(path), 1, "empty")
+        elif isinstance(value, list):
+            for number, one in enumerate(value):
+                yield self._item((*path, number), section, one, in_list=True)
+        elif isinstance(value, dict) and not _is_one_claim(value):
+            for key, one in value.items():
+                yield self._item((*path, key), section, one, in_list=False)
+        else:
+            yield self._item(path, section, value, in_list=False)
+
+    def _item(self, path: Place, section: str, value: Any, *, in_list: bool) -> Item:
+        of_mappings = CLAIM_SECTIONS[section].of_mappings
+        if value in (None, "", [], {}) or (not isinstance(value, dict) and of_mappings):
+            wanted = "a mapping" if of_mappings else "a text or a mapping"
+            raise self.document.error(path, f"an item of '{section}' is {wanted}", got=_shown(value))
+        if in_list and isinstance(value, bool | int | float):
+            raise self.document.error(path, f"an item of '{section}' is a text or a mapping", got=_shown(value))
+        texts = dict(_texts(value, ""))
+        if not in_list and "" in texts and (path[-1] != section or not isinstance(value, str)):
+            texts[""] = f"{path[-1]}: {texts['']}"  # a bound by its name
+        given = value.get("id") if isinstance(value, dict) else None
+        if given is not None and (not isinstance(given, str | int) or isinstance(given, bool) or given == ""):
+            raise self.document.error((*path, "id"), "an id is a text", got=_shown(given))
+        return Item(_dotted(path) if given is None else str(given), section, texts, self._where(path))
+
+    def _where(self, path: Place) -> str:
+        line, column = self.document.position(path)
+        return f"{self.document.where}:{line}:{column}"
+
+
+def _is_one_claim(value: dict[str, Any]) -> bool:
+    """Whether a mapping in a claim section is a single claim rather than claims by name."""
+    return any(key in value for key in TITLE_KEYS) and not any(isinstance(one, dict | list) for one in value.values())
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every scalar of an item by its dotted key; a list of scalars is one text."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _texts(one, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and any(isinstance(one, dict | list) for one in value):
+        for number, one in enumerate(value, 1):
+            yield from _texts(one, f"{path}.{number}")
+    else:
+        yield path, _text(value)
+
+
+def _text(value: object) -> str:
+    """A scalar as its text on one line; a list's items joined."""
+    if isinstance(value, list):
+        return "; ".join(_text(one) for one in value)
+    return "" if value is None else " ".join(str(value).split())
+
+
+def _dotted(path: Place) -> str:
+    """`equations.x.invariants.1`: the place of an item in a list counts from 1."""
+    return ".".join(str(key + 1) if isinstance(key, int) else key for key in path)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list):
+        return "an empty one" if not value else type(value).__name__
+    return repr(value)[:60]
+
+
+def reasons(left_out: list[LeftOut]) -> dict[str, int]:
+    """How many values are left out, by reason."""
+    ordered = sorted(left_out, key=lambda one: one.why)
+    return {why: sum(one.values for one in group) for why, group in groupby(ordered, lambda one: one.why)}

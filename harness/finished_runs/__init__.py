@@ -1,0 +1,1 @@
+"""Run directories that exist: judged again, redacted, or several on one page."""

@@ -1,0 +1,90 @@
+"""A finished run once more, without names of host, user and folders: what is published of one that kept them.
+
+It is a run of its own: header and evidence are other files, so that verdicts, pages and manifest are made anew from
+them. Names of host and user are those of this machine; folders go, whosever they are.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.api import session
+from harness.errors import EvidenceError, UsageError
+from harness.evidence import layout, redaction
+from harness.evidence.files import write_text
+from harness.finished_runs.rejudge import Rejudged, rejudged
+from harness.judging.verdict import Verdict
+from harness.numbers import dump_json
+from harness.run_directory.bundle import Bundle
+from harness.run_directory.drill_record import record_text
+from harness.run_directory.manifest import is_seen
+from harness.run_directory.seal import manifest_of, write_manifest
+from harness.run_directory.verdict_file import write_verdicts
+
+
+@contextmanager
+def without_names(source: Rejudged) -> Iterator[Rejudged]:
+    """The copy, judged; its folder goes with the block.
+
+    Raises UsageError for a run of before there were manifests, whose header lists each file of its evidence, and
+    EvidenceError where the copy is judged otherwise.
+    """
+    bundle = source.bundle
+    if bundle.header.digests.evidence:
+        rule, remedy = "names are left out of runs that have a manifest", "collect the evidence again with --redact"
+        raise UsageError(rule, where=str(bundle.path), got="a run of an earlier version", remedy=remedy)
+    with tempfile.TemporaryDirectory(prefix="harness-redacted-") as temporary:
+        folder = Path(temporary) / bundle.path.name
+        _write(bundle, source, folder)
+        copy = rejudged(folder)
+        _made_anew(copy, folder)
+        _refuse_other(source, copy)
+        yield rejudged(folder)
+
+
+def _write(bundle: Bundle, source: Rejudged, folder: Path) -> None:
+    """Header, contracts, waivers, evidence and a drill's record, without the names."""
+    seen = manifest_of(bundle.root, only=is_seen)
+    for name in seen.folders:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for file in seen.files:
+        (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(bundle.root / file.path, folder / file.path)
+    contracts = [contract.model_dump(mode="json") for contract in source.judgement.view.contracts]
+    left_out = redaction.of_this_machine(redaction.texts_in(contracts))
+    left_out.directory(folder / layout.EVIDENCE)
+    header = session.redacted_header(bundle.header, left_out)
+    write_text(folder / layout.HEADER, dump_json(header.model_dump(), indent=2) + "\n")
+    if source.judgement.view.drill is not None:
+        write_text(folder / layout.DRILL, record_text(left_out.model(source.judgement.view.drill)))
+    write_manifest(folder, manifest_of(folder))
+
+
+def _made_anew(copy: Rejudged, folder: Path) -> None:
+    record = copy.drill.record if copy.drill is not None else None
+    if record is not None:
+        write_text(folder / layout.DRILL, record_text(record))
+    write_verdicts(folder, copy.judgement.verdicts)
+    session.write_reports(folder, copy.judgement.view, junit=True)
+    write_manifest(folder, manifest_of(folder))
+
+
+def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
+    for before, after in zip(source.judgement.verdicts, copy.judgement.verdicts, strict=True):
+        if _decided(before) != _decided(after):
+            was, now = (f"{verdict.status} {verdict.reason}" for verdict in (before, after))
+            raise EvidenceError(
+                "a run without names is judged as the run that had them",
+                where=str(source.bundle.path),
+                got=f"{before.claim} on {before.workload}: {now} for {was}",
+                remedy="collect the evidence again with --redact",
+            )
+
+
+def _decided(verdict: Verdict) -> tuple[object, ...]:
+    """All of a verdict but its sentence, in which a name may have stood."""
+    return verdict.contract, verdict.claim, verdict.workload, verdict.status, verdict.reason, verdict.denominators

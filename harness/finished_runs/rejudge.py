@@ -1,0 +1,216 @@
+"""Verdicts again from run directories that exist; nothing is run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.api import session
+from harness.contract.load import LoadedContract, load_contracts
+from harness.contract.schema import Contract
+from harness.errors import ContractError, ContractErrors, EvidenceError, UsageError
+from harness.evidence import layout
+from harness.report.together import side_by_side
+from harness.report.view import ReportView, RunPart
+from harness.run_directory.bundle import Bundle, altered, read_bundle, recorded_bytes
+from harness.run_directory.contradictions import contradictions
+from harness.run_directory.drill_record import DrillRecord, read_record
+from harness.run_directory.seal import seal_anew
+from harness.run_directory.shards import differences, part_names, refuse_mixed, refuse_unfit
+from harness.run_directory.speeds import speeds_apart
+from harness.run_directory.verdict_file import verdict_text
+
+if TYPE_CHECKING:
+    from harness.drill.recheck import Recheck
+
+
+@dataclass(frozen=True)
+class Rejudged:
+    """One run judged again, a fire drill's rows too. `problems`: what is not as it was recorded, one line each."""
+
+    bundle: Bundle
+    judgement: session.Judgement
+    drill: Recheck | None
+    problems: list[str]
+
+
+def judged(
+    runs: Sequence[Path], contracts: Path | None = None, *, gate: bool = False
+) -> tuple[list[Bundle], session.Judgement]:
+    """Read and judge runs (folders, archives, published folders), by their own copies of the contracts unless others
+    are given.
+
+    Raises EvidenceError for runs that are damaged, refused, or do not belong together.
+    """
+    bundles = [read_bundle(run) for run in runs]
+    if gate:
+        refuse_mixed(bundles)
+    return bundles, _judged(bundles, contracts, gate=gate)
+
+
+def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgement]:
+    """Read and judge runs for one page: one alone, the shards of a gate, or side by side what is not one gate.
+
+    Each of those is judged by itself. Raises EvidenceError for what is no run, a drill among several, and a run that is
+    named twice.
+    """
+    bundles = [read_bundle(run) for run in runs]
+    if len(bundles) > 1:
+        refuse_unfit(bundles)
+    apart = list(dict.fromkeys(error.rule for error in differences(bundles)))
+    if not apart:
+        contracts = [loaded.contract for loaded in copies(bundles)]
+        apart = list(dict.fromkeys(error.rule for error in speeds_apart(bundles, contracts)))
+    if not apart:
+        return bundles, _judged(bundles)
+    names = part_names(bundles)
+    parts = [RunPart(name, _judged([bundle]).view) for name, bundle in zip(names, bundles, strict=True)]
+    return bundles, session.Judgement(side_by_side(parts, apart))
+
+
+def _judged(bundles: Sequence[Bundle], contracts: Path | None = None, *, gate: bool = False) -> session.Judgement:
+    loaded = load_contracts([contracts]) if contracts is not None else copies(bundles)
+    judgement = session.judge_bundles(bundles, loaded, gate=gate)
+    own = loaded if contracts is None else _readable_copies(bundles)
+    view = _with_contradictions(judgement.view, bundles, None if own is None else [one.contract for one in own])
+    return replace(judgement, view=replace(view, drill=_drill_record(bundles[0])))
+
+
+def _readable_copies(bundles: Sequence[Bundle]) -> list[LoadedContract] | None:
+    """The runs' own copies of their contracts, where they are judged by others; None where these cannot be read."""
+    with suppress(EvidenceError, ContractError, UsageError):  # what was changed of them is told as altered
+        return copies(bundles)
+    return None
+
+
+def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Sequence[Contract] | None) -> ReportView:
+    """The view, with what a header claims and its directory denies; in its part, too. own: copies of the contracts."""
+    names = part_names(bundles) if view.parts else [bundle.path.name for bundle in bundles]
+    against = {
+        name: tuple(f"{name}: {line}" for line in contradictions(bundle, own))
+        for name, bundle in zip(names, bundles, strict=True)
+    }
+    parts = [
+        replace(part, view=replace(part.view, altered=(*part.view.altered, *against[part.name]))) for part in view.parts
+    ]
+    altered = (*view.altered, *(line for lines in against.values() for line in lines))
+    return replace(view, altered=altered, parts=tuple(parts))
+
+
+def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
+    """Raise EvidenceError unless each run's manifest has one of these digests, and each digest is a run's.
+
+    A directory that was changed and sealed anew has another manifest: only a digest that was kept elsewhere tells.
+    """
+    wanted = {digest.removeprefix("sha256:") for digest in digests}
+    for digest in wanted:
+        if re.fullmatch(r"[0-9a-f]{64}", digest) is None:
+            raise UsageError("--digest takes the SHA-256 of a manifest, 64 digits in hexadecimal", got=repr(digest))
+    found = {run: read_bundle(run).seal.digest for run in runs}
+    for run, its_own in found.items():
+        if its_own not in wanted:
+            got = its_own or "no manifest to go by"
+            raise EvidenceError("the directory's manifest has the digest that was asked for", where=str(run), got=got)
+    if left := wanted - set(found.values()):
+        raise EvidenceError("every digest that is asked for is a directory's", got=f"no directory with {min(left)}")
+
+
+def replaced(bundle: Bundle, *more: str) -> set[str]:
+    """The names of the pages that are drawn anew in a directory, and `more`."""
+    pages = {layout.PAGE, layout.SUMMARY} | (set() if bundle.place.published else {layout.JUNIT})
+    return pages | set(more)
+
+
+def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) -> list[str]:
+    """What of a run is not as it was sealed, but for the files of these names; one line each."""
+    prefix = f"{bundle.path.name}: "
+    return [line for line in judgement.view.altered if line.removeprefix(prefix).partition(": ")[0] not in names]
+
+
+@contextmanager
+def rewritten(
+    bundle: Bundle, judgement: session.Judgement, names: Collection[str]
+) -> Iterator[tuple[Path, ReportView]]:
+    """Within the block files of these names are written into the folder that it gives, from the view that it gives;
+    then the folder is sealed anew.
+
+    Raises UsageError for an archive alone, EvidenceError where anything but these files is not as it was sealed.
+    """
+    folder, view = bundle.place.writable(), judgement.view
+    others = unfit(bundle, judgement, names)
+    if others or view.incomplete:
+        raise EvidenceError(
+            "only a run that is as it was recorded is written anew",
+            where=str(bundle.path),
+            got="; ".join(others[:5]) or bundle.seal.missing,
+            remedy="`harness judge --check` lists it all",
+        )
+    yield folder, replace(view, altered=(), unsealed=())
+    seal_anew(bundle.place, bundle.seal)
+
+
+def rejudged(run: Path) -> Rejudged:
+    """Judge one run by its own contracts and hold the result against what was recorded. Raises EvidenceError."""
+    [bundle], judgement = judged([run])
+    problems = [*judgement.view.altered, *([bundle.seal.missing] if bundle.seal.missing else [])]
+    recorded = recorded_bytes(bundle.place.derived / layout.VERDICTS)
+    if recorded != verdict_text(judgement.verdicts).encode("utf-8"):
+        what = "the evidence gives other verdicts" if recorded is not None else "it cannot be read"
+        problems.append(f"{run / layout.VERDICTS}: {what}")
+    drill = None
+    if bundle.header.purpose == "drill":
+        from harness.drill.recheck import recheck
+
+        drill = recheck(bundle, judgement.view.contracts, judgement.verdicts, session.describe)
+        problems += drill.differences
+    return Rejudged(bundle, judgement, drill, problems)
+
+
+def _drill_record(bundle: Bundle) -> DrillRecord | None:
+    """What a fire drill recorded, from its directory; None for any other directory."""
+    if bundle.header.purpose != "drill":
+        return None
+    return read_record(bundle.place.derived / layout.DRILL, shown=bundle.path / layout.DRILL)
+
+
+def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
+    """The contracts that the runs carry, each once; shards are checked for equal digests when joined.
+
+    Raises EvidenceError where a copy is not as it was recorded, ContractErrors where it is and cannot be read.
+    """
+    paths: dict[str, Path] = {}
+    for bundle in bundles:
+        for path in bundle.contract_paths():
+            paths.setdefault(path.name, path)
+    try:
+        return load_contracts([paths[name] for name in sorted(paths)], partial(_copy_of_shared, bundles))
+    except (ContractErrors, UsageError) as problem:
+        for bundle in bundles:  # what was changed is no contract of anybody's to mend
+            if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
+                rule = "a run's contracts are as they were recorded"
+                raise EvidenceError(rule, where=str(bundle.path), got="; ".join(changed[:5])) from problem
+        if isinstance(problem, UsageError):
+            raise
+        raise ContractErrors([_as_named(error, bundles) for error in problem.errors]) from problem
+
+
+def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name: str) -> Path:
+    """The copy of a file that a contract uses, in the run directory in which the contract's own copy lies."""
+    for bundle in bundles:
+        used = bundle.header.digests.shared.get(contract.stem, [])
+        if contract.parent == bundle.root / layout.CONTRACTS and number < len(used):
+            return bundle.shared_path(used[number])
+    raise ContractError("the run's header names each file that a contract uses", got=f"none for {name!r}")
+
+
+def _as_named(error: ContractError, bundles: Sequence[Bundle]) -> ContractError:
+    """The error with its places as the caller named the run, not where its archive was unpacked."""
+    where, remedy = error.where, error.remedy
+    for bundle in bundles:
+        where, remedy = bundle.place.shown(where), bundle.place.shown(remedy)
+    return ContractError(error.rule, where=where, got=error.got, remedy=remedy)

@@ -1,0 +1,274 @@
+"""The one protocol of a comparison: the shared checks in one order, around a judge's own figure.
+
+`captured`; the judge notes what it measured. `begin` (finite, equal start and work); the judge's own
+figure. `end` (trained, finite and equal ends); its own last checks. `held` (recorded) says PASS.
+What the kind's row leaves out (`harness.kinds.checks`) is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from harness.contract.claims import AnyPart
+from harness.contract.guards import Guarding
+from harness.evidence.arm_records import CaptureEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judging import reasons
+from harness.judging.context import Context, capture_of
+from harness.judging.end_state import (
+    require_equal_ends,
+    require_equal_start_state,
+    require_finite_end,
+    require_recorded,
+)
+from harness.judging.excused_ends import ExcusedEnds
+from harness.judging.guards import control_of, require_frozen, require_guards, require_moving, require_trained
+from harness.judging.launched import JudgedSteps, uncounted, untraced
+from harness.judging.series import (
+    LOSS,
+    require_equal_start,
+    require_finite,
+    require_same_code,
+    require_same_parameters,
+    require_same_work,
+)
+from harness.judging.sheet import Settled, Sheet, settle, some
+from harness.judging.unread_ends import unread_apart
+from harness.judging.verdict import Judgement, Status
+from harness.kinds import kind_of
+from harness.kinds.checks import names_of
+
+# a repetition is another process, with another hash seed, number and start
+UNREPEATED = (
+    "the baseline does not do the same when it runs again, so that nothing follows for the candidate; seed what it "
+    "draws with numbers of its own, and not with the time, `hash()` or the process"
+)
+Executions = Mapping[str, ArmEvidence]  # by the name that sentences give them
+
+
+@dataclass(frozen=True)
+class Group:
+    """Executions that are compared with the first one of them.
+
+    roles: by name, of the executions that have one of `ROLES`.
+    apart: parts of them, such as halves of a training. They leave frozen tensors alone and end finite.
+    own: shared checks that the judge asks by a figure of its own.
+    same_system: one system trains all of them.
+    same_formats: they store frozen tensors and other state alike.
+    rounded: trainable parameters are compared in the coarser of two data types.
+    more_in: the name of the one that may start with tensors that the others lack.
+    bits: their ends must be equal.
+    run: where the control of the guards is.
+    """
+
+    executions: Executions
+    roles: Mapping[str, str] = field(default_factory=dict)
+    apart: Executions = field(default_factory=dict)
+    own: Collection[str] = ()
+    metric: str = LOSS
+    same_system: bool = True
+    same_formats: bool = True
+    rounded: bool = False
+    more_in: str | None = None
+    bits: bool = True
+    run: RunEvidence | None = None
+
+
+class Comparison:
+    """The shared checks of one claim. A group that was begun is ended before the claim is held."""
+
+    def __init__(self, part: AnyPart, context: Context, sheet: Sheet) -> None:
+        self._part, self._context, self._sheet = part, context, sheet
+        self._leaves_out = kind_of(part.kind).leaves_out
+        self._begun = 0
+        self._ended: list[Executions] = []
+        timed_by = getattr(part, "trajectory", None)  # another claim of the contract, by which timed steps are compared
+        others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
+        self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
+        self._unread = ""  # what nobody reads and ends apart, for the sentence
+
+    def captured(
+        self,
+        *executions: ArmEvidence,
+        role: str = "",
+        watched: bool = True,
+        throughout: bool = True,
+        of_replays: bool = False,
+    ) -> None:
+        """Settle INCONCLUSIVE where an arm that must replay a capture never did, or not in every step.
+
+        An arm must if it declares a capture, or is the candidate of a claim that names a mechanism.
+        watched: if what the device did in replays was seen, and is held against the census.
+        throughout: False if the judge itself asks for steps outside the capture.
+        of_replays: if the judge's figure is one of replays. Other figures are violated or not whatever
+        was done outside the graphs, so that such work leaves the claim open.
+        """
+        demanded = self._context.mechanism(self._part)
+        for execution in executions:
+            arm = execution.start.arm
+            must = demanded and getattr(self._part, "candidate", None) == arm
+            if self._context.contract.arms[arm].capture == "none" and not must:
+                continue
+            capture = capture_of(arm, execution, demanded, self._sheet)
+            if not capture.captured or capture.replays == 0:
+                why = f": {capture.failure}" if capture.failure else ""
+                settle(
+                    reasons.CANDIDATE_NOT_CAPTURED,
+                    f"arm {arm} never replayed a capture, so nothing about a captured step was measured{why}",
+                )
+            steps = self._context.judged_steps(execution)
+            if throughout:
+                _require_throughout(arm, capture, steps)
+            self._require_explained(arm, capture)
+            excuses = names_of("watched", role) | names_of("watched", _age(capture))
+            if watched and not excuses & self._leaves_out.keys():
+                self._require_watched(arm, capture, steps, of_replays)
+
+    def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
+        """Leave the claim open where no replay changes a number that the step reads, if only in a later step."""
+        numbers = capture.host_numbers or ()
+        self._excused.counted |= {each.name for each in numbers if each.read is None}
+        explained = self._context.contract.host_values
+        read = [f"`{each.name}` ({each.read})" for each in numbers if each.read and each.name not in explained]
+        if read:
+            self._sheet.figure("host_values", len(read), "numbers")
+            self._sheet.leave_open(
+                reasons.HOST_VALUE_UNEXPLAINED,
+                f"no replay of arm {arm} changes {some(read)}, which its step reads: keep the number in a tensor, or "
+                "say under `host_values` of the contract why that is right",
+            )
+
+    def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:
+        if capture.mechanism == "traced":
+            # one that did too much or too little shows in what it trained; its number is the capture claim's
+            found = untraced(arm, capture, steps)
+        else:
+            found = uncounted(arm, capture, self._context.outside_bounds(arm), steps)
+        if found is not None:
+            known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
+            # found once all launches were of the counted graphs: these did their part of each step
+            counted_ones_ran = found.reason in (reasons.WORK_OUTSIDE_GRAPHS, reasons.STEPS_UNWATCHED)
+            say = self._sheet.leave_open if counted_ones_ran and not of_replays else settle
+            say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
+
+    def named_alike(self, group: Group) -> None:
+        """Settle where parameters have different names, before a figure that reads them by name."""
+        require_same_parameters(group.executions)
+
+    def finite_ends(self, executions: Executions) -> None:
+        """Settle where one ended NaN or infinite, before a figure that reads ends."""
+        require_finite_end(executions, self._sheet)
+
+    def begin(self, group: Group) -> None:
+        """Settle unless losses are finite, and all start equal and did the same work.
+
+        A repetition that starts or works otherwise accuses no candidate: the baseline does not repeat.
+        """
+        self._begun += 1
+        require_finite(self._asked("finite", group), self._sheet, group.metric)
+        self._require_comparable(replace(group, executions=_but_repetitions(group)))
+        try:
+            self._require_comparable(group)
+        except Settled as settled:
+            settle(reasons.BASELINE_NOT_REPEATABLE, f"{settled.message}: {UNREPEATED}")
+        require_same_code(group.executions)
+
+    def _require_comparable(self, group: Group) -> None:
+        self._require_equal_start(group)
+        work = self._asked("comparable", group)
+        if work:
+            require_same_work(work, self._sheet)
+
+    def _require_equal_start(self, group: Group) -> None:
+        start, frozen, state = (self._asked(check, group) for check in ("equal_start", "equal_frozen", "equal_state"))
+        if start:
+            require_same_parameters(start)
+        for name, execution in list(group.executions.items())[1:]:
+            if name in start:
+                require_equal_start("rounded" if group.rounded else "trainable", name, execution, *_first(start))
+            if name in frozen and group.same_formats:
+                require_equal_start("frozen", name, execution, *_first(frozen))
+            if name in state and group.same_formats:
+                require_equal_start_state(name, execution, *_first(state), group.more_in)
+
+    def end(self, group: Group, skipped_at_most: int = 0) -> None:
+        """Settle unless guards hold, all trained, and ends are finite and, by `bits`, equal."""
+        trained, part, control = self._asked("trained", group), self._part, dict[str, ArmEvidence]()
+        if isinstance(part, Guarding) and group.run is not None:
+            trained = _candidate_first(part, trained)
+            require_guards(part, trained, group.run, self._sheet)
+            require_moving(trained, group.metric)
+            control = control_of(part.guards, group.run)
+        else:
+            for name, execution in trained.items():
+                require_trained(name, execution, skipped_at_most)
+        for name, execution in group.apart.items():
+            require_frozen(name, execution)
+        require_finite_end({**group.apart, **self._asked("finite_end", group), **control}, self._sheet)
+        equal = self._asked("equal_ends", group)
+        if group.bits and equal:
+            require_equal_ends(equal, self._sheet, same_system=group.same_system, excused=self._excused)
+        if equal and group.same_system:
+            self._unread += unread_apart(equal, self._sheet, kind=self._part.kind, bits=group.bits)
+        self._ended.append({**group.apart, **self._asked("recorded", group), **control})
+
+    def held(self, message: str) -> Judgement:
+        """Return PASS; settles INCONCLUSIVE where states were not recorded."""
+        if not self._ended or len(self._ended) != self._begun:
+            raise ValueError(f"{self._begun} groups began, and {len(self._ended)} ended")
+        for executions in self._ended:
+            require_recorded(executions)
+        return self._sheet.held(f"{message}{self._excused.sentence(self._sheet)}{self._unread}")
+
+    def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
+        """Settle where two end apart in a tensor that noise may not change (`require_equal_ends`)."""
+        require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
+
+    def _asked(self, check: str, group: Group) -> Executions:
+        """Return the executions of which the check is asked; none if it is the judge's own."""
+        if check in group.own:
+            return {}
+        return {
+            name: execution
+            for name, execution in group.executions.items()
+            if not names_of(check, group.roles.get(name, "")) & self._leaves_out.keys()
+        }
+
+
+def _but_repetitions(group: Group) -> Executions:
+    return {name: each for name, each in group.executions.items() if group.roles.get(name) != "repetition"}
+
+
+def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
+    """Settle unless a control that a figure reads did the baseline's work, to a recorded, finite end."""
+    control = {name: execution}
+    require_finite(control, sheet)
+    require_same_work({theirs: baseline, **control}, sheet)
+    require_finite_end(control, sheet)
+    require_recorded(control)
+
+
+def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
+    """As the capture's own claim demands it; but what a recorded step trained, or a lost one did not, shows there."""
+    if capture.uncaptured_steps or capture.replays < steps.called - steps.unseen:
+        settle(
+            reasons.CANDIDATE_NOT_CAPTURED,
+            f"arm {arm} replayed a capture {capture.replays} times in {steps.called} steps and ran "
+            f"{capture.uncaptured_steps} outside it, so not every step measured was a captured one",
+        )
+
+
+def _age(capture: CaptureEvidence) -> str:
+    """Return the role of an execution that was recorded before its probe watched steps, or ""."""
+    return "older" if capture.every_step is None and capture.device_work is None else ""
+
+
+def _first(executions: Executions) -> tuple[str, ArmEvidence]:
+    return next(iter(executions.items()))
+
+
+def _candidate_first(part: AnyPart, executions: Executions) -> Executions:
+    """Return the candidate first: the guards' batches and effect are those of the first one."""
+    candidate = part.arms()[part.candidate_path]
+    return dict(sorted(executions.items(), key=lambda entry: entry[1].start.arm != candidate))

@@ -1,0 +1,276 @@
+"""What a judge may look at: the contract, the claim, and the evidence of its runs.
+
+The accessors settle the judgement when evidence is missing, so a judge that gets a value back can rely on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from typing import Any, NoReturn
+
+from harness.contract.claims import AnyClaim, AnyPart, parts_of
+from harness.contract.conditions import Situation, capability_of
+from harness.contract.schema import Contract
+from harness.evidence.arm_records import ArmEnd, CaptureEvidence
+from harness.evidence.base import Obstacle, ProbeName
+from harness.evidence.environment_records import GpuFacts
+from harness.evidence.records import tag
+from harness.evidence.run_evidence import ArmEvidence, OfPackage, RunEvidence
+from harness.evidence.run_records import ArmFailed, PartFailed
+from harness.judging import reasons
+from harness.judging.launched import DEFAULT, Bounds, JudgedSteps
+from harness.judging.sheet import Sheet, settle
+from harness.judging.verdict import Status
+from harness.kinds import probe_named
+from harness.kinds.captures.model import Capture
+from harness.numbers import counted
+
+
+@dataclass(frozen=True)
+class Context:
+    """One unit's material. `runs` holds the evidence of the unit's runs, in their order of planning; `gpu` is what the
+    header of their run directory says of the machine's.
+    """
+
+    contract: Contract
+    claim: AnyClaim
+    runs: Sequence[RunEvidence]
+    workload: str
+    gpu: GpuFacts
+
+    def at_rank(self, rank: int) -> Context:
+        """The same unit by what one rank saw: by the runs that have as many."""
+        return replace(self, runs=[run.ranks[rank - 1] for run in self.runs if rank <= len(run.ranks)])
+
+    def resolved(self, part: AnyPart) -> AnyPart:
+        """A judgement of the contract with the bounds that this unit is judged by."""
+        return part.resolved(self.situation(part))
+
+    def situation(self, part: AnyPart) -> Situation:
+        """What the part's bounds may depend on."""
+        return situation_of(part, self.workload, self.gpu, self.runs)
+
+    def outside_bounds(self, arm: str) -> Bounds:
+        """What a step of the arm may do outside its graphs: what the strictest claim of kind `capture` about it
+        allows; what every arm may where the contract has none."""
+        found = self._captures_of(arm)
+        if not found:
+            return DEFAULT
+        shares = [each.outside_share_at_most for each in found]
+        return Bounds(min(shares), min(each.outside_operations_at_most for each in found))
+
+    def skipped_steps_at_most(self, arm: str) -> int:
+        """How many updates the arm may leave out: what the strictest claim of kind `capture` about it allows, as a loss
+        scale needs that is found by trying; none where the contract has no such claim."""
+        return min((each.skipped_steps_at_most for each in self._captures_of(arm)), default=0)
+
+    def plain_arms(self, part: AnyPart) -> set[str]:
+        """Return the arms of the part that must be uncaptured: declared so, and held against a captured arm.
+
+        A claim of the contract names both, or asks for an arm without a capture (`plain_path`). An arm that is judged
+        alone is held against its twin, which differs in nothing but `capture`. Other arms may capture by themselves,
+        as code does that torch compiles, and so may the candidate of a claim that names a mechanism.
+        """
+        arms, named = self.contract.arms, {*part.arms().values()}
+        # not by `model_dump`: threads judge, and a model that is first built in one crashed Python 3.13.0
+        settings = {name: {**dict(arm), "capture": None} for name, arm in arms.items()}
+        captured = {name for name, arm in arms.items() if arm.capture != "none"}
+        twins = {name for name in named if any(settings[name] == settings[other] for other in captured)}
+        parts = [(each, claim) for claim in self.contract.claims for each in parts_of(claim)]
+        captured |= {each.arms()[each.candidate_path] for each, claim in parts if each.mechanism or claim.mechanism}
+        held_against = [each.arms().values() for each, _ in parts if each.arms()[each.candidate_path] in captured]
+        alone = part.arms()[part.candidate_path] in twins and part.baseline_path not in part.arms()
+        plain = set(chain.from_iterable(held_against)) | (named if alone else set())
+        plain |= {arm for each, _ in parts for path, arm in each.arms().items() if path == each.plain_path}
+        return named & plain - captured
+
+    def _captures_of(self, arm: str) -> list[Capture]:
+        parts = [each for claim in self.contract.claims for each in parts_of(claim) if isinstance(each, Capture)]
+        judged = [self.resolved(each) for each in parts if each.candidate == arm]
+        return [each for each in judged if isinstance(each, Capture)]
+
+    def judged_steps(self, execution: ArmEvidence) -> JudgedSteps:
+        """The steps of an execution, and how many of them watchers leave out."""
+        captures = execution.capture.captures if execution.capture is not None else 0
+        lengths = self.contract.workloads[self.workload].seq_len
+        shapes = len(lengths) if isinstance(lengths, list) else 1
+        return JudgedSteps(end_of(execution).steps_called, max(shapes, captures))
+
+    def mechanism(self, part: AnyPart) -> str | None:
+        """The replay mechanism that the part, or else its claim, is about; None when it names none."""
+        return part.mechanism or self.claim.mechanism
+
+    def same_system(self, arm: str, other: str) -> bool:
+        """Whether two arms are trained by one system; two systems may hold equal frozen weights in unequal bits."""
+        systems = {self.contract.arms[name].system or self.contract.system for name in (arm, other)}
+        return len(systems) == 1
+
+    def only_run(self, probe: ProbeName) -> RunEvidence:
+        """The first run of a probe (only the first attempt counts), sound; settles when there is none."""
+        runs = self.sound_runs(probe)
+        if not runs:
+            settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")
+        return runs[0]
+
+    def run_of(self, probe: ProbeName, arm: str) -> RunEvidence:
+        """The first run of a probe that executed an arm, sound; settles as `only_run` does."""
+        runs = self.sound_runs(probe)
+        found = next((run for run in runs if arm in run.arms or arm in run.failed), None)
+        if found is None:
+            settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run of arm {arm}")
+        return found
+
+    def sound_runs(self, probe: ProbeName) -> list[RunEvidence]:
+        """Every run of a probe; settles with ERROR when one died, with NOT_RUN when the machine can't do it."""
+        runs = [run for run in self.runs if run.probe == probe]
+        for run in runs:
+            if run.death is not None:
+                where = f" in phase {run.death.phase}" if run.death.phase else ""
+                settle(f"worker_{run.death.cause}", f"the worker of run {run.run_id} died{where}: {run.death.detail}")
+        for run in runs:
+            if run.obstacle is not None:
+                settle(obstacle_reason(run.obstacle), run.obstacle.message)
+        return runs
+
+
+def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[RunEvidence]) -> Situation:
+    """What a judgement's bounds may depend on, from the facts of the header and of its candidate."""
+    candidate = part.arms().get(part.candidate_path, "")
+    facts = [execution.start.facts for run in runs for execution in run.arms.get(candidate, [])]
+    stated = next((str(each["dtype"]) for each in facts if "dtype" in each), None)
+    return Situation(workload, gpu.name, capability_of(gpu.architecture), stated)
+
+
+def obstacle_reason(obstacle: Obstacle) -> str:
+    """The obstacle's code if it is a known NOT_RUN code or that of a broken system, else `not_available`."""
+    known = reasons.reason_of(obstacle.reason)
+    stands = known and (known.status is Status.NOT_RUN or known.code == reasons.SYSTEM_NOT_DESCRIBED)
+    return obstacle.reason if stands else reasons.NOT_AVAILABLE
+
+
+def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
+    """The first `number` executions of an arm; settles with ERROR when one is missing, unfinished or torn."""
+    _require_alive(run, arm)
+    executions = run.arms.get(arm, [])
+    if not executions:  # it was not executed for want of another that failed
+        for other in run.failed:
+            _require_alive(run, other)
+    if len(executions) < number:
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"run {run.run_id} has evidence of {len(executions)} executions of arm {arm}, {number} are needed",
+        )
+    for execution in executions:
+        _require_sound(run, arm, execution)
+    return [_Partial.of(run, execution) if execution.failed_parts else execution for execution in executions[:number]]
+
+
+class _Partial(ArmEvidence):
+    """An execution of which some parts raised: whoever reads one of them settles, and no judge needs to ask before."""
+
+    _run_id: str
+
+    @classmethod
+    def of(cls, run: RunEvidence, execution: ArmEvidence) -> _Partial:
+        partial = cls(**{each.name: getattr(execution, each.name) for each in fields(execution)})
+        object.__setattr__(partial, "_run_id", run.run_id)
+        return partial
+
+    def __getattribute__(self, name: str) -> Any:
+        read = super().__getattribute__
+        failure = read("failed_parts").get(name)
+        if failure is not None:
+            _settle_failed(f"{name} of arm {failure.arm}", read("_run_id"), failure)
+        return read(name)
+
+    def records(self, kind: type[OfPackage]) -> list[OfPackage]:
+        getattr(self, tag(kind), None)  # settles where that part failed
+        return super().records(kind)
+
+
+def _require_alive(run: RunEvidence, arm: str) -> None:
+    """Settle when the arm came to no end."""
+    failure = run.failed.get(arm)
+    if failure is not None:
+        _settle_failed(f"arm {arm}", run.run_id, failure)
+
+
+def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> NoReturn:
+    """Settle with NOT_RUN where the system says what is missing here, else with ERROR."""
+    if failure.obstacle is not None:
+        settle(obstacle_reason(failure.obstacle), f"{what}: {failure.obstacle.message}")
+    where = f" in phase {failure.phase}" if failure.phase else ""
+    settle(f"worker_{failure.cause}", f"{what} of run {run_id} failed{where}: {failure.detail}")
+
+
+def executed(run: RunEvidence, arm: str) -> ArmEvidence:
+    """The first execution of an arm; settles as `replicas` does."""
+    return replicas(run, arm, 1)[0]
+
+
+def end_of(execution: ArmEvidence) -> ArmEnd:
+    """What an execution ended with; settles with ERROR when it did not come to its end."""
+    if execution.end is None:
+        settle(reasons.EVIDENCE_MISSING, f"there is no end of arm {execution.start.arm}")
+    return execution.end
+
+
+def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
+    series, end = execution.series, end_of(execution)
+    lengths = {len(series.loss), len(series.batch_digest), len(series.clip_active_groups), len(series.tokens)}
+    lengths |= set(map(len, series.metrics.values()))
+    if len(lengths) != 1:
+        settle(reasons.EVIDENCE_INCONSISTENT, f"the columns of arm {arm}'s series have lengths {sorted(lengths)}")
+    untold = end.steps_called - len(series.loss)
+    if untold < 0 or (untold > 0 and probe_named(run.probe).every_step_recorded):
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"arm {arm} recorded {len(series.loss)} steps and was called {end.steps_called} times",
+        )
+    if not execution.start.trainable_digest:
+        settle(reasons.CAPABILITY_MISSING, f"arm {arm}'s system does not offer `parameters`")
+    if "" in series.batch_digest:
+        settle(reasons.CAPABILITY_MISSING, f"arm {arm}'s system does not offer `inputs`")
+
+
+def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
+    """The capture record of an arm, of the demanded mechanism; settles when it is missing or of another one."""
+    capture = execution.capture
+    if capture is None:
+        settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
+    # one that captured nothing names no mechanism, and that is for `captured` to tell
+    if capture.mechanism is None and capture.captured:
+        settle(reasons.MECHANISM_MISSING, f"arm {arm} was replayed by a mechanism that it does not name")
+    if demanded is not None and capture.mechanism not in (None, demanded):
+        settle(
+            reasons.MECHANISM_MISSING,
+            f"the claim is about {demanded}, and arm {arm} was replayed by {capture.mechanism}",
+        )
+    sheet.mechanism = capture.mechanism or demanded
+    seen = execution.end.replays if execution.end is not None else None
+    # code that calls the driver itself replays a graph unseen; a profile shows those launches
+    if seen is not None and capture.captured and seen < capture.replays and (seen or capture.mechanism == "traced"):
+        settle(
+            reasons.LAUNCHES_UNOBSERVED,
+            f"arm {arm} says that it replayed a capture {counted(capture.replays, 'time')}, and the harness saw "
+            f"{counted(seen, 'replay')}",
+        )
+    return capture
+
+
+def require_uncaptured(part: AnyPart, context: Context) -> None:
+    """Settle FAIL when an arm of the part that must be uncaptured captured: it would be compared with its twin.
+
+    The count of captures is the harness's own, which every arm's end holds; older evidence may lack it.
+    """
+    for arm in sorted(context.plain_arms(part)):
+        executions = [each for run in context.runs for seen in (run, *run.ranks) for each in seen.arms.get(arm, [])]
+        ends = [each.end for each in executions if each.end is not None]
+        made = max(((end.capture_attempts or 0) - len(end.capture_errors or ()) for end in ends), default=0)
+        if made > part.uncaptured_may_begin():
+            settle(
+                reasons.VACUOUS_BASELINE_CAPTURED,
+                f"arm {arm} is declared uncaptured, and {counted(made, 'capture')} began in it and did not fail",
+            )

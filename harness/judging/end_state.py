@@ -1,0 +1,365 @@
+"""The state that training starts from and ends with: finite in every claim, equal wherever bits are demanded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from harness.evidence.arm_records import CAPTURES_ITSELF, COMPARED, NOT_FINITE, ArmEnd, EndDifference, Role, State
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.context import end_of
+from harness.judging.excused_ends import ExcusedEnds
+from harness.judging.sheet import Sheet, number, settle, some
+from harness.numbers import counted
+
+LOOSE = "tensors"  # the category of what hangs loose
+_COUNT = "num_batches_tracked"  # ends the name of BatchNorm's counter
+
+# Made in the first step by some arms, and before it by others that had to capture.
+_MAY_COME_LATER = ("optimizer",)
+
+
+def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
+    """How many tensors were watched in the first execution named, and of which kinds."""
+    state = end_of(next(iter(executions.values()))).state
+    if state is not None:
+        sheet.count("state_tensors", state.tensors)
+        sheet.figure("watched", ", ".join(category for category, found in state.digests.items() if found))
+
+
+def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
+    """Settle INCONCLUSIVE where states were not recorded, as they were not before: the last thing before PASS."""
+    for name, execution in executions.items():
+        if execution.start.state is None or end_of(execution).state is None:
+            settle(
+                reasons.END_STATE_UNRECORDED,
+                f"of what {name} started from and ended with its parameters' digest alone was recorded; run it again",
+            )
+        loose = end_of(execution).loose
+        lent = loose is not None and loose.lent and any(roles_known(each) for each in executions.values())
+        if loose is not None and loose.roles is None and not lent:
+            settle(
+                reasons.END_STATE_UNRECORDED,
+                f"what the steps of {name} made was not followed to the end: {loose.failure or 'no arm did'}",
+            )
+
+
+def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
+    """Settle FAIL where a tensor ended NaN or infinite; a buffer that is so from the start, as a mask is, may be,
+    and so may a loose tensor that began so, as a log does that is written to from the front.
+    """
+    for name, execution in executions.items():
+        end = end_of(execution).state
+        if end is None:
+            continue
+        for role, state in ((f"{name}'s start", execution.start.state), (f"{name}'s end", end)):
+            if state is not None:
+                _require_whole(role, execution, state)
+        _require_roles(name, end_of(execution))
+        bad = _not_finite(execution.start.state, end, end_of(execution).spoiled or ())
+        if bad:
+            sheet.figure("first_non_finite_tensor", bad[0])
+            settle(reasons.NON_FINITE_END, f"{len(bad)} tensors of {name} ended NaN or infinite: {some(bad)}")
+
+
+def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> list[str]:
+    """spoiled: what came later and lost its numbers since."""
+    found = []
+    for category, tensors in end.digests.items():
+        before = {} if start is None else start.digests.get(category, {})
+        for name, digest in tensors.items():
+            # what came later may be a mask too, whose infinities lie elsewhere from batch to batch
+            constant = category in ("buffers", LOOSE) and before.get(name, digest) == digest
+            constant = constant and not (category == LOOSE and name in spoiled)
+            unfilled = category == LOOSE and before.get(name, "").endswith(NOT_FINITE)
+            if digest.endswith(NOT_FINITE) and not (constant or unfilled):
+                found.append(f"{category} {name}")
+    return found
+
+
+def _require_roles(name: str, end: ArmEnd) -> None:
+    """Settle ERROR where a loose tensor's role or digest is missing."""
+    if end.loose is not None and end.loose.lent and end.loose.roles is None:
+        return
+    named, unread = roles_of(end), set() if end.loose is None else end.loose.unread.keys()
+    compared = {} if end.state is None else end.state.digests.get(LOOSE, {})
+    apart = {each for each, role in named.items() if role not in COMPARED} ^ unread
+    apart |= {each for each, role in named.items() if role in COMPARED} - compared.keys()
+    if apart:
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"at {name}'s end {counted(len(apart), 'loose tensor')} lack a role or a digest: {some(sorted(apart))}",
+        )
+
+
+def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
+    """Settle ERROR where entries are missing: the one that is wrong may be among them. Generators any process has."""
+    recorded = sum(len(tensors) for tensors in state.digests.values())
+    if recorded != state.tensors or not state.digests.get("generators"):
+        settle(reasons.EVIDENCE_INCONSISTENT, f"of {role} {recorded} of {state.tensors} tensors are recorded")
+    parameters = len(state.digests.get("parameters", {}))
+    if parameters < execution.start.trainable_tensors:
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"of {role} {parameters} of {execution.start.trainable_tensors} parameters are recorded",
+        )
+
+
+def require_equal_start_state(
+    name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, more_in: str | None = None
+) -> None:
+    """Settle FAIL where two executions start from different buffers, generators or other state. The one named `more_in`
+    may have tensors that the other has not: an optimization's own copies, say; and the other one in a layout of its own
+    what both name alike as well.
+    """
+    apart = start_differences(execution, reference)
+    if more_in in (name, reference_name):
+        other = reference if more_in == name else execution
+        apart = [
+            each
+            for each in apart
+            if not each.only_one_has_it
+            or (each.ours is not (more_in == name) and not _is_named_again(each, other.start.state, apart))
+        ]
+    if apart:
+        settle(
+            reasons.UNEQUAL_START,
+            f"{name} and {reference_name} start from different state: {some([str(entry) for entry in apart])}",
+        )
+
+
+def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
+    """Whether a loose tensor has the bits of another one of its state, which both arms have and start alike in."""
+    loose = {} if state is None or entry.category != LOOSE else state.digests.get(LOOSE, {})
+    differing_names = {each.name for each in apart if each.category == entry.category}
+    return any(loose[name] == loose.get(entry.name) for name in loose.keys() - differing_names)
+
+
+def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
+    """What two executions start apart in; nothing where a state was not recorded, which is told at the end."""
+    ours, theirs = execution.start.state, reference.start.state
+    if ours is None or theirs is None:
+        return []
+    return [entry for entry in differing(ours, theirs) if not (entry.only_one_has_it and _may_come_later(entry))]
+
+
+def _may_come_later(entry: Apart) -> bool:
+    """What need not be there from the start. A device has a generator once its process has used it."""
+    return entry.category in _MAY_COME_LATER or (
+        entry.category == "generators" and entry.name.startswith("torch.cuda:")
+    )
+
+
+def require_equal_ends(
+    executions: Mapping[str, ArmEvidence],
+    sheet: Sheet,
+    *,
+    same_system: bool = True,
+    noisy: Collection[str] | None = None,
+    excused: ExcusedEnds,
+) -> None:
+    """Settle FAIL unless all end equal in bits with the first one named. Another system's state but its parameters has
+    other names, and is not compared.
+
+    noisy: by `category name` the tensors that noise may change, which both need to have; anything else it may not.
+    excused: the counts that may end apart.
+    """
+    reference_name, reference = next(iter(executions.items()))
+    excused.compared()
+    for name, execution in list(executions.items())[1:]:
+        ours, theirs = end_of(execution), end_of(reference)
+        apart = []
+        if same_system and ours.state is not None and theirs.state is not None:
+            found = ends_differing(execution, reference)
+            renamed = _renamed(found, execution, reference)
+            apart = [
+                str(entry)
+                for entry in found
+                if not (_is_of_a_capture(entry, execution, reference) or entry in renamed)
+                and (entry.only_one_has_it or f"{entry.category} {entry.name}" not in (noisy or ()))
+                and not excused.excuses(f"{entry.category} {entry.name}", ours.state, theirs.state)
+            ]
+        if ours.trainable_digest != theirs.trainable_digest and not apart and noisy is None:
+            apart = ["parameters"]
+        if apart:
+            sheet.figure("state_differing", len(apart), "tensors")
+            sheet.figure("first_differing_tensor", apart[0])
+            if excused.are_counted(apart):
+                settle(
+                    reasons.HOST_VALUE_UNEXPLAINED,
+                    f"{name} and {reference_name} end apart in {some(apart)}, which no replay counts and no step "
+                    f"reads: say why that is right, by the name {some(excused.paths_of(apart))} under `host_values` of "
+                    "the contract, or keep the count in a tensor",
+                )
+            losses = "have equal losses" if noisy is None else "have losses that noise explains"
+            settle(
+                reasons.END_DIFFERS if noisy is None else reasons.BEYOND_NOISE,
+                f"{name} and {reference_name} {losses} and end apart in {len(apart)} tensors: {some(apart)}",
+            )
+
+
+def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
+    """Whether only executions that captured by themselves have it, since their first step: a static buffer of theirs,
+    which no plain step has. What a plain arm has too is state, whenever it came.
+    """
+    both = [execution, reference]
+    holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
+    return entry.category == LOOSE and all(
+        each.start.facts.get(CAPTURES_ITSELF) is True and not _had_from_the_start(entry, each) for each in holders
+    )
+
+
+def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvidence) -> set[Apart]:
+    """Loose tensors that came late to one execution and have the bits of a late one of the other's, where one
+    captured by itself: what a step holds is found by another way once a capture holds it, too.
+    """
+    if not any(each.start.facts.get(CAPTURES_ITSELF) is True for each in (execution, reference)):
+        return set()
+    by_digest: list[dict[str, list[Apart]]] = [{}, {}]
+    for entry in found:
+        holder = execution if entry.ours else reference
+        if entry.category == LOOSE and entry.only_one_has_it and not _had_from_the_start(entry, holder):
+            state = end_of(holder).state
+            digest = "" if state is None else state.digests[LOOSE][entry.name]
+            by_digest[entry.ours].setdefault(digest, []).append(entry)
+    alike = by_digest[0].keys() & by_digest[1].keys()
+    return {entry for each in by_digest for digest in alike for entry in each[digest]}
+
+
+def _had_from_the_start(entry: Apart, execution: ArmEvidence) -> bool:
+    start = execution.start.state
+    return start is not None and entry.name in start.digests.get(entry.category, {})
+
+
+def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, bound: float) -> None:
+    """Settle FAIL where BatchNorm counted other numbers of batches, and a buffer ends further apart than so many times
+    the baseline's largest element of it; where that was not recorded, counts alone decide.
+
+    Counts tell from rounding: a bias before a norm drifts under Adam, and the running mean with it, and no prediction
+    changes. Buffers tell from a recomputation that makes its two updates come to one.
+    """
+    apart = counts_apart(candidate, baseline)
+    if not apart:
+        return
+    found = _difference_from(candidate, baseline)
+    largest = None if found is None else found.buffers_relative
+    if found is None or largest is None:
+        statistics = "so other running statistics"
+    elif largest <= bound:
+        return
+    else:
+        statistics = f"and buffer {found.buffer} ends {number(largest)} times its largest element apart"
+    settle(
+        reasons.END_DIFFERS,
+        f"{ours} and {theirs} have losses within the bound, and other numbers of batches in BatchNorm's counts, "
+        f"{statistics}: in one of them a forward pass ran more often, as one that is recomputed for the backward pass "
+        f"does, or a copy of the model was never updated; {some(apart)}",
+    )
+
+
+def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
+    """BatchNorm's counts that both have and that ended at other numbers; none where ends were not recorded."""
+    one, other = end_of(candidate).state, end_of(baseline).state
+    if one is None or other is None:
+        return []
+    return [
+        str(entry)
+        for entry in differing(one, other)
+        if entry.category == "buffers" and entry.name.endswith(_COUNT) and not entry.only_one_has_it
+    ]
+
+
+class Apart:
+    """One tensor that differs, or that only one side has."""
+
+    def __init__(self, category: str, name: str, *, only_one_has_it: bool, ours: bool) -> None:
+        """ours: the first one has it."""
+        self.category, self.name, self.only_one_has_it, self.ours = category, name, only_one_has_it, ours
+
+    def __str__(self) -> str:
+        return f"{self.category} {self.name}" + (" (in one alone)" if self.only_one_has_it else "")
+
+
+def differing(ours: State, theirs: State) -> list[Apart]:
+    found = []
+    for category in sorted({*ours.digests, *theirs.digests}):
+        mine, other = ours.digests.get(category, {}), theirs.digests.get(category, {})
+        if mine == other:  # a model has thousands of names, which need no order then
+            continue
+        found += [
+            Apart(category, name, only_one_has_it=name not in mine or name not in other, ours=name in mine)
+            for name in sorted({*mine, *other})
+            if mine.get(name) != other.get(name)
+        ]
+    return found
+
+
+def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
+    """Return what two executions end apart in. A loose tensor that either compares counts in both.
+
+    A table that one alone made is none of it: where the other one does without it, no loss and no state differs.
+    """
+    ours, theirs = end_of(execution), end_of(reference)
+    if ours.state is None or theirs.state is None:
+        return []
+    tables = {name for each in (ours, theirs) for name, role in roles_of(each).items() if role == "table"}
+    found = differing(_with_unread(ours.state, ours, theirs), _with_unread(theirs.state, theirs, ours))
+    return [each for each in found if not (each.category == LOOSE and each.only_one_has_it and each.name in tables)]
+
+
+def roles_of(end: ArmEnd) -> Mapping[str, Role]:
+    """Return the roles of loose tensors that steps made; none where they were not recorded."""
+    return (end.loose.roles if end.loose is not None else None) or {}
+
+
+def roles_known(execution: ArmEvidence) -> bool:
+    """Return True if the steps of an execution were followed."""
+    loose = end_of(execution).loose
+    return loose is not None and loose.roles is not None
+
+
+def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
+    """The state with the loose tensors that nobody reads here and that the other end compares."""
+    if end.loose is None or other.state is None:
+        return state
+    compared = other.state.digests.get(LOOSE, {})
+    more = {name: digest for name, digest in end.loose.unread.items() if name in compared}
+    return state.model_copy(update={"digests": {**state.digests, LOOSE: {**state.digests.get(LOOSE, {}), **more}}})
+
+
+def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
+    """How far the candidate's parameters and buffers ended from the baseline's, as far as the run recorded it."""
+    found = _difference_from(candidate, baseline)
+    largest = None if found is None else found.largest
+    if found is None and end_of(candidate).trainable_digest == end_of(baseline).trainable_digest:
+        largest = 0.0  # executed in two processes, with equal bits
+    sheet.figure("end_max_abs_difference", largest, "parameter")
+    if found is not None and found.tensor is not None:
+        sheet.figure("end_max_abs_difference_tensor", found.tensor)
+    if found is not None and found.buffers:
+        sheet.figure("end_buffers_max_relative_difference", found.buffers_relative, "of a buffer's largest element")
+        sheet.figure("end_buffers_max_relative_difference_tensor", found.buffer)
+
+
+def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
+    """Settle unless a claim within a bound can say how far apart the ends lie; for a NaN see `require_finite_end`."""
+    found = _difference_from(candidate, baseline)
+    if found is None or found.largest is None or not math.isfinite(found.largest):
+        settle(reasons.END_STATE_UNRECORDED, f"how far {name} ended from {baseline.start.arm} was not recorded")
+
+
+def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
+    """For a claim within a bound: the largest difference of parameters at the end, as a sentence's tail."""
+    found = _difference_from(candidate, baseline)
+    if found is None or found.largest is None:
+        return ""
+    return f"; their parameters end up to {number(found.largest)} apart"
+
+
+def _difference_from(candidate: ArmEvidence, baseline: ArmEvidence) -> EndDifference | None:
+    """Return its difference from that execution of the baseline; None where another process had that one."""
+    end = end_of(baseline)
+    numbers = (end.replica, 0)  # in older evidence each execution that was compared with is the first one
+    known = (each for each in end_of(candidate).differences or [] if each.arm == end.arm and each.replica in numbers)
+    return next(known, None)

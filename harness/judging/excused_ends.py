@@ -1,0 +1,76 @@
+"""Counts that a contract lets end apart: by `may_end_apart` of a claim, or as a number that no replay changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from harness.evidence.arm_records import State
+from harness.judging.sheet import Sheet, some
+
+EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
+_OF_GROUP = re.compile(r"(?:^|\.)(group\d+\..+)")  # in the path to a number, its name among the state of an optimizer
+
+
+def is_of_optimizer(path: str) -> bool:
+    """Return True for the path to a number in an optimizer's group, which is compared at the end."""
+    return _OF_GROUP.search(path) is not None
+
+
+class ExcusedEnds:
+    """The excuses of a claim by `category name`. `sentence` says which were needed, and what is only counted.
+
+    An excuse is for a count: a whole number wherever it was recorded, so that no tensor is excused that training reads.
+    counted: paths of Python numbers that captured steps count, and read nowhere.
+    """
+
+    def __init__(self, own: Mapping[str, str], others: Iterable[str], host_values: Collection[str]) -> None:
+        """own: of the claim that is judged; others: of a claim that it names, whose excuses need not be needed here.
+
+        host_values: paths of numbers that no replay need change, by the contract.
+        """
+        self._own, self._named, self._host_values = own, {*own, *others}, host_values
+        self.counted: set[str] = set()
+        self._needed: set[str] = set()
+        self._compared = False
+
+    def excuses(self, name: str, *ends: State | None) -> bool:
+        """Return True if what ended apart is an excused count in every state that has it."""
+        category, _, tensor = name.partition(" ")
+        holders = [each for each in ends if each is not None and tensor in each.digests.get(category, {})]
+        values = [(each.numbers or {}).get(name) for each in holders]
+        named = name in self._named or bool({*self.paths_of([name])} & {*self._host_values})
+        excused = named and all(value is not None and value.is_integer() for value in values)
+        self._needed |= {name} if excused else set()
+        return excused
+
+    def paths_of(self, apart: Iterable[str]) -> list[str]:
+        """Return the paths of the counted numbers among what ended apart."""
+        names = {each.split(" (")[0].removeprefix("optimizer ") for each in apart if each.startswith("optimizer ")}
+        found = ((path, _OF_GROUP.search(path)) for path in sorted(self.counted))
+        return [path for path, match in found if match is not None and {match[1], path} & names]
+
+    def are_counted(self, apart: Collection[str]) -> bool:
+        """Return True if all that ended apart is counted numbers."""
+        return all(self.paths_of([each]) for each in apart)
+
+    def compared(self) -> None:
+        """Note that ends were compared, whether or not they lay apart."""
+        self._compared = True
+
+    def sentence(self, sheet: Sheet) -> str:
+        """Note the figures, and return the tail of a sentence: numbers that are only counted, excuses, idle excuses.
+
+        A claim that compared no ends says nothing of its excuses.
+        """
+        idle = sorted(self._own.keys() - self._needed) if self._compared else []
+        clauses = []
+        if self.counted:
+            clauses.append(f"no replay counts {some(sorted(self.counted))}, which no step reads")
+        if self._needed:
+            sheet.figure(EXCUSED_ENDS, len(self._needed), "counts")
+            clauses.append(f"excused by the contract, {some(sorted(self._needed))} ended apart")
+        if idle:
+            sheet.figure(IDLE_EXCUSES, ", ".join(idle))
+            clauses.append(f"warning: nothing needed the excuse of {some(idle)}")
+        return "".join(f"; {clause}" for clause in clauses)

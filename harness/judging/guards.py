@@ -1,0 +1,278 @@
+"""Guards: what must be true before a claim about training may pass. Unmet, they are FAIL, mostly `vacuous_…`.
+
+They come after the difference itself: a real difference is reported as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from harness.contract.guards import Bounded, Floor, Guarded, Guarding, Guards, TrainingEffect
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.evidence.series_file import distinct
+from harness.judging import reasons
+from harness.judging.context import end_of, executed
+from harness.judging.end_state import start_differences
+from harness.judging.series import (
+    EXACT,
+    LOSS,
+    Bounds,
+    Losses,
+    difference,
+    first_unequal,
+    losses,
+    names_apart,
+    require_finite,
+    values,
+)
+from harness.judging.sheet import Sheet, number, settle
+from harness.kinds.trajectory.model import TrajectoryMatch
+
+# How much of the control's change from one batch to the next a trained loss shares at least, and by how many standard
+# errors that share is above zero. Measured on trained arms: 0.38 to 0.82, by 6 to 25 standard errors; a series that
+# knows nothing of its batches shares nothing.
+FOLLOWS_AT_LEAST = 0.1
+STANDARD_ERRORS = 4.0
+
+
+def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:
+    """Settle unless every guard of `part` holds for every named execution; the first one is the candidate."""
+    guards = part.guards
+    candidate = next(iter(executions.values()))
+    _require_steps(guards, candidate, sheet)
+    for name, execution in executions.items():
+        require_trained(name, execution, zero_loss=guards.floor is not None)
+    _require_distinct_batches(guards, candidate, sheet)
+    if guards.clip_active_steps is not None:
+        for name, execution in executions.items():
+            require_active_clip(name, execution, guards.clip_active_steps, sheet)
+    if guards.training_effect is not None:
+        _require_training_effect(guards.training_effect, _of_the_beginning(part), candidate, run, sheet)
+    if guards.floor is not None:
+        _require_floor(guards.floor, candidate, executed(run, guards.floor.control), sheet)
+
+
+def _of_the_beginning(part: Guarding) -> Bounds:
+    """What the first losses of candidate and control may differ by; bounds of another metric say nothing of losses."""
+    if not isinstance(part, Guarded) or part.equality == "bitwise":
+        return EXACT
+    if isinstance(part, TrajectoryMatch) and part.metric != LOSS:
+        return Bounds(None)
+    return Bounds(part.max_abs_difference, part.max_relative_difference if isinstance(part, Bounded) else None)
+
+
+def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
+    """Return the untrained control where a guard names one, by its name in sentences."""
+    return {f"control {arm}": executed(run, arm) for arm in guards.controls().values()}
+
+
+def _require_steps(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
+    steps = len(candidate.series.loss)
+    sheet.figure("steps_run", steps, "steps")
+    if not sheet.meets("steps_run", steps, "at least", guards.steps, "steps", beside=True):
+        settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, the guard demands {guards.steps}")
+
+
+def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0, *, zero_loss: bool = False) -> None:
+    """Settle unless frozen tensors stayed, trainable ones changed, the loss moved, and no update was left out but as
+    many as are allowed. zero_loss: a loss may be 0 at all steps."""
+    start, end = execution.start, end_of(execution)
+    require_frozen(name, execution)
+    if start.trainable_tensors == 0 or start.trainable_digest == end.trainable_digest:
+        settle(
+            reasons.VACUOUS_PARAMETERS_UNCHANGED,
+            f"the {start.trainable_tensors} trainable tensors of {name} ended as they began",
+        )
+    if end.skipped_steps > skipped_at_most:
+        settle(reasons.VACUOUS_SKIPPED_STEP, f"{name} left out {end.skipped_steps} of {end.steps_called} updates")
+    if losses(execution).any() or not zero_loss:
+        _require_movement(name, losses(execution))
+
+
+def require_frozen(name: str, execution: ArmEvidence) -> None:
+    """Settle FAIL where frozen tensors changed."""
+    end = end_of(execution)
+    if execution.start.frozen_digest != end.frozen_digest:
+        settle(reasons.FROZEN_CHANGED, f"the frozen tensors of {name} changed during its {end.steps_called} steps")
+
+
+def _require_movement(name: str, series: Losses, where: str = "") -> None:
+    if len(series) > 1 and (series == series[0]).all():
+        settle(reasons.VACUOUS_CONSTANT_LOSS, f"the loss of {name} is {series[0]} at all {len(series)} steps{where}")
+
+
+def require_moving(executions: Mapping[str, ArmEvidence], metric: str) -> None:
+    """Settle unless the metric changes over the steps of each execution; of the loss `require_trained` asks that."""
+    for name, execution in executions.items() if metric != LOSS else ():
+        series = values(execution, metric)
+        if len(series) > 1 and (series == series[0]).all():
+            settle(
+                reasons.VACUOUS_CONSTANT_METRIC,
+                f"the metric `{metric}` of {name} is {series[0]} at all {len(series)} steps",
+            )
+
+
+def _require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
+    seen = distinct(candidate.series.batch_digest)
+    sheet.figure("distinct_batches", seen, "batches")
+    demanded = guards.distinct_batches
+    if demanded is not None and not sheet.meets("distinct_batches", seen, "at least", demanded, "batches", beside=True):
+        settle(
+            reasons.VACUOUS_BATCHES_REPEAT,
+            f"{seen} distinct batches were seen, the guard demands {demanded}",
+        )
+
+
+def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet: Sheet) -> None:
+    """Settle unless the clip was active (a group above the threshold) in at least `demanded` steps."""
+    active = np.asarray(execution.series.clip_active_groups)
+    if demanded > 0 and len(active) and (active < 0).all():
+        settle(reasons.CAPABILITY_MISSING, f"the system of {name} does not offer `gradient_norms`")
+    steps = int((active > 0).sum())
+    if "clip_active_steps" not in sheet.figures:
+        sheet.figure("clip_active_steps", steps, "steps")
+    if not sheet.meets("clip_active_steps", steps, "at least", demanded, "steps", beside=True):
+        settle(
+            reasons.VACUOUS_CLIP_INACTIVE,
+            f"the clip of {name} was active in {steps} of {len(active)} steps, the guard demands {demanded}",
+        )
+
+
+def _require_training_effect(
+    effect: TrainingEffect, beginning: Bounds, candidate: ArmEvidence, run: RunEvidence, sheet: Sheet
+) -> None:
+    """Candidate and control are compared batch by batch, so that what a batch does to both of them drops out."""
+    control = executed(run, effect.control)
+    if problem := _control_problem(control, candidate):
+        settle(
+            reasons.VACUOUS_TRAINING_EFFECT,
+            f"the control {effect.control} {problem}, so it shows no training effect",
+        )
+    require_finite({f"control {effect.control}": control}, sheet)
+    ours, theirs = losses(candidate), losses(control)
+    if len(ours) < effect.last:
+        settle(reasons.VACUOUS_STEPS, f"{len(ours)} steps are fewer than the training effect's last {effect.last}")
+    _require_one_beginning(effect.control, ours, theirs, beginning)
+    below = (theirs - ours)[-effect.last :]
+    gained = float(np.mean(below))
+    sheet.figure("training_effect", gained, "loss")
+    sheet.figure("training_effect_demanded", effect.at_least, "loss")
+    if not sheet.meets("training_effect", gained, "at least", effect.at_least, "loss", beside=True):
+        settle(
+            reasons.VACUOUS_TRAINING_EFFECT,
+            f"over the last {effect.last} steps the mean loss lies {number(gained)} below the control's, "
+            f"the guard demands {number(effect.at_least)}",
+        )
+    _require_movement("the candidate", ours[-effect.last :], f" of the training effect's last {effect.last}")
+    _require_more_than_noise(effect, ours, theirs, sheet)
+
+
+def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Bounds) -> None:
+    """Before its first update a trained model is the untrained one, and both read one batch."""
+    first = difference(ours[:1], theirs[:1], "every", bounds)
+    apart = first.first_differing if bounds == EXACT else first.first_exceeding
+    if apart is not None:
+        settle(
+            reasons.VACUOUS_CONTROL_DIFFERS,
+            f"at step 0 the candidate's loss is {ours[0]} and that of the control {name} {theirs[0]}, "
+            "from one start on one batch",
+        )
+
+
+def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losses, sheet: Sheet) -> None:
+    """The candidate ends below every loss that the control ever showed, by what is demanded, or rises and falls with
+    the control from batch to batch: a series that knows nothing of its batches does neither."""
+    beyond = float(theirs.min() - np.mean(ours[-effect.last :]))
+    share, error = _shared_change(ours, theirs)
+    sheet.figure("below_any_control_loss", beyond, "loss")
+    sheet.figure("follows_control", share)
+    follows = share >= FOLLOWS_AT_LEAST and share > STANDARD_ERRORS * error
+    if beyond < effect.at_least and not follows:
+        settle(
+            reasons.VACUOUS_TRAINING_EFFECT,
+            f"from step to step the loss shares {number(share)} of the control's change (standard error "
+            f"{number(error)}), so batch noise alone may have made the effect",
+        )
+
+
+def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
+    """Slope of one series' step-to-step changes over the other's, through the origin, and its standard error.
+
+    Changes, because what is learned over many steps must not count as following.
+    """
+    mine, control = np.diff(ours), np.diff(theirs)
+    spread = float(control @ control)
+    if len(mine) < 3 or spread == 0:
+        return 0.0, 0.0
+    slope = float(mine @ control) / spread
+    rest = mine - slope * control
+    return slope, float(np.sqrt(rest @ rest / (len(mine) - 1) / spread))
+
+
+def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, sheet: Sheet) -> None:
+    """Settle INCONCLUSIVE unless parameters moved, or the loss ended clearly below the control's.
+
+    The standard error is that of two series whose batches are drawn: of pairs of losses on one batch even an update of
+    a millionth shows.
+    """
+    moved = end_of(candidate).moved
+    sheet.figure("moved", moved, "of a parameter's size")
+    if moved is not None and moved >= floor.moved:
+        return
+    problem = _control_problem(control, candidate)
+    ours, theirs = (losses(each)[len(losses(each)) // 2 :] for each in (candidate, control))
+    gained, error = float(np.mean(theirs) - np.mean(ours)), _standard_error(ours, theirs)
+    sheet.figure("training_effect", gained, "loss")
+    sheet.figure("training_effect_standard_error", error, "loss")
+    if problem or not gained > floor.standard_errors * error:
+        effect = (
+            f"the control {control.start.arm} {problem}"
+            if problem
+            else f"the loss lies {number(gained)} below the control's, with a standard error of {number(error)}, where "
+            f"more than {floor.standard_errors:g} of them are demanded"
+        )
+        by = "moves from zeros alone" if moved is None else f"moved by {number(moved)} of its size"
+        settle(
+            reasons.TRAINED_TOO_LITTLE,
+            f"the median parameter {by}, where {number(floor.moved)} is demanded, and {effect}: training that is wrong "
+            "would look the same",
+        )
+
+
+def _standard_error(*series: Losses) -> float:
+    """Return that of the difference of means; infinite where one has too few losses to say."""
+    if min(map(len, series)) < 2:
+        return float("inf")
+    return float(np.sqrt(sum(np.var(each, ddof=1) / len(each) for each in series)))
+
+
+def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
+    """Return what keeps the control from seeing the candidate's batches from its start, untrained; "" if nothing."""
+    problem = ""
+    if control.start.trainable_digest != candidate.start.trainable_digest:
+        ours, theirs = control.start.trainable_names, candidate.start.trainable_names
+        problem = f"starts from other parameters than the candidate{_named_apart(ours, theirs)}"
+    elif len(control.series.loss) != len(candidate.series.loss):
+        problem = f"has {len(control.series.loss)} steps and the candidate {len(candidate.series.loss)}"
+    elif (step := first_unequal(control.series.batch_digest, candidate.series.batch_digest)) is not None:
+        ours, theirs = end_of(control).input_names, end_of(candidate).input_names
+        problem = f"reads another batch than the candidate at step {step}{_named_apart(ours, theirs)}"
+    elif end_of(control).trainable_digest != control.start.trainable_digest:
+        problem = "was trained: its parameters changed"
+    elif end_of(control).frozen_digest != control.start.frozen_digest:
+        problem = "changed its frozen tensors"
+    elif _starts_apart(control, candidate):
+        problem = "starts from other buffers or generators than the candidate"
+    return problem
+
+
+def _named_apart(ours: Sequence[str] | None, theirs: Sequence[str] | None) -> str:
+    apart = names_apart("the control", ours, "the candidate", theirs)
+    return f" ({apart})" if apart else ""
+
+
+def _starts_apart(control: ArmEvidence, candidate: ArmEvidence) -> bool:
+    """By buffers and generators; the control's optimizer has another learning rate, and is not compared."""
+    return any(entry.category in ("buffers", "generators") for entry in start_differences(control, candidate))

@@ -1,0 +1,247 @@
+"""What was launched is what was counted: the graphs did the work of the steps, and hardly anything else did.
+
+A number of launches alone proves little: a small graph can be launched beside each step of an eager training.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from harness.evidence.arm_records import CaptureEvidence, DeviceWork, GraphNodes, Launched
+from harness.judging import reasons
+from harness.judging.sheet import number, some
+
+OUTSIDE_SHARE = 0.05  # of device time, where a claim declares no bound of its own
+OUTSIDE_OPERATIONS = 100
+_ACTIVITIES = ("kernel", "memcpy", "memset")  # nodes that the profiler shows
+_Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]  # kernels by name, activities by type
+
+
+class Bounds(NamedTuple):
+    """What a step may do outside its graphs."""
+
+    share: float = OUTSIDE_SHARE
+    operations: int = OUTSIDE_OPERATIONS
+
+
+DEFAULT = Bounds()
+
+
+class Finding(NamedTuple):
+    """A reason code with its sentence."""
+
+    reason: str
+    message: str
+
+
+class JudgedSteps(NamedTuple):
+    """The steps that an arm was called for, and how many of them no watcher can be asked to have seen.
+
+    A step that captures waits and does more than a replay does, and the first one, or each first one of a schedule of
+    shapes, is recorded under modes of its own.
+    """
+
+    called: int
+    unseen: int
+
+
+def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
+    """What speaks against every step having been watched that can be; `what` was to be seen there. None: nothing."""
+    if watched >= steps.called - steps.unseen:
+        return None
+    return Finding(reasons.STEPS_UNWATCHED, f"{what} were looked for in {watched} of its {steps.called} judged steps")
+
+
+def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
+    """What speaks against the arm's steps having been replays of the graphs that were counted; None: nothing.
+
+    `steps` None: the probe does not watch them one by one.
+    """
+    if capture.mechanism == "traced":
+        return untraced(arm, capture, steps) or _traced(arm, capture)
+    unseen = blind(arm, capture)
+    if unseen is not None:
+        return unseen
+    work = capture.device_work
+    if work is None:
+        return Finding(reasons.REPLAYS_UNWATCHED, f"what the device did in the replays of {arm} was not recorded")
+    return _launched(arm, work, capture) or _outside(arm, work, bounds.share) or _busiest(arm, capture, bounds, steps)
+
+
+def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
+    """An empty profile looks like steps that launched nothing."""
+    if capture.profiler_sees_planted is not False:  # None: recorded before a sync was planted
+        return None
+    return Finding(
+        reasons.PROFILER_BLIND, f"the profiler that watched {arm} did not see a sync planted after the watched steps"
+    )
+
+
+def outside_share(work: DeviceWork) -> float:
+    """Share of the device time of the watched replays that kernels outside took; NaN where a time is not finite."""
+    total = work.launched_seconds + work.outside_kernel_seconds
+    return work.outside_kernel_seconds / total if 0 < total < math.inf else math.nan
+
+
+def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
+    """Each step launched its graphs, and the device work under each launch is that of a counted one."""
+    launches, needed = sum(each.launches for each in work.launched), work.steps * graphs_per_step(capture)
+    if launches != needed or needed == 0:
+        return Finding(
+            reasons.LAUNCHES_DIFFER,
+            f"{launches} graph launches were seen in {work.steps} replays of {arm}, which need {needed}",
+        )
+    known = {_content(graph) for graph in capture.nodes}
+    for each in work.launched:
+        if _content(each) not in known:
+            counted = {name for graph in capture.nodes for name in graph.kernels}
+            unknown = sorted(set(_kernels(each)) - counted)
+            named = f", among them {some([name[:80] for name in unknown])}" if unknown else ""
+            return Finding(
+                reasons.LAUNCHED_OTHERWISE,
+                f"under a launch of {arm} ran {_described(each)}{named}; no counted graph holds just these "
+                f"({some([f'{graph.label}: {_described(graph)}' for graph in capture.nodes])})",
+            )
+    return _unevenly(arm, work, capture)
+
+
+def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
+    """Each piece of a step was launched once a step, by whichever capture: a piece launched twice stands for no other.
+
+    Pieces of equal work are told apart by nobody, and are counted together.
+    """
+    pieces, places = graphs_per_step(capture), defaultdict[_Content, set[int]](set)
+    for index, graph in enumerate(capture.nodes):
+        places[_content(graph)].add(index % pieces)
+    for pool in _pools(places.values()):
+        seen = sum(each.launches for each in work.launched if places[_content(each)] <= pool)
+        if seen != work.steps * len(pool):
+            labels = [graph.label for index, graph in enumerate(capture.nodes) if index % pieces in pool]
+            return Finding(
+                reasons.LAUNCHES_DIFFER,
+                f"{seen} launches of {some(labels)} were seen in {work.steps} replays of {arm}, which need "
+                f"{work.steps * len(pool)}",
+            )
+    return None
+
+
+def _pools(places: Iterable[set[int]]) -> list[set[int]]:
+    """The given sets, those with a common member as one."""
+    pools: list[set[int]] = []
+    for each in places:
+        touching = [pool for pool in pools if pool & each]
+        pools = [*(pool for pool in pools if not pool & each), each.union(*touching)]
+    return pools
+
+
+def graphs_per_step(capture: CaptureEvidence) -> int:
+    """Graphs that one step launches: 1, or more where a step is captured in pieces (a forward and a backward)."""
+    graphs = len(capture.nodes)
+    return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
+
+
+def _content(graph: GraphNodes | Launched) -> _Content:
+    """By what a launch is known to be one of a graph."""
+    kernels = _kernels(graph) if isinstance(graph, Launched) else graph.kernels
+    return frozenset(kernels.items()), tuple(_activities(graph).values())
+
+
+def _kernels(launched: Launched) -> dict[str, int]:
+    """The kernels of a launch that are kernel nodes."""
+    return {name: count for name, count in launched.kernels.items() if not _drivers_own(name)}
+
+
+def _drivers_own(name: str) -> str | None:
+    """`memcpy` or `memset` for a kernel by which the driver does such a node: `memcpy32_post` and `memset32`, seen on
+    H200s and H100s."""
+    match = re.fullmatch(r"(memcpy|memset)(?:\d+|\w*_post)", name)
+    return match.group(1) if match else None
+
+
+def _activities(graph: GraphNodes | Launched) -> dict[str, int]:
+    """Nodes, or activities, of the types that the profiler shows."""
+    types = Counter[str]()
+    for name, count in graph.by_type.items():
+        types[plain_type(name)] += count
+    for name, count in graph.kernels.items() if isinstance(graph, Launched) else ():
+        own = _drivers_own(name)
+        if own is not None:
+            types["kernel"] -= count
+            types[own] += count
+    return {kind: types[kind] for kind in _ACTIVITIES}
+
+
+def plain_type(name: str) -> str:
+    """`cudaGraphNodeTypeMemAlloc`, `MEM_ALLOC` and `mem_alloc` are one type."""
+    return name.lower().removeprefix("cudagraphnodetype").replace("_", "")
+
+
+def _described(graph: GraphNodes | Launched) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in _activities(graph).items() if count) or "nothing"
+
+
+def _outside(arm: str, work: DeviceWork, share: float) -> Finding | None:
+    spent = outside_share(work)
+    if spent <= share:
+        return None
+    return Finding(
+        reasons.WORK_OUTSIDE_GRAPHS,
+        f"{number(spent)} of the device time of {arm} was spent in kernels outside its graphs "
+        f"(at most {number(share)}): {_names(work)}",
+    )
+
+
+def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
+    """No judged step issued more than the bound, and every one was watched."""
+    watch = capture.every_step
+    if steps is None:
+        return None
+    if watch is None or watch.steps == 0:
+        return Finding(reasons.REPLAYS_UNWATCHED, f"the steps of {arm} were not watched one by one")
+    if watch.most_operations > bounds.operations:
+        return Finding(
+            reasons.WORK_OUTSIDE_GRAPHS,
+            f"step {watch.busiest_step} of {arm} issued {watch.most_operations} operations outside its graphs, "
+            f"at most {bounds.operations} are allowed",
+        )
+    return unwatched(f"operations of {arm} outside its graphs", watch.steps, steps)
+
+
+def _names(work: DeviceWork) -> str:
+    per_step = 1e3 / work.steps
+    return some([f"{each.name[:80]} ({per_step * each.seconds:.3g} ms a step)" for each in work.outside])
+
+
+def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> Finding | None:
+    """Of which traced replays nobody saw what they are, or that the judged steps were such; None: of none."""
+    watch = capture.every_step
+    if watch is None or watch.steps == 0:
+        return Finding(reasons.REPLAYS_UNWATCHED, f"the replays of {arm} were not watched step by step")
+    if not capture.observed_steps or not capture.observed_replayed_operations:
+        return Finding(reasons.LAUNCHES_UNOBSERVED, f"no replayed operations of {arm} were observed by the harness")
+    return None if steps is None else unwatched(f"replayed operations of {arm}", watch.steps, steps)
+
+
+def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
+    """Each judged step replayed as many operations as those that were watched beside, and less than two replays."""
+    watch, seen = capture.every_step, capture.observed_replayed_operations
+    if watch is None or not seen:
+        return None  # for `untraced` to tell
+    usual = seen / capture.observed_steps
+    if watch.most_operations >= 2 * usual or 2 * watch.fewest_operations <= usual:
+        return Finding(
+            reasons.WORK_OUTSIDE_GRAPHS,
+            f"a replay of {arm} is {number(usual)} operations, and its judged steps issued {watch.fewest_operations} "
+            f"to {watch.most_operations} (step {watch.busiest_step})",
+        )
+    if watch.fewest_replayed is not None and 2 * watch.fewest_replayed <= usual:
+        return Finding(
+            reasons.WORK_OUTSIDE_GRAPHS,
+            f"a replay of {arm} is {number(usual)} operations, and one of its judged steps replayed "
+            f"{watch.fewest_replayed}",
+        )
+    return None

@@ -1,0 +1,251 @@
+"""Within a bound: both arms move every tensor alike, from its start to its end, as far as rounding lets them.
+
+A loss shows what it reads. Averaged weights, running statistics, a parameter that few batches reach or the last update
+are in no loss, or in none yet. What an optimizer divides by its own size (Adam's update of a bias before a norm) is
+moved as far by rounding as by a gradient, so a distance alone says nothing: the control, which is the baseline from
+a start a rounding away, tells one from the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from harness.contract.ends import Ends
+from harness.evidence.arm_records import MovedApart, State
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.context import end_of
+from harness.judging.end_state import roles_of
+from harness.judging.rounding_control import AS_ROUNDING, require_nudged_alone, rounding_ratio
+from harness.judging.sheet import Sheet, number, settle, some
+from harness.numbers import counted
+
+OF_SIZE = 1e-6  # of the tensor's own norm: what a parameter of float32 loses to its sum with updates far smaller
+NOT_READ = ("optimizer", "generators")
+
+
+class Tensor(NamedTuple):
+    """One tensor that both arms moved: L2 norms, and how far the control moved it apart."""
+
+    name: str
+    apart: float
+    moved: float
+    size: float
+    control: float
+
+    @property
+    def share(self) -> float:
+        """The distance over the baseline's movement, which is no measure where it is infinite, as to a mask."""
+        return self.apart / self.moved if 0 < self.moved < math.inf else (math.inf if self.apart else 0.0)
+
+    def rounding(self, ratio: float) -> float:
+        """The largest distance that says nothing; `ratio`: see `rounding_ratio`. What is infinite excuses nothing."""
+        return max(
+            (each for each in (AS_ROUNDING * ratio * self.control, OF_SIZE * self.size) if each < math.inf), default=0.0
+        )
+
+
+def require_near_ends(
+    demanded: Ends,
+    ours: str,
+    candidate: ArmEvidence,
+    theirs: str,
+    baseline: ArmEvidence,
+    control: ArmEvidence,
+    sheet: Sheet,
+    *,
+    same_system: bool = True,
+) -> str:
+    """What rounding alone may have moved, and what was compared with nothing, as a sentence's tail.
+
+    Settles FAIL where a tensor is moved otherwise, INCONCLUSIVE where rounding moves every parameter as far, or where
+    the baseline has state that the candidate has not.
+    """
+    arm = baseline.start.arm
+    require_nudged_alone(control, theirs, baseline, sheet)
+    made, nudged = _of(candidate, arm), _of(control, arm)
+    _require_all(ours, candidate, made)
+    alone = sorted(made.tensors.keys() - nudged.tensors.keys())
+    if alone:
+        settle(reasons.EVIDENCE_INCONSISTENT, f"of {control.start.arm} {len(alone)} tensors are missing: {some(alone)}")
+    tensors = [
+        Tensor(name, apart, moved, size, nudged.tensors[name][0]) for name, (apart, moved, size) in made.tensors.items()
+    ]
+    beyond = [each for each in tensors if not each.share <= demanded.at_most]
+    ratio = rounding_ratio(_parameters(tensors), demanded.at_most)
+    wrong = sorted((each for each in beyond if not each.apart <= each.rounding(ratio)), key=lambda each: -each.share)
+    told = [each for each in tensors if each not in beyond or each in wrong]
+    furthest = max(told, key=lambda each: each.share, default=None)
+    unit = "of the baseline's movement"
+    sheet.count("end_distance_tensors", len(tensors))
+    sheet.figure("rounding_tensors", len(beyond) - len(wrong), "tensors")
+    sheet.figure("rounding_ratio", ratio)
+    sheet.figure("end_distance", None if furthest is None else furthest.share, unit)
+    if furthest is not None:
+        sheet.figure("end_distance_tensor", furthest.name)
+    worst = wrong[0] if wrong else furthest
+    if worst is not None and not sheet.meets("end_distance", worst.share, "at most", demanded.at_most, unit):
+        settle(reasons.ENDS_APART, _message(demanded, ours, theirs, wrong))
+    require_equal_updates(ours, candidate, theirs, baseline)
+    # one that is not trained at all would have been told; ends that are equal in bits need no control
+    apart = any(each.apart for each in tensors)
+    if apart and not any(each.rounding(ratio) < each.moved for each in _parameters(tensors)):
+        settle(
+            reasons.ENDS_UNDECIDED,
+            f"the control {control.start.arm}, which begins a rounding away from {theirs}, ends so far from it in "
+            "every parameter that one which is not trained at all could not be told",
+        )
+    uncompared = require_all_compared(ours, candidate, theirs, baseline, made, same_system=same_system)
+    excused = [each.name for each in beyond]
+    if not excused:
+        return uncompared
+    rounded = f"; rounding alone may take {counted(len(excused), 'tensor')} as far apart as they end: {some(excused)}"
+    return f"{rounded}{uncompared}"
+
+
+def _parameters(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [each for each in tensors if each.name.startswith("parameters ")]
+
+
+def _message(demanded: Ends, ours: str, theirs: str, wrong: list[Tensor]) -> str:
+    first = wrong[0]
+    if first.moved:
+        far = (
+            f"take {first.name} to ends that lie {number(first.share)} of {theirs}'s way apart, where "
+            f"{number(demanded.at_most)} is allowed and a rounding at the start makes "
+            f"{number(first.control / first.moved)}"
+        )
+    else:
+        far = f"{ours} moves {first.name} by {number(first.apart)}, where {theirs} leaves it alone"
+    others = f"; so of {len(wrong)} tensors: {some([each.name for each in wrong])}" if len(wrong) > 1 else ""
+    return f"{ours} and {theirs} have losses within the bound, and {far}{others}"
+
+
+def _of(execution: ArmEvidence, arm: str) -> MovedApart:
+    found = next((each for each in end_of(execution).moved_apart or [] if each.arm == arm), None)
+    if found is None:
+        settle(reasons.EVIDENCE_MISSING, f"how far {execution.start.arm} ended from {arm} was not recorded")
+    return found
+
+
+def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
+    """Settle ERROR where a tensor of the end was neither compared nor said not to be, or no parameter was compared."""
+    state = end_of(candidate).state
+    named = {f"{category} {name}" for category, found in (state.digests if state else {}).items() for name in found}
+    lost = {name for name in named if not name.startswith(NOT_READ)} - {*made.tensors, *made.uncompared}
+    if lost:
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"of the end of {ours} {len(lost)} tensors were not compared: {some(sorted(lost))}",
+        )
+    if not any(name.startswith("parameters ") for name in made.tensors):
+        settle(reasons.EVIDENCE_MISSING, f"no parameter of {ours} was compared at its end")
+
+
+OPTIMIZER, LOOSE = "optimizer ", "tensors "  # begin the names of what is an optimizer's, or hangs loose
+COUNT = "num_batches_tracked"  # ends the name of BatchNorm's count, which is compared by itself
+STEP = ".step"  # ends the name of an optimizer's count of updates
+
+Digests = dict[str, str]
+
+
+def require_all_compared(
+    ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, made: MovedApart, *, same_system: bool
+) -> str:
+    """What was compared with nothing, as a sentence's tail; nothing where that was not recorded, as it was not before.
+
+    Settles INCONCLUSIVE where the baseline has state that the candidate has not. Another system has other names.
+    """
+    if made.missing is None:
+        return ""
+    left = [name for name in made.missing if same_system and not _is_told_otherwise(name, candidate, baseline, made)]
+    own = [name for name in made.uncompared if not name.endswith(COUNT)]
+    if left and not own:
+        _require_nothing_derived(ours, candidate, theirs, baseline, left)
+    if left:
+        settle(
+            reasons.ENDS_UNCOMPARED,
+            f"{ours} and {theirs} have losses within the bound, and {ours} ends with none of the name and shape of "
+            f"{counted(len(left), 'tensor')} of {theirs}: {some(left)}; name them alike in both arms' `state`, a flat "
+            "one by its views",
+        )
+    alone = {theirs: made.missing, ours: own}
+    said = [f"of {whose} {counted(len(names), 'tensor')}: {some(names)}" for whose, names in alone.items() if names]
+    return f"; compared with nothing, for want of one of its name, type and shape, {', '.join(said)}" if said else ""
+
+
+def _require_nothing_derived(
+    ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, left: Sequence[str]
+) -> None:
+    """Settle FAIL where the baseline made averages or copies of its parameters, and the candidate made no tensor that
+    could be one of them under another name.
+    """
+    derived = [name for name in left if roles_of(end_of(baseline)).get(name.removeprefix(LOOSE)) == "derived"]
+    if derived and not roles_of(end_of(candidate)).keys() - roles_of(end_of(baseline)).keys():
+        settle(
+            reasons.END_DIFFERS,
+            f"{ours} and {theirs} have losses within the bound, and {ours} ends without "
+            f"{counted(len(derived), 'tensor')} that {theirs} made of its parameters: {some(derived)}",
+        )
+
+
+def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence, made: MovedApart) -> bool:
+    """Whether it need not be compared under this name: moments of another format, a table, what `state` names again."""
+    if name.startswith(OPTIMIZER):
+        return _is_of_another_format(name, candidate, made)
+    start, end = _digests(baseline.start.state), _digests(end_of(baseline).state)
+    if name not in end:
+        return False
+    if start.get(name) == end[name] or name in {f"{LOOSE}{each}" for each in _unchanged(baseline)}:
+        return True
+    again = [other for other in made.tensors if other.startswith(LOOSE) and end.get(other) == end[name]]
+    return any(start.get(other) == start.get(name) for other in again)
+
+
+def _unchanged(execution: ArmEvidence) -> list[str]:
+    """Return the loose tensors that came with a step and that no later one changed; `still` in older evidence."""
+    still = end_of(execution).still or []
+    return [*still, *(name for name, role in roles_of(end_of(execution)).items() if role == "table")]
+
+
+def _is_of_another_format(name: str, candidate: ArmEvidence, made: MovedApart) -> bool:
+    """Whether the candidate's optimizer keeps such state in another type or shape, for other tensors, or is another
+    one altogether: no state of it was compared.
+    """
+    kind = name.partition(" (")[0].rpartition(".")[2]
+    names = _digests(end_of(candidate).state)
+    has_kind = any(each.startswith(OPTIMIZER) and each.rpartition(".")[2] == kind for each in names)
+    return has_kind or not any(each.startswith(OPTIMIZER) for each in made.tensors)
+
+
+def require_equal_updates(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence) -> None:
+    """Settle FAIL where optimizers of both arms counted other numbers of updates."""
+    apart = sorted(_updates_apart(candidate, baseline))
+    if apart:
+        settle(
+            reasons.END_DIFFERS,
+            f"{ours} and {theirs} have losses within the bound, and their optimizers counted other numbers of updates: "
+            f"{some(apart)}",
+        )
+
+
+def _updates_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> Iterator[str]:
+    one, other = end_of(candidate).state, end_of(baseline).state
+    mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
+    our_digests, their_digests = _digests(one), _digests(other)
+    for name in (our_digests.keys() & their_digests.keys()) | (mine.keys() & their.keys()):
+        if not (name.startswith(OPTIMIZER) and name.endswith(STEP)):
+            continue
+        if name in mine and name in their:  # by value: one may be a float where the other is an integer
+            if mine[name] != their[name]:
+                yield f"{name} ends at {number(mine[name])}, not at {number(their[name])}"
+        elif our_digests[name] != their_digests[name]:  # Python's numbers are kept as text
+            yield f"{name} ends at another number"
+
+
+def _digests(state: State | None) -> Digests:
+    """By `category name`."""
+    found = {} if state is None else state.digests
+    return {f"{category} {name}": digest for category, named in found.items() for name, digest in named.items()}

@@ -1,0 +1,341 @@
+"""Equality within the baseline's own noise: runs of both arms could change places, as far as their numbers show.
+
+n runs of each arm can be divided into two halves in C(2n, n) ways. If the arms are equal, the division that was run
+is one of them by chance, whatever the noise looks like and however the numbers depend on each other. So the claim is
+violated only where that division separates its halves strictly further than every other one: in equal arms once in
+C(2n, n) / 2 (126 for n = 5), as a division and its mirror image are one for the shift. Besides it has to separate them
+by more than `SHIFT` or `NOISIER`, so that a difference far below the noise, by the order of atomic additions say,
+accuses nobody. `scripts/noise_error_rates.py` simulates it.
+
+Shapes: values [runs, columns], the candidate's runs first; a feature is one column (a loss) or several (a sketch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.evidence.arm_records import Sketch
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judging import reasons
+from harness.judging.context import end_of, executed
+from harness.judging.end_state import differing
+from harness.judging.series import LOSS, losses, values
+from harness.judging.sheet import Sheet, number, settle, some
+from harness.kinds.trajectory.model import RUNS, TrajectoryMatch
+from harness.numbers import counted
+
+SHIFT = 4.0  # pooled spreads of a run between the halves' means
+NOISIER = {1: 64.0, 4: 8.0}  # baseline's spreads between its mean and the candidate's runs, by columns of a feature
+ROUNDINGS = 2.0  # epsilons of a feature's size: the least spread
+_TINY = 1e-150  # least spread of what is 0 in every run; its square is a number
+_MANTISSAS = (8, 11, 24, 53)  # bits of bfloat16, float16, float32 and float64
+_AT_ONCE = 512  # divisions
+MOST_TIMED = 8  # processes of a timing: 12 of each arm have 2.7 million divisions
+PARAMETER = "end parameters "
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Features:
+    """What is compared of 2n runs: values [2n, columns], and of each feature its name, first column and least spread.
+
+    All features of one group have as many columns.
+    """
+
+    names: list[str]
+    values: Floats
+    columns: int
+    floor: Floats
+
+    def separations(self, halves: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """Divisions [D, 2n], True for the first half -> shift and noise of it [D, features], 1 where they accuse."""
+        ours, theirs = halves / (halves.sum(axis=1, keepdims=True)), ~halves / ((~halves).sum(axis=1, keepdims=True))
+        runs = halves.shape[1] // 2
+        centred, floor = self._scaled()
+        squares = centred**2
+        mean, other = ours @ centred, theirs @ centred
+        unbiased = runs / (runs - 1)
+        spread, other_spread = (
+            self._of_features(np.maximum(half @ squares - middle**2, 0.0) * unbiased)
+            for half, middle in ((ours, mean), (theirs, other))
+        )
+        apart = self._of_features((mean - other) ** 2)
+        least = np.maximum(self.columns * floor**2, _TINY**2)
+        shift = np.sqrt(apart / np.maximum((spread + other_spread) / 2, least)) / SHIFT
+        away = apart + spread / unbiased
+        return shift, np.sqrt(away / np.maximum(other_spread, least)) / NOISIER[self.columns]
+
+    def _scaled(self) -> tuple[Floats, Floats]:
+        """The values about their means, and the floors, over each feature's largest value: their squares are finite."""
+        centred = self.values - self.values.mean(axis=0)
+        size = np.abs(centred).reshape(len(centred), -1, self.columns).max(axis=(0, 2))
+        size = np.maximum(size, self.floor)
+        return centred / np.repeat(size, self.columns), self.floor / size
+
+    def spread(self, runs: int) -> Floats:
+        """[features]: the pooled spread of one run within its arm, at least the floor; of a sketch as an L2 norm."""
+        within = (self.values[:runs].var(axis=0, ddof=1) + self.values[runs:].var(axis=0, ddof=1)) / 2
+        return np.sqrt(np.maximum(self._of_features(within) / self.columns, self.floor**2))
+
+    def _of_features(self, by_column: Floats) -> Floats:
+        of_each: Floats = by_column.reshape(*by_column.shape[:-1], -1, self.columns).sum(axis=-1)
+        return of_each
+
+
+@dataclass(frozen=True)
+class Separation:
+    """How far the halves that were run lie apart, and any other two: 1 is the least that accuses."""
+
+    actual: float
+    others: float
+    feature: str
+    is_noise: bool  # the candidate's runs scatter more, and their mean is not what accuses
+
+    @property
+    def beyond(self) -> float:
+        """Above 1 the arms are unequal."""
+        return self.actual / self.needed
+
+    @property
+    def needed(self) -> float:
+        """What the halves that were run must exceed."""
+        return max(1.0, self.others)
+
+
+def separation(groups: Sequence[Features]) -> Separation:
+    """Compare the division that was run, the first half of all rows, with every other one but its mirror image."""
+    runs = len(groups[0].values) // 2
+    chosen = list(combinations(range(2 * runs), runs))
+    halves = np.zeros((len(chosen), 2 * runs), dtype=np.bool_)
+    for row, half in enumerate(chosen):  # the first is the one that was run, the last its mirror image
+        halves[row, list(half)] = True
+    worst: tuple[float, str, bool] = (0.0, "", False)
+    for group in groups:
+        shift, noise = group.separations(halves[:1])
+        both = np.maximum(shift, noise)[0]
+        place = int(np.argmax(both))
+        is_noise = bool(noise[0, place] > shift[0, place])
+        worst = max(worst, (float(both[place]), group.names[place], is_noise))
+    others = 0.0
+    for start in range(1, len(halves) - 1, _AT_ONCE):
+        some_halves = halves[start : min(start + _AT_ONCE, len(halves) - 1)]
+        found = (np.maximum(*group.separations(some_halves)).max() for group in groups)
+        others = max(others, *map(float, found))
+    return Separation(worst[0], others, worst[1], worst[2])
+
+
+@dataclass(frozen=True)
+class OwnNoise:
+    """What was compared of the runs of both arms, and the shift that none of it would have shown."""
+
+    separation: Separation
+    groups: list[Features]
+    runs: int
+    hidden_loss: float  # at the step that shows most
+    hidden_way: float | None  # of a parameter's way, the median; None: no parameter moved or was sketched
+    seen_way: bool  # some parameter would have shown that it was not trained at all
+
+    def of(self, prefix: str) -> int:
+        """How many features have names that begin so."""
+        return sum(name.startswith(prefix) for group in self.groups for name in group.names)
+
+
+def require_within_noise(
+    part: TrajectoryMatch,
+    candidates: Mapping[str, ArmEvidence],
+    baselines: Mapping[str, ArmEvidence],
+    sheet: Sheet,
+    ends: Callable[[Collection[str], Mapping[str, ArmEvidence]], None],
+) -> OwnNoise:
+    """Settle FAIL where the arms' runs are separated as no other halves are, or differ in what noise cannot touch.
+
+    ends: compares the ends of two runs in all but what is `noisy`.
+    """
+    runs = [*candidates.values(), *baselines.values()]
+    groups = list(_features(part, runs))
+    found = separation(groups)
+    seen = _seen(found, groups, baselines, len(candidates))
+    _note(sheet, seen)
+    ours, theirs = next(iter(candidates)), next(iter(baselines))
+    if not sheet.meets("beyond_noise", found.beyond, "at most", 1, "of what noise explains"):
+        how = "scatter more than the baseline's" if found.is_noise else "lie apart from the baseline's"
+        settle(
+            reasons.BEYOND_NOISE,
+            f"{counted(len(candidates), 'run')} of {ours} {how} as no other choice of {len(candidates)} of all "
+            f"{len(runs)} does, {number(found.beyond)} times as far as noise explains: {found.feature}",
+        )
+    for name, each in candidates.items():
+        noisy = _noisy(each, list(baselines.values()))
+        ends(noisy, {theirs: baselines[theirs], name: each})
+    return seen
+
+
+def require_timed_within_noise(
+    candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], ours: str, theirs: str
+) -> None:
+    """Settle FAIL where the timed losses of both arms' processes are separated as no other halves are.
+
+    The timed steps that all processes made; of more than `MOST_TIMED` processes the first ones.
+    """
+    runs = [losses(each) for each in (*candidates[:MOST_TIMED], *baselines[:MOST_TIMED])]
+    if len(runs) < 2 * RUNS:
+        settle(reasons.TOO_FEW_PROCESSES, f"{len(runs) // 2} processes show too little of the arms' noise; {RUNS} do")
+    steps = min(map(len, runs))
+    series = np.stack([each[:steps] for each in runs])
+    found = separation([_of_series(series, LOSS)])
+    if found.beyond > 1:
+        settle(
+            reasons.BEYOND_NOISE,
+            f"the timed losses of {ours} lie apart from those of {theirs} as no other half of all {len(runs)} does, "
+            f"{number(found.beyond)} times as far as noise explains: {found.feature}",
+        )
+
+
+def require_decided(
+    part: TrajectoryMatch,
+    seen: OwnNoise,
+    candidates: Mapping[str, ArmEvidence],
+    baselines: Mapping[str, ArmEvidence],
+    run: RunEvidence,
+) -> str:
+    """What the noise would have hidden, as a sentence's tail; settles INCONCLUSIVE where that is everything."""
+    ours, theirs = next(iter(candidates)), next(iter(baselines))
+    bits = {_bits(each) for each in baselines.values()}
+    if len(bits) == 1 and not bits >= {_bits(each) for each in candidates.values()}:
+        settle(
+            reasons.NO_NOISE,
+            f"{theirs} repeats itself in bits, so that there is no noise to judge by, and {ours} differs from it by "
+            "about a rounding",
+        )
+    if not seen.seen_way and not _would_see_control(part, seen, run):
+        settle(
+            reasons.NOISE_HIDES,
+            f"the runs of {theirs} end so far apart in every parameter that an arm which is not trained at all would "
+            "end among them, and no loss shows it",
+        )
+    way = "" if seen.hidden_way is None else f" ends that lie {number(seen.hidden_way)} of a parameter's way apart and"
+    gradients, ends = (counted(seen.of(what), noun) for what, noun in (("gradient ", "gradient"), ("end ", "tensor")))
+    return f", {gradients} and {ends} of their ends; the noise would hide{way} losses {number(seen.hidden_loss)} apart"
+
+
+def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Features]:
+    """Losses, and sketches of gradients and ends, that all runs have."""
+    for metric in dict.fromkeys((LOSS, part.metric)):
+        yield _of_series(np.stack([values(each, metric) for each in runs]), metric)
+    sketched = [_sketches(each) for each in runs]
+    half = len(runs) // 2
+    _require_same_gradients(sketched[:half], sketched[half:])
+    names = sorted(set.intersection(*(set(each) for each in sketched)))
+    if names:
+        table = np.array([[each[name] for name in names] for each in sketched])  # [runs, features, 6]
+        if not np.isfinite(table).all():
+            settle(reasons.NON_FINITE, "a gradient or a tensor of the end is too large for a sum of its numbers")
+        floor = ROUNDINGS * (table[:, :, 0] * table[:, :, 1]).max(axis=0)
+        yield Features(names, table[:, :, 2:].reshape(len(runs), -1), 4, np.maximum(floor, _TINY))
+
+
+def _of_series(series: Floats, metric: str) -> Features:
+    """Each step of [runs, steps] is a feature."""
+    floor = ROUNDINGS * max(map(_epsilon, series)) * np.abs(series).max(axis=0)
+    names = [f"{metric} of step {step}" for step in range(series.shape[1])]
+    return Features(names, series, 1, np.maximum(floor, _TINY))
+
+
+def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
+    """The gradients of some steps and the state at the end, by name."""
+    end = end_of(execution)
+    if end.sketches is None:
+        settle(reasons.EVIDENCE_MISSING, f"arm {end.arm} was recorded without the sketches that its noise is seen in")
+    gradients = {
+        f"gradient {tensor.name} of step {each.step}": tensor.sketch
+        for each in execution.gradients
+        for tensor in each.tensors
+        if tensor.sketch is not None
+    }
+    return gradients | {f"end {name}": sketch for name, sketch in end.sketches.items()}
+
+
+def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequence[Mapping[str, Sketch]]) -> None:
+    """Settle FAIL where a gradient is missing from the candidate's runs, or is new in them: noise makes none."""
+    known = [{name for name in each if name.startswith("gradient ")} for each in theirs]
+    for each in ours:
+        found = {name for name in each if name.startswith("gradient ")}
+        alone = sorted((found - set[str]().union(*known)) | (set.intersection(*known) - found))
+        if alone:
+            settle(reasons.BEYOND_NOISE, f"only one arm has {counted(len(alone), 'tensor')}: {some(alone)}")
+
+
+def _epsilon(series: Floats) -> float:
+    """The relative rounding of the coarsest floating-point type that holds all values."""
+    mantissas = np.frexp(series)[0]
+    return next(2.0 ** (1 - bits) for bits in _MANTISSAS if (np.ldexp(mantissas, bits) % 1 == 0).all())
+
+
+def _seen(found: Separation, groups: Sequence[Features], baselines: Mapping[str, ArmEvidence], runs: int) -> OwnNoise:
+    least = [found.needed * SHIFT * group.spread(runs) for group in groups]
+    start = next(iter(baselines.values())).start.sketches or {}
+    shares = [
+        float(least[-1][place]) / way
+        for place, name in enumerate(groups[-1].names)
+        if name.startswith(PARAMETER) and (way := _way(groups[-1], place, start.get(name.removeprefix("end ")), runs))
+    ]
+    return OwnNoise(
+        separation=found,
+        groups=list(groups),
+        runs=runs,
+        hidden_loss=float(least[0].min()),
+        hidden_way=float(np.median(shares)) if shares else None,
+        seen_way=any(share < 1 for share in shares),
+    )
+
+
+def _way(ends: Features, place: int, start: Sketch | None, runs: int) -> float:
+    """The L2 norm of a parameter's way in the baseline, by its sketches."""
+    if start is None:
+        return 0.0
+    columns = ends.values[runs:, place * ends.columns : (place + 1) * ends.columns].mean(axis=0)
+    return float(np.sqrt(np.mean((columns - np.array(start[2:])) ** 2)))
+
+
+def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) -> bool:
+    """Return True if some loss of the untrained control, where a guard names one, lies apart from the baseline's."""
+    effect = part.guards.training_effect
+    if effect is None:
+        return False
+    series = seen.groups[0]
+    away = np.abs(values(executed(run, effect.control), LOSS) - series.values[seen.runs :].mean(axis=0))
+    return bool((away > seen.separation.needed * SHIFT * series.spread(seen.runs)).any())
+
+
+def _noisy(candidate: ArmEvidence, baselines: Sequence[ArmEvidence]) -> set[str]:
+    """By `category name` what noise may touch at the end: sketched in both arms, or unequal in the baseline's runs."""
+    first, *others = baselines
+    sketched = (end_of(candidate).sketches or {}).keys() & (end_of(first).sketches or {}).keys()
+    states = [end_of(each).state for each in others]
+    reference = end_of(first).state
+    if reference is None:
+        return set(sketched)
+    unequal = (entry for state in states if state is not None for entry in differing(state, reference))
+    return set(sketched) | {f"{entry.category} {entry.name}" for entry in unequal if not entry.only_one_has_it}
+
+
+def _bits(execution: ArmEvidence) -> tuple[bytes, str, str]:
+    state = end_of(execution).state
+    ends = "" if state is None else repr(sorted((name, sorted(each.items())) for name, each in state.digests.items()))
+    return np.asarray(execution.series.loss).tobytes(), end_of(execution).trainable_digest, ends
+
+
+def _note(sheet: Sheet, seen: OwnNoise) -> None:
+    sheet.count("runs_per_arm", seen.runs)
+    sheet.figure("beyond_noise", seen.separation.beyond, "of what noise explains")
+    sheet.figure("most_beyond_noise", seen.separation.feature)
+    sheet.figure("gradients", seen.of("gradient "), "tensors")
+    sheet.count("end_tensors", seen.of("end "))
+    sheet.figure("hidden_loss", seen.hidden_loss, LOSS)
+    sheet.figure("hidden_end_distance", seen.hidden_way, "of the baseline's movement")

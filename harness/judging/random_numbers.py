@@ -1,0 +1,178 @@
+"""Arms that draw other random numbers: both may be right, and no bound on rounding makes them equal.
+
+A library takes another way where it is captured or compiled, and the kernel there drops other elements. Which numbers
+a step drew is known by its operators, with the shapes that they drew for. In such arms each has an operator that the
+other one lacks. An arm that only draws more than the other one, or less, may be wrong: its numbers decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from harness.contract.claims import AnyPart
+from harness.evidence.arm_records import Draws
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.context import Context
+from harness.judging.sheet import some
+from harness.judging.verdict import Figure, Judgement
+
+# That say that numbers of two arms are unequal, which depend on what was drawn.
+OF_NUMBERS = frozenset(
+    {
+        reasons.BEYOND_NOISE,
+        reasons.DIFFERS,
+        reasons.DIFFERS_FROM_ONE_BATCH,
+        reasons.ENDS_APART,
+        reasons.END_DIFFERS,
+        reasons.EVALUATIONS_DIFFER,
+        reasons.EXCEEDS_TOLERANCE,
+        reasons.RANKS_END_APART,
+    }
+)
+# short, since a line keeps the last hundred characters of a message that is too long for it
+DECIDED_BY = "dropout 0 decides it, or `fallback_random` for a torch.compile; `not_worse` over seeds claims less"
+_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}  # others: 1
+
+
+def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
+    """Return the judgement; INCONCLUSIVE where it accuses by numbers, and the arms draw other random ones."""
+    drew = drew_otherwise(judgement.reason, part, context)
+    if drew is None:
+        return judgement
+    return judgement.model_copy(
+        update={
+            "status": reasons.REASONS[reasons.OTHER_RANDOM_NUMBERS].status,
+            "reason": reasons.OTHER_RANDOM_NUMBERS,
+            "message": f"{drew}, which no bound on rounding covers; {judgement.message}; {DECIDED_BY}",
+            "figures": {**judgement.figures, "other_random_numbers": Figure(value=drew)},
+        }
+    )
+
+
+def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
+    """Return how the random numbers of the part's arms differ; None where the reason is about no numbers of two arms.
+
+    None also where they draw equal ones, as far as it was recorded.
+    """
+    baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
+    if reason not in OF_NUMBERS or candidate is None or baseline is None or candidate == baseline:
+        return None
+    return _other_draws(candidate, _executions(context, candidate), baseline, _executions(context, baseline))
+
+
+def _other_draws(
+    ours: str, candidates: Sequence[ArmEvidence], theirs: str, baselines: Sequence[ArmEvidence]
+) -> str | None:
+    """Return how the random numbers of one step differ; None where they are equal, as far as it was recorded."""
+    for made in _recorded(candidates):
+        for plain in _recorded(baselines):
+            if made.step == plain.step:
+                return _differ(ours, made, theirs, plain)
+    return None
+
+
+def _executions(context: Context, arm: str) -> list[ArmEvidence]:
+    return [each for run in context.runs for each in run.arms.get(arm, [])]
+
+
+def _recorded(executions: Sequence[ArmEvidence]) -> list[Draws]:
+    return [each.end.draws for each in executions if each.end is not None and each.end.draws is not None]
+
+
+class _Step(NamedTuple):
+    """Lists the operators by which one step may have drawn; not in order where a graph and the host both drew."""
+
+    operators: list[str]
+    in_order: bool
+
+    def draws_all_of(self, other: _Step) -> bool:
+        if not (self.in_order and other.in_order):
+            return Counter(other.operators) <= Counter(self.operators)
+        ours = iter(self.operators)
+        return all(each in ours for each in other.operators)
+
+    def common(self, other: _Step) -> int:
+        """Return how many operators both begin with."""
+        pairs = zip(self.operators, other.operators, strict=False)
+        return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def _steps(draws: Draws) -> list[_Step]:
+    """Return what a step may have drawn by: captures in a row are its pieces, others are of other shapes."""
+    captured = [each for each in draws.captured if each]
+    places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
+    pieces = [[name for each in captured[first:until] for name in each] for first, until in places]
+    beside = [_Step([*draws.operators, *each], in_order=False) for each in pieces if draws.operators]
+    alone = [_Step(each, in_order=True) for each in pieces]
+    return [*alone, *beside] or [_Step(draws.operators, in_order=True)]
+
+
+def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
+    """Return the first operators that differ; None where one arm draws all that the other arm draws, in its order.
+
+    A draw that is added, or missing, shifts all later numbers. It is a fault until its numbers agree.
+    """
+    pairs = [(one, other) for one in _steps(made) for other in _steps(plain)]
+    one, other = max(pairs, key=lambda pair: pair[0].common(pair[1]))
+    if any(not each.operators for each in (one, other)):
+        return _by_unseen_operators(ours, made, theirs, plain)
+    if any(one.draws_all_of(other) or other.draws_all_of(one) for one, other in pairs):
+        return None
+    place = one.common(other)
+    drew, instead = (each.operators[place] for each in (one, other))
+    return f"operator {place + 1} that draws in a step is {drew} in arm {ours} and {instead} in arm {theirs}"
+
+
+def _by_unseen_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
+    """Return which arm alone moves torch's generator without an operator, as a kernel of a package does."""
+    (unseen, hides), (seen, shows) = sorted([(ours, made), (theirs, plain)], key=lambda each: _is_seen(each[1]))
+    moved = [name for name in hides.generators if name.startswith("torch.")]
+    if not moved or _is_seen(hides) or not _is_seen(shows):
+        return None
+    return f"step {made.step} of arm {unseen} draws from {moved[0]} by no operator that is seen, unlike arm {seen}"
+
+
+def _is_seen(draws: Draws) -> bool:
+    return any([draws.operators, *draws.captured])
+
+
+def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
+    """Return the judgement; INCONCLUSIVE where it accuses by numbers an arm whose optimizer keeps fewer bits."""
+    baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
+    if judgement.reason not in OF_NUMBERS or candidate is None or baseline is None or candidate == baseline:
+        return judgement
+    ours, theirs = (_fewer_bits(context, arm) for arm in (candidate, baseline))
+    if not ours or theirs:
+        return judgement
+    types = f"arm {candidate} keeps its optimizer's state as {some(ours)}, of fewer bits than its parameters have"
+    bound = f"and arm {baseline} does not, which no bound on rounding covers"
+    return judgement.model_copy(
+        update={
+            "status": reasons.REASONS[reasons.OTHER_PRECISION].status,
+            "reason": reasons.OTHER_PRECISION,
+            "message": f"{types}, {bound}; {judgement.message}; `not_worse` over seeds decides it",
+            "figures": {**judgement.figures, "other_precision": Figure(value=types)},
+        }
+    )
+
+
+def _fewer_bits(context: Context, arm: str) -> list[str]:
+    """Return the types of an optimizer's state if one is narrower than all parameters; none where nothing says so.
+
+    State in the parameters' own type is what every optimizer makes: that one is too narrow may be the fault.
+    """
+    for each in (each for run in context.runs for each in run.arms.get(arm, [])):
+        state = None if each.end is None else each.end.state
+        parameters = each.start.trainable_dtypes
+        if state is not None and state.optimizer_bytes and parameters:
+            types = sorted(state.optimizer_bytes)
+            return types if min(map(_size, types)) < min(map(_size, parameters)) else []
+    return []
+
+
+def _size(name: str) -> int:
+    return _BYTES.get(name, 1)

@@ -1,0 +1,202 @@
+"""The one way from a unit and its evidence to a verdict, by the judge that the table of kinds names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
+from harness.contract.schema import Contract
+from harness.errors import KindError
+from harness.evidence.base import Obstacle
+from harness.evidence.environment_records import GpuFacts
+from harness.evidence.run_evidence import RunEvidence
+from harness.judging import reasons
+from harness.judging.context import Context, executed, obstacle_reason, require_uncaptured
+from harness.judging.random_numbers import with_other_numbers, with_other_precision
+from harness.judging.repeats import accused_by_bits
+from harness.judging.sheet import Sheet, concluded, settle
+from harness.judging.verdict import WORST_FIRST, Figure, Judgement, Status, Verdict
+from harness.judging.whole_runs import require_whole_runs
+from harness.kinds import kind_of, resolve
+
+# The first argument is the part model of the kind.
+Judge = Callable[[Any, Context, Sheet], Judgement]
+
+
+def judge_of(kind: str) -> Judge:
+    """The judge of a kind. Raises KindError when it cannot be imported."""
+    judge: Judge = resolve(kind_of(kind).judge)
+    return judge
+
+
+def judge_unit(
+    contract: Contract,
+    claim: AnyClaim,
+    workload_name: str,
+    runs: Sequence[RunEvidence],
+    obstacle: Obstacle | None = None,
+    gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
+) -> Verdict:
+    """The verdict of one unit: a pure function of its contract, the evidence of its runs, and its obstacle.
+
+    `runs` is the evidence of the unit's runs in their planned order; what is missing is ERROR. An obstacle (the
+    plan found that this machine or system can't) is NOT_RUN, or ERROR where the system could not even be described.
+    `gpu` is what the header of the evidence says of the machine's, for bounds that depend on it.
+    A composite claim is as good as its worst part.
+    """
+    if obstacle is not None:
+        judgement = Sheet(claim.mechanism).conclude(obstacle_reason(obstacle), obstacle.message)
+    else:
+        context = Context(contract, claim, runs, workload_name, gpu)
+        judged = _composite(claim, context) if isinstance(claim, CompositeClaim) else _judge_part(claim, context)
+        judgement = _if_whole(judged, claim, context)
+    return Verdict(contract=contract.id, claim=claim.id, workload=workload_name, **dict(judgement))
+
+
+def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgement:
+    """The judgement; but what holds over a run that was cut short is ERROR. After all parts: one may show a FAIL."""
+    if judgement.status is not Status.PASS:
+        return judgement
+
+    def require_all_whole() -> None:
+        for part in parts_of(claim):
+            require_whole_runs(part, context)
+
+    return _if_still(judgement, require_all_whole)
+
+
+def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
+    """Return the judgement, or what the check settles, with the figures of the judgement."""
+
+    def checked(_: Sheet) -> Judgement:
+        check()
+        return judgement
+
+    settled = concluded(checked, judgement.mechanism)
+    seen = {field: getattr(judgement, field) for field in ("figures", "denominators", "demands")}
+    decided = None if settled.status is Status.FAIL else judgement.decided
+    return settled.model_copy(update={**seen, "decided": decided})
+
+
+def _is_undecided_but_captured(judgement: Judgement) -> bool:
+    """Return True unless an arm that must be captured was not: then arms may have changed places, which it says."""
+    return judgement.status is Status.INCONCLUSIVE and judgement.reason != reasons.CANDIDATE_NOT_CAPTURED
+
+
+def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
+    """The verdict of a unit that was run under one contract and is judged by another, which lacks it."""
+    judgement = Sheet().conclude(reasons.NOT_IN_CONTRACT, "the contract that it is judged by has no such unit")
+    return Verdict(contract=contract, claim=claim, workload=workload, **dict(judgement))
+
+
+def of_another_contract(contract: Contract, claim: AnyClaim, workload: str, difference: str) -> Verdict:
+    """The verdict of a unit whose runs are not those that the contract demands; `difference` names what is not."""
+    message = f"what was run is not what the contract says: {difference}"
+    judgement = Sheet(claim.mechanism).conclude(reasons.EVIDENCE_OF_ANOTHER_CONTRACT, message)
+    return Verdict(contract=contract.id, claim=claim.id, workload=workload, **dict(judgement))
+
+
+def _judge_part(part: AnyPart, context: Context) -> Judgement:
+    mechanism = context.mechanism(part)
+    try:
+        judge = judge_of(part.kind)
+    except KindError as error:  # of a package: other kinds are judged all the same
+        return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed: {error}")
+
+    def at(rank: int) -> Judgement:
+        seen = context.at_rank(rank) if rank else context
+        judgement = concluded(lambda sheet: judge(_by_its_bounds(part, seen, sheet), seen, sheet), mechanism)
+        if judgement.status is Status.PASS or _is_undecided_but_captured(judgement):
+            return _if_still(judgement, lambda: require_uncaptured(part, seen))
+        excused = with_other_precision(with_other_numbers(judgement, part, seen), part, seen)
+        return accused_by_bits(excused, part, seen)
+
+    return _worst_rank([at(rank) for rank in range(_ranks(part, context))])
+
+
+def _ranks(part: AnyPart, context: Context) -> int:
+    """How often the part is judged: at each rank of its arms, or once."""
+    if part.judged_at != "each rank":
+        return 1
+    return max(context.contract.arms[arm].ranks for arm in part.arms().values())
+
+
+def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
+    """As good as the worst rank, whose number it names; of one rank its own. The first speaks for the run: where that
+    broke, it says itself in which rank."""
+    if len(judged) == 1 or judged[0].status is Status.ERROR:
+        return judged[0]
+    rank = min(range(len(judged)), key=lambda each: WORST_FIRST.index(judged[each].status))
+    worst = judged[rank]
+    if worst.status is Status.PASS:
+        added, message = {"ranks": Figure(value=len(judged))}, f"at each of {len(judged)} ranks: {worst.message}"
+    else:
+        added, message = {"rank": Figure(value=rank)}, f"rank {rank} of {len(judged)}: {worst.message}"
+    return worst.model_copy(update={"message": message, "figures": {**worst.figures, **added}})
+
+
+def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
+    """The part with the bounds that hold here. Which case decided is a figure, where the unit's name does not tell it.
+
+    Settles when a case asks for the candidate's data type, and its system states none.
+    """
+    situation = context.situation(part)
+    for path, bound in part.bounds().items():
+        if bound.asks_dtype and situation.dtype is None:
+            _settle_without_dtype(path, part.arms()[part.candidate_path], context)
+        if not bound.of_workload_alone:
+            value, conditions = bound.decided(situation)
+            sheet.figure(f"{path.replace('.', '_')}_bound", f"{value:g} ({conditions})")
+    return part.resolved(situation)
+
+
+def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoReturn:
+    """Why the candidate's data type is not known; first what else is wrong with its runs."""
+    for probe in dict.fromkeys(run.probe for run in context.runs):
+        context.sound_runs(probe)
+    run = next((run for run in context.runs if candidate in run.arms or candidate in run.failed), None)
+    if run is None:
+        settle(reasons.EVIDENCE_MISSING, f"`{path}` depends on a data type, and no evidence states that of {candidate}")
+    executed(run, candidate)
+    settle(reasons.CAPABILITY_MISSING, f"`{path}` depends on a data type, and {candidate}'s system states no `dtype`")
+
+
+def _composite(claim: CompositeClaim, context: Context) -> Judgement:
+    """The worst part's status and reason; every part's figures and denominators under the part's name."""
+    names = part_names(claim)
+    judged = dict(zip(names, (_judge_part(part, context) for part in claim.parts), strict=True))
+    name, worst = min(judged.items(), key=lambda entry: WORST_FIRST.index(entry[1].status))
+    figures: dict[str, Figure] = {}
+    denominators: dict[str, int] = {}
+    for prefix, judgement in judged.items():
+        figures[f"{prefix}.status"] = Figure(value=str(judgement.status))
+        figures |= {f"{prefix}.{key}": figure for key, figure in judgement.figures.items()}
+        denominators |= {f"{prefix}.{key}": number for key, number in judgement.denominators.items()}
+    judged = {name: _of_part(f"{name}.", judgement) for name, judgement in judged.items()}
+    decided = judged[name].decided
+    if worst.status is Status.PASS:
+        decided = next((each.decided for each in judged.values() if each.decided is not None), None)
+    mechanisms = {judgement.mechanism for judgement in judged.values()} - {None}
+    if worst.status is Status.PASS:
+        message = f"all {len(names)} parts hold: " + "; ".join(part.message for part in judged.values())
+    else:
+        message = f"{name}: {worst.message}"
+    return worst.model_copy(
+        update={
+            "message": message,
+            "figures": figures,
+            "denominators": denominators,
+            "demands": tuple(demand for each in judged.values() for demand in each.demands),
+            "decided": decided,
+            "mechanism": mechanisms.pop() if len(mechanisms) == 1 else claim.mechanism,
+        }
+    )
+
+
+def _of_part(prefix: str, judgement: Judgement) -> Judgement:
+    """Return the judgement whose demands say of which part they are."""
+    demands = tuple(replace(each, part=prefix) for each in judgement.demands)
+    decided = judgement.decided and replace(judgement.decided, part=prefix)
+    return judgement.model_copy(update={"demands": demands, "decided": decided})

@@ -1,0 +1,94 @@
+"""An accusation that rests on bits needs a baseline that repeats its own bits.
+
+Convolutions, scatters and many attention backwards on a GPU add in an order of their own at each run. A plain arm that
+differs from itself cannot say whether another arm differs, so such a claim is undecided and not violated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from harness.contract.claims import AnyPart
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.context import Context
+from harness.judging.series import EXACT, difference, losses
+from harness.judging.sheet import number, some
+from harness.judging.verdict import Figure, Judgement
+
+OF_BITS = frozenset({reasons.DIFFERS, reasons.END_DIFFERS})
+REMEDY = (
+    "claim bits of arms with `deterministic: true`, or `equality: noise`, which compares the candidate with the "
+    "baseline's own noise"
+)
+
+
+def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
+    """Return the judgement; where it accuses by bits, with the operators that one arm alone ran, or INCONCLUSIVE where
+    the baseline does not repeat its own bits.
+    """
+    baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
+    by_bits = judgement.reason in OF_BITS and getattr(part, "equality", None) != "within"
+    if not by_bits or candidate is None or baseline is None or baseline == candidate:
+        return judgement
+    unrepeated = _unlike(_executions(context, baseline))
+    if unrepeated is None:
+        return _with_operators(judgement, candidate, baseline, context)
+    return judgement.model_copy(
+        update={
+            "status": reasons.REASONS[reasons.BASELINE_NOT_REPEATABLE].status,
+            "reason": reasons.BASELINE_NOT_REPEATABLE,
+            "message": f"{judgement.message}; and baseline {baseline} differs from its own repetition, {unrepeated}: "
+            f"{REMEDY}",
+        }
+    )
+
+
+def _executions(context: Context, arm: str) -> list[ArmEvidence]:
+    return [each for run in context.runs for each in run.arms.get(arm, [])]
+
+
+def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence]) -> tuple[list[str], list[str]]:
+    """Return the operators that the arm alone ran, and those that the baseline alone did; none where either's are
+    unknown.
+    """
+    ours, theirs = (
+        {name for each in executions if each.end is not None for name in each.end.operators or ()}
+        for executions in (arm, baseline)
+    )
+    return (sorted(ours - theirs), sorted(theirs - ours)) if ours and theirs else ([], [])
+
+
+def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[str]) -> str:
+    """Return the sentence about the operators that each of two arms alone ran."""
+    return f"arm {candidate} ran {some(ours) or 'no operator more'}, and arm {baseline} {some(theirs) or 'none more'}"
+
+
+def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
+    """Return the judgement with the operators that one arm alone ran: other kernels round otherwise."""
+    ours, theirs = other_operators(*(_executions(context, arm) for arm in (candidate, baseline)))
+    if not ours and not theirs:
+        return judgement
+    ran = ran_otherwise(candidate, ours, baseline, theirs)
+    figures = {**judgement.figures, "other_operators": Figure(value=some(ours + theirs))}
+    message = f"{judgement.message}; they ran other operators: {ran}"
+    return judgement.model_copy(update={"message": message, "figures": figures})
+
+
+def _unlike(executions: Sequence[ArmEvidence]) -> str | None:
+    """Return how two executions differ that began alike and did the same work; None where all such are equal."""
+    for one, other in combinations(executions, 2):
+        if _work(one) != _work(other):
+            continue
+        apart = difference(losses(other), losses(one), "every", EXACT)
+        if apart.first_differing is not None:
+            return f"by {number(apart.largest)} in the loss, first at step {apart.first_differing}"
+        if one.end is not None and other.end is not None and one.end.trainable_digest != other.end.trainable_digest:
+            return "in the parameters that it ends with"
+    return None
+
+
+def _work(execution: ArmEvidence) -> tuple[str, str, tuple[str, ...]]:
+    start = execution.start
+    return start.trainable_digest, start.frozen_digest, tuple(execution.series.batch_digest)

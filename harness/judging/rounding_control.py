@@ -1,0 +1,81 @@
+"""How far rounding alone takes two arms apart, by a control: the baseline from a start that is a rounding away.
+
+A candidate rounds in more places than the control was nudged in: another order of a sum, a faster convolution. What it
+may be apart is a multiple of the control's distance, and where most tensors are further apart, alike, some times that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Protocol
+
+import numpy as np
+
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.comparison import require_control
+from harness.judging.end_state import start_differences
+from harness.judging.series import Losses, values
+from harness.judging.sheet import Sheet, settle, some
+
+AS_ROUNDING = 10.0  # times the control's distance: it is nudged once, and tensors follow a rounding unequally
+MORE_ROUNDING = 10.0  # times the control's, at most: right steps of float32 needed 1, wrong ones were seen at 600
+SAME_IN_CONTROL = ("buffers", "generators")  # other tensors may be copies of parameters, which are nudged with them
+
+
+def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
+    """Return how far rounding may move a series [steps]: some times the control's largest distance up to each step.
+
+    The control is the baseline from a start a rounding away. Training may be such that it parts ever further from it.
+    """
+    ours, theirs = values(control, metric), values(baseline, metric)
+    steps = min(len(ours), len(theirs))
+    with np.errstate(over="ignore", invalid="ignore"):
+        distances = np.abs(ours[:steps] - theirs[:steps])
+    return AS_ROUNDING * np.maximum.accumulate(np.where(np.isfinite(distances), distances, 0.0))
+
+
+class Distance(Protocol):
+    """Of one tensor: how far the arms are apart, how large that is which they share, and how far the control is."""
+
+    @property
+    def apart(self) -> float: ...
+    @property
+    def moved(self) -> float: ...
+    @property
+    def control(self) -> float: ...
+
+
+def rounding_ratio(distances: Sequence[Distance], at_most: float) -> float:
+    """How many times the control's distance the candidate's own rounding makes: the median over tensors.
+
+    At least 1. What takes all tensors much further than rounding is no rounding, so at most `MORE_ROUNDING`, and at
+    most what takes the tensor that the control moves by the median share to `at_most`, as far as it may go anyway.
+    """
+    seen = [each for each in distances if _is_measured(each)]
+    if not seen:
+        return 1.0
+    typical = median(each.control / each.moved for each in seen)
+    return max(
+        1.0, min(median(each.apart / each.control for each in seen), MORE_ROUNDING, at_most / (AS_ROUNDING * typical))
+    )
+
+
+def _is_measured(each: Distance) -> bool:
+    return 0 < each.moved < math.inf and 0 < each.control < math.inf and math.isfinite(each.apart)
+
+
+def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
+    """Settle unless the control did the baseline's work from its start, but for the parameters, and came to an end."""
+    name = f"control {control.start.arm}"
+    require_control(name, control, theirs, baseline, sheet)
+    apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]
+    if control.start.frozen_digest != baseline.start.frozen_digest:
+        apart.append("frozen parameters")
+    if apart:
+        settle(
+            reasons.UNEQUAL_START,
+            f"{name} begins a rounding away from {theirs} in its parameters alone, and here in more: {some(apart)}",
+        )

@@ -1,0 +1,311 @@
+"""Comparing the series of arms: what they must share first, and by how much they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.context import end_of
+from harness.judging.sheet import Sheet, number, settle, some
+
+Losses = NDArray[np.float64]
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """By how much a value may differ from the baseline's at its step. None: unbounded; where both are given both hold.
+
+    relative: of the baseline's absolute value at that step. Where that is 0, the candidate's has to be 0 too, but for
+    what rounding alone makes, and no relative bound is about: `floor` at any step, and `rounding` [steps] at each.
+    """
+
+    absolute: float | None
+    relative: float | None = None
+    floor: float = 0.0
+    rounding: Losses | None = None
+
+    def __str__(self) -> str:
+        words = [] if self.absolute is None else [number(self.absolute)]
+        words += [] if self.relative is None else [f"{number(self.relative)} times the baseline's value"]
+        rounding = f", and than the {number(self.floor)} that rounding makes of its terms" if self.floor else ""
+        return " or ".join(words) + rounding
+
+
+EXACT = Bounds(0.0)  # in bits
+ROUNDING = 1e-6  # of a sum of float32 terms, relative to their sizes: some times 2^-23
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How two series differ over their common steps; steps are counted from 0, None where there is none."""
+
+    steps: int
+    differing: int  # steps that differ in bits
+    first_differing: int | None
+    first_exceeding: int | None
+    largest: float  # largest absolute difference; NaN when a compared loss is not finite
+    largest_step: int | None
+    largest_relative: float = 0.0  # as a multiple of the baseline's value at its step; infinite over a 0
+    exceeded_bound: str | None = None  # at the first exceeding step
+    as_rounding: int = 0  # steps beyond the relative bound that rounding alone takes as far apart
+    rounding: float = 0.0  # how far, at most
+    largest_unexcused: float = 0.0  # the largest relative one but for those beyond the bound that may be rounding
+
+
+def losses(execution: ArmEvidence) -> Losses:
+    """The losses [steps] as float64, whatever the evidence holds them in."""
+    return np.asarray(execution.series.loss, dtype=np.float64)
+
+
+def rounding_of(baseline: ArmEvidence) -> float:
+    """Return what rounding makes of the baseline's largest loss, or of terms that a loss near 0 is the sum of.
+
+    It is 0 where the terms were not watched.
+    """
+    terms, own = end_of(baseline).loss_terms, losses(baseline)
+    return 0.0 if terms is None else ROUNDING * max([terms, *np.abs(own[np.isfinite(own)])])
+
+
+def values(execution: ArmEvidence, metric: str) -> Losses:
+    """The metric [steps] as float64; settles NOT_RUN where the system does not report it."""
+    if metric == LOSS:
+        return losses(execution)
+    reported = execution.series.metrics
+    if metric not in reported and len(execution.series.loss):
+        settle(
+            reasons.CAPABILITY_MISSING,
+            f"the system of arm {execution.start.arm} reports no metric `{metric}`; it reports "
+            f"{', '.join(f'`{name}`' for name in (LOSS, *reported))}",
+        )
+    return np.asarray(reported.get(metric, []), dtype=np.float64)
+
+
+def first_true(mask: NDArray[np.bool_]) -> int | None:
+    """Index of the first true element, None when there is none."""
+    return int(np.argmax(mask)) if mask.any() else None
+
+
+def difference(
+    candidate: Losses, baseline: Losses, compare: Literal["every", "final", "first"], bounds: Bounds
+) -> Difference:
+    """Difference over the common steps, or at one end of them. Bits are compared, so -0.0 differs from 0.0."""
+    steps = min(len(candidate), len(baseline))
+    steps = min(steps, 1) if compare == "first" else steps
+    offset = max(steps - 1, 0) if compare == "final" else 0
+    ours, theirs = (np.ascontiguousarray(series[offset:steps]) for series in (candidate, baseline))
+    if not len(ours):
+        return Difference(0, 0, None, None, 0.0, None)
+    bits = ours.view(np.int64) != theirs.view(np.int64)
+    if not bits.any() and np.isfinite(ours).all():  # most series: nothing of the rest is needed to know its answer
+        return Difference(len(ours), 0, None, None, 0.0, offset)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        distances = np.abs(ours - theirs)
+        ratios = np.where(distances == 0, 0.0, distances / np.abs(theirs))
+    # NaN is never within a bound; argmax of an array with a NaN is the NaN's index
+    beyond = {
+        name: np.zeros_like(bits) if bound is None else ~(size <= bound)
+        for name, size, bound in (
+            ("max_abs_difference", distances, bounds.absolute),
+            ("max_relative_difference", ratios, bounds.relative),
+        )
+    }
+    rounding = np.full(len(ours), bounds.floor)
+    if bounds.rounding is not None:
+        known = bounds.rounding[offset:steps]
+        rounding[: len(known)] = np.maximum(rounding[: len(known)], known)
+    excused = beyond["max_relative_difference"] & (distances <= rounding)
+    by_control = excused & (distances > bounds.floor)
+    beyond["max_relative_difference"] &= ~excused
+    exceeding = first_true(np.logical_or.reduce(list(beyond.values())))
+    first, worst = first_true(bits), int(np.argmax(distances))
+    return Difference(
+        steps=len(ours),
+        differing=int(bits.sum()),
+        first_differing=None if first is None else first + offset,
+        first_exceeding=None if exceeding is None else exceeding + offset,
+        largest=float(distances[worst]),
+        largest_step=worst + offset,
+        largest_relative=float(np.max(ratios)),
+        exceeded_bound=None if exceeding is None else next(name for name, mask in beyond.items() if mask[exceeding]),
+        as_rounding=int(by_control.sum()),
+        rounding=float(np.max(rounding, where=by_control, initial=0.0)),
+        largest_unexcused=float(np.max(np.where(excused, 0.0, ratios))),
+    )
+
+
+def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: str = LOSS) -> None:
+    """Settle FAIL at the first step at which a loss, or the metric, of any of the named series is NaN or infinite."""
+    found: list[tuple[int, str, str, float]] = []
+    for what in dict.fromkeys((LOSS, metric)):
+        for name, execution in executions.items():
+            series = values(execution, what)
+            step = first_true(~np.isfinite(series))
+            if step is not None:
+                found.append((step, what, name, float(series[step])))
+    if found:
+        step, what, name, value = min(found, key=lambda entry: entry[0])
+        sheet.figure("first_non_finite_step", step, "step")
+        settle(reasons.NON_FINITE, f"the {what} of {name} is {value} at step {step}")
+
+
+def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
+    """Settle FAIL unless all executions made as many steps as the first, on the same batches."""
+    reference_name, reference = next(iter(executions.items()))
+    others = list(executions.items())[1:]
+    for name, execution in others:
+        ours, theirs = len(execution.series.loss), len(reference.series.loss)
+        if ours != theirs:
+            settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps and {reference_name} {theirs}")
+    for name, execution in others:
+        _require_equal_work(name, execution, reference_name, reference, sheet)
+
+
+def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
+    """Settle INCONCLUSIVE where arms are compared and one of them replays compiled code as it is written.
+
+    Compiled code computes other bits, and draws other random numbers, and may have defects of its own.
+    """
+    recorded = {
+        name: execution.capture.as_written
+        for name, execution in executions.items()
+        if execution.capture is not None and execution.capture.as_written
+    }
+    if recorded and len({execution.start.arm for execution in executions.values()}) > 1:
+        name, places = next(iter(recorded.items()))
+        settle(
+            reasons.RAN_AS_WRITTEN,
+            f"the step of {name} runs compiled code ({some(places, 3)}), and its recording holds that code as it is "
+            "written: how a captured step compares is seen with CUDA graphs alone",
+        )
+
+
+def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
+    """Settle FAIL where executions start from parameters of other names than the first one's."""
+    reference_name, reference = next(iter(executions.items()))
+    for name, execution in list(executions.items())[1:]:
+        ours, theirs = execution.start.trainable_names, reference.start.trainable_names
+        apart = names_apart(name, ours, reference_name, theirs)
+        if apart and execution.start.trainable_digest != reference.start.trainable_digest:
+            settle(reasons.UNEQUAL_START, f"{name} and {reference_name} train parameters of different names: {apart}")
+
+
+def names_apart(name: str, ours: Sequence[str] | None, reference_name: str, theirs: Sequence[str] | None) -> str:
+    """Names that only one of two has, "" where there are none; what was not recorded is not told apart."""
+    if ours is None or theirs is None or ours == theirs:
+        return ""
+    only = ((name, sorted(set(ours) - set(theirs))), (reference_name, sorted(set(theirs) - set(ours))))
+    return "; ".join(f"only {whose} has {some(names)}" for whose, names in only if names)
+
+
+def require_equal_start(
+    kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
+) -> None:
+    """Settle FAIL where two executions start from other parameters of a kind (`trainable`, ...)."""
+    ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
+    if ours is None or theirs is None:
+        settle(reasons.EVIDENCE_MISSING, f"the rounded start of {name if ours is None else reference_name} is missing")
+    if ours != theirs:
+        settle(
+            reasons.UNEQUAL_START,
+            f"{name} and {reference_name} start from different {kind} parameters ({ours} and {theirs})",
+        )
+
+
+def _require_equal_work(
+    name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, sheet: Sheet
+) -> None:
+    ours, theirs = execution.series, reference.series
+    apart = names_apart(name, end_of(execution).input_names, reference_name, end_of(reference).input_names)
+    names = f"; their inputs have different names: {apart}" if apart else ""
+    tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
+    batches = first_unequal(ours.batch_digest, theirs.batch_digest)
+    if tokens is not None and (batches is None or tokens <= batches):
+        # fewer tokens make another batch too: the count is the more telling half
+        sheet.figure("first_unequal_step", tokens, "step")
+        settle(
+            reasons.UNEQUAL_TOKENS,
+            f"at step {tokens}, {name} worked on {int(ours.tokens[tokens])} tokens "
+            f"and {reference_name} on {int(theirs.tokens[tokens])}{names}",
+        )
+    if batches is not None:
+        sheet.figure("first_unequal_step", batches, "step")
+        settle(
+            reasons.UNEQUAL_BATCHES,
+            f"at step {batches}, {name} read another batch than {reference_name} "
+            f"({ours.batch_digest[batches]} and {theirs.batch_digest[batches]}){names}",
+        )
+
+
+def first_unequal(ours: Sequence[str], theirs: Sequence[str]) -> int | None:
+    """Index of the first unequal entry of two lists of one length, None when they are equal."""
+    if ours == theirs:  # a column of digests compares as one block
+        return None
+    return next(index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+
+
+def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Bounds, metric: str = LOSS) -> None:
+    """Figures of a difference; for bitwise claims also whether the bound alone would have let it pass."""
+    sheet.count("steps", found.steps)
+    sheet.figure("max_abs_difference", found.largest, metric)
+    sheet.figure("max_abs_difference_step", found.largest_step, "step")
+    if bounds.absolute is not None:
+        sheet.figure("tolerance", bounds.absolute, metric)
+    if bounds.relative is not None:
+        sheet.figure("max_relative_difference", found.largest_relative)
+        sheet.figure("relative_tolerance", bounds.relative)
+    sheet.figure("steps_differing", found.differing, "steps")
+    sheet.figure("first_differing_step", found.first_differing, "step")
+    if equality == "bitwise":
+        sheet.figure("within_upstream_tolerance", found.steps > 0 and found.first_exceeding is None)
+    elif equality == "within":
+        sheet.figure("first_exceeding_step", found.first_exceeding, "step")
+        if bounds.relative is not None:
+            sheet.figure("exceeded_bound", found.exceeded_bound)
+
+
+def called(metric: str) -> str:
+    """The values of a series, as a sentence names them."""
+    return "losses" if metric == LOSS else f"values of `{metric}`"
+
+
+def require_equal(
+    found: Difference,
+    equality: str,
+    bounds: Bounds,
+    names: str,
+    sheet: Sheet,
+    noise: str = "",
+    metric: str = LOSS,
+    *,
+    beside: bool = False,
+) -> None:
+    """Settle FAIL when the series differ in bits (bitwise), or anywhere by more than a bound (within)."""
+    if equality == "bitwise" and not sheet.meets(
+        "steps_differing", found.differing, "none", noun="steps differ", of=found.steps, beside=beside
+    ):
+        settle(
+            reasons.DIFFERS,
+            f"the {called(metric)} of {names} differ at {found.differing} of {found.steps} steps, first at step "
+            f"{found.first_differing}, by at most {number(found.largest)} (step {found.largest_step}){noise}",
+        )
+    sizes = (
+        ("max_abs_difference", found.largest, bounds.absolute, metric),
+        ("max_relative_difference", found.largest_unexcused, bounds.relative, ""),
+    )
+    if equality == "within" and not all(
+        sheet.meets(name, size, "at most", bound, unit, beside=beside)
+        for name, size, bound, unit in sizes
+        if bound is not None
+    ):
+        settle(
+            reasons.EXCEEDS_TOLERANCE,
+            f"the {called(metric)} of {names} differ by up to {number(found.largest)} (step {found.largest_step}), "
+            f"more than {bounds}, first at step {found.first_exceeding}{noise}",
+        )

@@ -1,0 +1,145 @@
+"""What a judge writes on: figures, denominators, and the one way to a conclusion.
+
+A check that settles the judgement raises `Settled`; `concluded` is the only place that catches it. PASS is said
+by `Sheet.held` alone, which refuses when nothing was counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from harness.judging import reasons
+from harness.judging.demanded import Demanded, Interval, Relation, tightest
+from harness.judging.verdict import Figure, Judgement, Status
+from harness.numbers import rounded
+
+
+class Settled(Exception):  # noqa: N818 - it carries a conclusion, it is not an error
+    """The judgement is reached: `reason` is a code of `reasons`, `message` one sentence with numbers."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason, self.message = reason, message
+
+
+def settle(reason: str, message: str) -> NoReturn:
+    """End the judgement here."""
+    raise Settled(reason, message)
+
+
+class Sheet:
+    """Collects figures and denominators while a judge works."""
+
+    def __init__(self, mechanism: str | None = None) -> None:
+        self.mechanism = mechanism
+        self.figures: dict[str, Figure] = {}
+        self.denominators: dict[str, int] = {}
+        self._demands: list[Demanded] = []
+        self._unmet: Demanded | None = None
+        self._open: Judgement | None = None
+
+    def leave_open(self, reason: str, message: str) -> None:
+        """Note why the claim cannot hold, and let the judge go on: a violation that it finds later is one all the same.
+
+        Of several reasons the first one counts, with the figures so far. For what says nothing of later figures.
+        """
+        noted = self.conclude(reason, message)
+        so_far = {"figures": dict(self.figures), "denominators": dict(self.denominators)}
+        self._open = self._open or noted.model_copy(update=so_far)
+
+    def figure(self, name: str, value: bool | float | str | None, unit: str = "") -> None:
+        """Note a number with its unit; floats are rounded to 12 digits so that machines agree."""
+        plain = rounded(value) if isinstance(value, float) else value
+        self.figures[name] = Figure(value=plain, unit=unit)
+
+    def count(self, name: str, number: int) -> None:
+        """Note a denominator: how many of something the judgement rests on."""
+        self.denominators[name] = int(number)
+
+    def meets(
+        self,
+        figure: str,
+        value: float,
+        relation: Relation,
+        bound: float = 0,
+        noun: str = "",
+        *,
+        of: int | None = None,
+        percent: bool = False,
+        interval: Interval | None = None,
+        beside: bool = False,
+    ) -> bool:
+        """Hold a figure against its demand, with the arguments of `Demanded`."""
+        return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
+
+    def holds(self, demanded: Demanded) -> bool:
+        """Return True if the demand is met. A judge settles right after one that is not: it decided."""
+        self.note(demanded)
+        self._unmet = None if demanded.is_met else demanded
+        return demanded.is_met
+
+    def note(self, demanded: Demanded) -> None:
+        """Note a demand whose figure alone does not decide, as that of a mean which has an interval."""
+        self._demands.append(demanded)
+
+    def conclude(self, reason: str, message: str) -> Judgement:
+        """The judgement for a reason code. Raises KeyError for a code that neither `reasons` nor a kind lists."""
+        listed = reasons.reason_of(reason)
+        if listed is None:
+            raise KeyError(reason)
+        return Judgement(
+            status=listed.status,
+            reason=reason,
+            message=message,
+            figures=self.figures,
+            denominators=self.denominators,
+            mechanism=self.mechanism,
+            demands=tuple(self._demands),
+            decided=self._decided(listed.status),
+        )
+
+    def _decided(self, status: Status) -> Demanded | None:
+        if status is Status.FAIL:
+            return self._unmet
+        # a guard may stand for what holds, and says nothing of why the claim is undecided
+        return tightest([each for each in self._demands if status is Status.PASS or not each.beside])
+
+    def decided(self, judgement: Judgement) -> Judgement:
+        """Return the judgement, or what was left open before where it holds, or decides nothing either."""
+        if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
+            return judgement
+        return self._open
+
+    def held(self, message: str) -> Judgement:
+        """PASS, unless a denominator is zero or there is none: then FAIL `vacuous_nothing_compared`."""
+        if self._open is not None:  # a zero may come of it
+            return self._open
+        empty = sorted(name for name, number in self.denominators.items() if number <= 0)
+        if empty or not self.denominators:
+            settle(reasons.VACUOUS_NOTHING_COMPARED, f"nothing was compared: {', '.join(empty) or 'nothing'} counted 0")
+        return self.conclude(reasons.HELD, message)
+
+
+def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Judgement:
+    """Run a judge on a fresh sheet. An exception in it is ERROR `judge_error`, never a verdict."""
+    sheet = Sheet(mechanism)
+    try:
+        try:
+            judgement = judge(sheet)
+        except Settled as settled:
+            judgement = sheet.conclude(settled.reason, settled.message)
+        return sheet.decided(judgement)
+    except Exception as error:
+        return sheet.conclude(reasons.JUDGE_ERROR, f"the judge failed with {type(error).__name__}: {error}")
+
+
+def number(value: float) -> str:
+    """A number for a sentence: three significant digits."""
+    return f"{value:.3g}"
+
+
+def some(names: list[str], limit: int = 3) -> str:
+    """The first few names of a list, and how many more there are."""
+    shown = ", ".join(names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

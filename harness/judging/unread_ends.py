@@ -1,0 +1,92 @@
+"""What steps made and nobody reads: logs, whose absence is only said, and what leaves a claim open where it misses."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from harness.evidence.arm_records import ArmEnd, Role
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.context import end_of
+from harness.judging.end_state import LOOSE, roles_of
+from harness.judging.sheet import Sheet, some
+from harness.numbers import counted
+
+_DIGITS, _PLACES = re.compile(r"(\d+)"), re.compile(r"(\.\d+)+$")
+_SAID_BY = "trajectory_match"  # of the claims of one contract, the one whose sentence has it; the others have figures
+_WORDS: dict[Role, str] = {"log": "log", "mixed": "tensor", "unseen": "tensor"}
+
+
+def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: str, bits: bool) -> str:
+    """Return what nobody reads and executions differ in from the first one named, as a sentence's tail.
+
+    The claim stays open where one alone has a tensor that is made of parameters and batches, unless one of the two
+    replays: no replay appends to a list. It stays open where nothing shows what an unequal tensor is made of.
+    bits: values are compared, too.
+    """
+    (reference_name, reference), *others = executions.items()
+    said, number = list[str](), 0
+    for name, execution in others:
+        ours, theirs = end_of(execution), end_of(reference)
+        mine, other = _loose(ours), _loose(theirs)
+        roles = {each: role for each in mine.keys() | other.keys() if (role := _role(each, ours, theirs)) in _WORDS}
+        apart = [each for each in roles if mine.get(each) != other.get(each)]
+        alone = {reference_name: [each for each in apart if each not in mine]}
+        alone[name] = [each for each in apart if each not in other]
+        number += len(apart)
+        for whose, names in alone.items():
+            said += [f"{whose} alone keeps {_counted(names, roles)}"] if names else []
+            mixed = [each for each in names if roles[each] == "mixed"]
+            if bits and mixed and not (ours.replays or theirs.replays):
+                sheet.leave_open(
+                    reasons.ENDS_UNCOMPARED,
+                    f"{whose} alone keeps {_counted(mixed, roles)}, made of parameters and batches, and no step seen "
+                    "reads it: keep it in both arms, or in none",
+                )
+        changed = [each for each in apart if each in mine and each in other]
+        said += [f"{name} ends with other values of {_counted(changed, roles)}"] if changed else []
+        unseen = [each for each in apart if roles[each] == "unseen" and (bits or each not in changed)]
+        if unseen:
+            sheet.leave_open(
+                reasons.ENDS_UNCOMPARED,
+                f"{name} and {reference_name} end apart in {_counted(unseen, roles)}, and no step that was followed "
+                "shows what it is made of: make it before the first step, or name it in `state` of both arms",
+            )
+    if number:
+        sheet.figure("unread_apart", number, "tensors")
+    return f"; of what nobody reads, {', and '.join(said)}" if said and bits and kind == _SAID_BY else ""
+
+
+def _counted(names: Iterable[str], roles: Mapping[str, Role]) -> str:
+    """Return how many there are, and their names, those of a list by the list's."""
+    names = list(names)
+    words = {_WORDS[roles[each]] for each in names}
+    return f"{counted(len(names), 'log' if words == {'log'} else 'tensor')}: {some(_holders(names))}"
+
+
+def _holders(names: Iterable[str]) -> list[str]:
+    """Return names in their natural order; those of several in one list once, as the list's with their number."""
+    names = list(names)
+    members = Counter(_PLACES.sub("", name) for name in names)
+    shown = dict[str, None]()
+    for name in names:
+        holder = _PLACES.sub("", name)
+        shown[name if members[holder] == 1 else f"{holder} ({members[holder]})"] = None
+    return sorted(shown, key=lambda name: [int(part) if part.isdigit() else part for part in _DIGITS.split(name)])
+
+
+def _role(name: str, *ends: ArmEnd) -> Role | None:
+    """Return the role of a loose tensor that no end compares, as far as one of them knows it."""
+    if any(end.state is not None and name in end.state.digests.get(LOOSE, {}) for end in ends):
+        return None
+    found = {roles_of(end).get(name) for end in ends}
+    ranked: list[Role] = ["mixed", "log", "unseen"]
+    return next((role for role in ranked if role in found), None)
+
+
+def _loose(end: ArmEnd) -> dict[str, str]:
+    """Digests of all loose tensors at an end."""
+    of_state = {} if end.state is None else end.state.digests.get(LOOSE, {})
+    return of_state if end.loose is None else {**of_state, **end.loose.unread}

@@ -1,0 +1,100 @@
+"""The verdict: status, stable reason code, one sentence, figures with units, denominators; and what decided it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from pydantic import ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from harness.bounded_model import BoundedModel
+from harness.judging.demanded import Demanded
+from harness.numbers import Real, counted
+
+
+class Status(StrEnum):
+    """What a judge may answer. Order of severity: see `WORST_FIRST`."""
+
+    PASS = "PASS"  # noqa: S105 - a verdict, not a password
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    NOT_RUN = "NOT_RUN"
+    ERROR = "ERROR"
+
+
+WORST_FIRST = (Status.ERROR, Status.FAIL, Status.INCONCLUSIVE, Status.NOT_RUN, Status.PASS)
+
+
+class Figure(BoundedModel):
+    """A number with its unit; `unit` is "" for a pure number or a text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: bool | int | Real | str | None
+    unit: str = ""
+
+
+class Judgement(BoundedModel):
+    """A judge's answer for one claim or part, before it is tied to a unit.
+
+    demands: every comparison of the judge. decided: the violated one of a FAIL, the tightest one of what holds or is
+    undecided. No file has either: they come from judging.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    status: Status
+    reason: str
+    message: str
+    figures: dict[str, Figure] = Field(default_factory=dict)
+    denominators: dict[str, int] = Field(default_factory=dict)
+    mechanism: str | None = None
+    demands: SkipJsonSchema[tuple[Demanded, ...]] = Field(default=(), exclude=True)
+    decided: SkipJsonSchema[Demanded | None] = Field(default=None, exclude=True)
+
+
+class Verdict(Judgement):
+    """A judgement of one unit: (contract, claim, workload)."""
+
+    contract: str
+    claim: str
+    workload: str
+
+    @property
+    def can_be_waived(self) -> bool:
+        """A violation, or a ratio that was measured soundly and neither proves nor refutes; nothing that went wrong."""
+        return self.status is Status.FAIL or (self.status, self.reason) == (Status.INCONCLUSIVE, "undecided_ratio")
+
+
+class Counts(BoundedModel):
+    """The count line's numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    planned: int
+    held: int
+    violated: int
+    undecided: int
+    not_run: int
+    errors: int
+
+    def line(self) -> str:
+        """`9 planned · 6 held · 0 violated · 0 undecided · 3 not run · 0 errors`."""
+        return (
+            f"{self.planned} planned · {self.held} held · {self.violated} violated · "
+            f"{self.undecided} undecided · {self.not_run} not run · {counted(self.errors, 'error')}"
+        )
+
+
+def count(verdicts: Iterable[Verdict]) -> Counts:
+    """Count verdicts by status."""
+    statuses = [verdict.status for verdict in verdicts]
+    return Counts(
+        planned=len(statuses),
+        held=statuses.count(Status.PASS),
+        violated=statuses.count(Status.FAIL),
+        undecided=statuses.count(Status.INCONCLUSIVE),
+        not_run=statuses.count(Status.NOT_RUN),
+        errors=statuses.count(Status.ERROR),
+    )

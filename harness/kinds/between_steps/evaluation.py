@@ -1,0 +1,173 @@
+"""`evaluation`: an arm that is evaluated between its steps trains, in every bit, as it does without evaluations.
+
+What the evaluations return is held against a plain arm's: one of an old graph, or of weights that were not averaged,
+changes nothing of the training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from harness.evidence.arm_records import Evaluated
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, executed, replicas
+from harness.judging.end_state import note_watched
+from harness.judging.series import Bounds, difference, losses, require_equal
+from harness.judging.sheet import Sheet, number, settle, some
+from harness.judging.verdict import Judgement
+from harness.kinds.between_steps.model import Evaluation
+
+GENERATORS = "generators"  # every process has some
+
+
+def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
+    """Order: steps, capture, the evaluations' own state and numbers, equal batches and losses, guards, the ends."""
+    run = context.only_run("evaluation")
+    without, evaluated = replicas(run, part.candidate, 2)
+    _require_steps(part, [without, evaluated], sheet)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(without, evaluated)
+    evaluations = _require_evaluations(part, evaluated)
+    shown = showing(evaluations)
+    sheet.count("evaluations", len(evaluations))
+    sheet.figure("evaluations_showing_something", shown, "evaluations")
+
+    ours, theirs = f"{part.candidate} with evaluations", f"{part.candidate} without"
+    compared = {theirs: without, ours: evaluated}
+    found = difference(losses(evaluated), losses(without), "every", Bounds(0.0))
+    sheet.count("steps", found.steps)
+    sheet.figure("steps_differing", found.differing, "steps")
+    sheet.figure("first_differing_step", found.first_differing, "step")
+    sheet.figure("max_abs_difference", found.largest, "loss")
+    note_watched(compared, sheet)
+    plain = {} if part.plain is None else {f"plain {part.plain}": executed(run, part.plain)}
+    _require_unchanged(evaluations, sheet)
+    groups = [Group(compared)]
+    if part.plain is not None:
+        same_system = context.same_system(part.candidate, part.plain)
+        roles = dict.fromkeys(plain, "plain")
+        groups.append(Group({ours: evaluated, **plain}, roles, same_formats=same_system, more_in=ours))
+    for group in groups:
+        comparison.begin(group)
+    require_equal(found, "bitwise", Bounds(0.0), f"{ours} and {theirs}", sheet)
+    _require_finite_values(evaluations, sheet)
+    if not sheet.meets("evaluations_showing_something", shown, "at least", part.evaluations, "evaluations"):
+        settle(
+            reasons.VACUOUS_EVALUATIONS,
+            f"{shown} of {len(evaluations)} evaluations returned a number that the one before had not returned, "
+            f"{part.evaluations} are demanded",
+        )
+    returned = ""
+    for execution in plain.values():
+        returned = _require_values(part, evaluations, execution, sheet)
+    for group in groups:
+        comparison.end(group)
+    return comparison.held(
+        f"{part.candidate} trains in every bit of {found.steps} steps and of its end as it does without its "
+        f"{len(evaluations)} evaluations, one after every {part.every} steps{returned}"
+    )
+
+
+def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: ArmEvidence, sheet: Sheet) -> str:
+    """What is said of the numbers that evaluations returned beside the plain arm's; settles FAIL where most differ."""
+    bound = part.max_relative_difference or 0.0
+    theirs = _require_evaluations(part, plain)
+    named = {name for each in evaluations for name in each.values}
+    other = sorted(named ^ {name for each in theirs for name in each.values})
+    if other:
+        settle(
+            reasons.EVALUATIONS_DIFFER,
+            f"the evaluations of {part.candidate} and {part.plain} return numbers of different names: {some(other)}",
+        )
+    apart = {name: list(_apart(name, evaluations, theirs)) for name in sorted(named)}
+    # more than half of them are as far apart, or further
+    typical = {name: sorted(found)[(len(found) - 1) // 2] for name, found in apart.items()}
+    worst = max(typical, key=lambda name: typical[name])
+    sheet.figure("evaluated_relative_difference", typical[worst])
+    sheet.figure("evaluated_relative_difference_of", worst)
+    if not sheet.meets("evaluated_relative_difference", typical[worst], "at most", bound):
+        beyond = [index for index, found in enumerate(apart[worst]) if found > bound]
+        first = evaluations[beyond[0]]
+        settle(
+            reasons.EVALUATIONS_DIFFER,
+            f"{len(beyond)} of {len(evaluations)} evaluations return another {worst} than {part.plain}'s, the first of "
+            f"them, after {first.steps} steps, {_shown(first, worst)} for {_shown(theirs[beyond[0]], worst)}: apart by "
+            f"more than {number(bound)} of it",
+        )
+    return f"; they return what {part.plain}'s do, within {number(typical[worst])}"
+
+
+def _shown(evaluation: Evaluated, name: str) -> str:
+    value = evaluation.values.get(name)
+    return "nothing" if value is None else f"{value:.6g}"
+
+
+def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) -> Iterator[float]:
+    """Differences relative to the plain arm's number; infinite where one of the two returned none."""
+    for one, other in zip(ours, theirs, strict=True):
+        mine, plain = one.values.get(name), other.values.get(name)
+        if mine is None or plain is None:
+            yield 0.0 if mine is plain else math.inf
+        elif mine == plain:
+            yield 0.0
+        else:
+            yield abs(mine - plain) / abs(plain) if plain and math.isfinite(plain) else math.inf
+
+
+def showing(evaluations: Sequence[Evaluated]) -> int:
+    """How many evaluations returned a number that the one before did not: what is never computed anew shows nothing."""
+    before: dict[str, float] = {}
+    shown = 0
+    for each in evaluations:
+        shown += any(before.get(name) != value for name, value in each.values.items())
+        before = each.values
+    return shown
+
+
+def _require_steps(part: Evaluation, executions: Sequence[ArmEvidence], sheet: Sheet) -> None:
+    steps = min(len(each.series.loss) for each in executions)
+    sheet.figure("steps_run", steps, "steps")
+    if not sheet.meets("steps_run", steps, "at least", part.steps, "steps", beside=True):
+        settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
+
+
+def _require_evaluations(part: Evaluation, execution: ArmEvidence) -> list[Evaluated]:
+    """The evaluations; settles with ERROR where one is missing, or its state was not recorded."""
+    found = execution.evaluations
+    due = list(range(part.every, len(execution.series.loss) + 1, part.every))
+    if [each.steps for each in found] != due:
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"of {len(due)} evaluations, one after every {part.every} steps, {len(found)} are recorded as such",
+        )
+    for each in found:
+        if each.before.keys() != each.after.keys() or GENERATORS not in each.before:
+            settle(reasons.EVIDENCE_INCONSISTENT, f"the state around the evaluation after {each.steps} steps is torn")
+    return found
+
+
+def _require_unchanged(evaluations: Sequence[Evaluated], sheet: Sheet) -> None:
+    changed = [each for each in evaluations if each.before != each.after]
+    if not changed:
+        return
+    first = changed[0]
+    kinds = [category for category in first.before if first.before[category] != first.after[category]]
+    sheet.figure("first_changed_after", first.steps, "steps")
+    sheet.figure("changed", ", ".join(sorted(kinds)))
+    named = f": {some(first.changed)}" if first.changed else ""
+    settle(
+        reasons.EVALUATION_CHANGED_STATE,
+        f"{len(changed)} of {len(evaluations)} evaluations changed state that training reads, the first of them, after "
+        f"{first.steps} steps, {' and '.join(sorted(kinds))}{named}",
+    )
+
+
+def _require_finite_values(evaluations: Sequence[Evaluated], sheet: Sheet) -> None:
+    for each in evaluations:
+        for name, value in each.values.items():
+            if not math.isfinite(value):
+                sheet.figure("first_non_finite_evaluation", each.steps, "steps")
+                settle(reasons.EVALUATION_NOT_FINITE, f"after {each.steps} steps the evaluation's {name} is {value}")

@@ -1,0 +1,137 @@
+"""Kinds of judgement about what happens between two steps: a save and a load in another process, an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from harness.contract.base import Count, Demand, Equality, Judged, Name, Positive, Problem, refuse
+from harness.contract.guards import bites_by_equality
+
+MOST_SAVES = 8  # each takes a process of its own
+
+
+class Resume(Judged):
+    """Training that is saved after some steps and goes on in other processes is the uninterrupted one."""
+
+    kind: Literal["resume"]
+    """Judges a training that was saved, and loaded by a new process, once or again and again, against an
+    uninterrupted one."""
+    candidate: Name
+    """The arm that is saved and resumed; its system has the capability `resume`."""
+    baseline: Name | None = None
+    """The uninterrupted arm; left out, the candidate itself, uninterrupted."""
+    save_at: Count | Annotated[list[Count], Field(min_length=1, max_length=MOST_SAVES)]
+    """After how many steps the training is saved: a number, or a list of numbers. A new process loads each save, and
+    trains on to the next one."""
+    steps_before_load: Annotated[int, Field(ge=0)] = 0
+    """Steps that the last process takes before it loads, as it must to load into an arm that has captured already."""
+    steps: Count
+    """Steps after the last load that must have been compared."""
+    equality: Equality
+    """`bitwise`: every bit of losses and end decides; `within`: `max_abs_difference` alone does."""
+    max_abs_difference: Positive
+    """Largest absolute difference of the losses allowed; shown beside the bits under `bitwise`."""
+
+    broken_by: ClassVar = {
+        "equality": Demand(("differs", "end_differs", "not_restored")),
+        "max_abs_difference": Demand(("exceeds_tolerance",)),
+        "steps": Demand(("vacuous_steps",)),
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "baseline": "names an arm",
+        "save_at": "chooses the step; evidence of another one is an ERROR",
+        "steps_before_load": "chooses when it is loaded; evidence of another number is an ERROR",
+    }
+
+    @property
+    def saves(self) -> list[int]:
+        """After how many steps it is saved, in their order."""
+        return self.save_at if isinstance(self.save_at, list) else [self.save_at]
+
+    def contradictions(self) -> Iterator[Problem]:
+        if any(later <= earlier for earlier, later in pairwise(self.saves)):
+            yield Problem(("save_at",), "each number in `save_at` is larger than the one before", str(self.saves))
+
+    def can_bite(self, path: str) -> bool:
+        return bites_by_equality(path, self.equality) and super().can_bite(path)
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"steps_before_load": self.steps_before_load}
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().beyond(steps)
+        last = max(self.saves)
+        if last >= steps:
+            yield ("save_at",), f"`save_at` ({last}) leaves at least one of the workload's steps"
+        elif self.steps > steps - last:
+            yield ("steps",), f"`steps` ({self.steps}) is within the {steps - last} steps after `save_at`"
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        return frozenset({"resume"})
+
+    def process_count(self) -> int:
+        return 1
+
+
+class Evaluation(Judged):
+    """Training that is evaluated between its steps is, in every bit, the same training without evaluations; and, where
+    the contract names a plain arm, its evaluations return what that one's do.
+    """
+
+    kind: Literal["evaluation"]
+    """Judges an arm that is evaluated between its steps against the same arm that is not."""
+    candidate: Name
+    """The arm that is evaluated, and trained once more without; its system has the capability `evaluate`."""
+    every: Count
+    """After how many steps it is evaluated, again and again; after the last step too where that is a multiple."""
+    evaluations: Count
+    """Evaluations that must have shown something: numbers of which one at least differs from those before it."""
+    steps: Count
+    """Steps that must have been compared."""
+    plain: Name | None = None
+    """A plain arm, evaluated after the same steps: what its evaluations return, the candidate's return, too."""
+    max_relative_difference: Positive | None = None
+    """Of what they return: the largest difference, relative to the plain arm's number, that more than half of the
+    evaluations may show. Others may be further apart: a rounding may tip a prediction, and an accuracy with it."""
+
+    baseline_path: ClassVar[str] = "candidate"  # the same arm
+    plain_path: ClassVar[str | None] = "plain"
+    broken_by: ClassVar = {
+        "evaluations": Demand(("vacuous_evaluations",)),
+        "steps": Demand(("vacuous_steps",)),
+        "max_relative_difference": Demand(("evaluations_differ",)),
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "plain": "names an arm",
+        "every": "chooses the steps; an evaluation that is missing there is an ERROR",
+    }
+
+    def arms(self) -> dict[str, str]:
+        return super().arms() | ({} if self.plain is None else {"plain": self.plain})
+
+    @model_validator(mode="after")
+    def _compares_what_is_returned(self) -> Evaluation:
+        if (self.plain is None) != (self.max_relative_difference is None):
+            refuse("`plain` and `max_relative_difference` go together", "kind")
+        return self
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"steps": self.steps, "every": self.every}
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().beyond(steps)
+        if self.evaluations > steps // self.every:
+            rule = f"`evaluations` ({self.evaluations}) is within the {steps // self.every} that there are"
+            yield ("evaluations",), rule
+
+    def process_count(self) -> int | None:
+        return None if self.plain is None else 1
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        return frozenset({"evaluate"})

@@ -1,0 +1,38 @@
+"""Rows of the kinds of claim about what happens between two steps, and the report's sections about them."""
+
+from __future__ import annotations
+
+from harness.kinds.kind import Kind
+from harness.kinds.shared_reasons import HALF, MISSING_RUN, NO_GUARDS, NO_STEPS, OLDER
+
+ROWS = (
+    Kind(
+        name="resume",
+        model="harness.kinds.between_steps.model:Resume",
+        judge="harness.kinds.between_steps.resume:judge",
+        probes={"resume": ("candidate", "baseline", "save_at", "steps_before_load")},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("resume",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={**HALF, **OLDER, "guards": NO_GUARDS},
+        reasons={},
+    ),
+    Kind(
+        name="evaluation",
+        model="harness.kinds.between_steps.model:Evaluation",
+        judge="harness.kinds.between_steps.evaluation:judge",
+        probes={"evaluation": ("candidate", "every", "plain")},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("evaluation",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "equal_ends.plain": "What the plain arm's evaluations return is compared, and not how it ends.",
+            **OLDER,
+            "guards": NO_GUARDS,
+        },
+        reasons={},
+    ),
+)
+SECTIONS = ("harness.kinds.between_steps.section:sections",)

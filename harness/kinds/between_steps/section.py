@@ -1,0 +1,134 @@
+"""What happened between two steps: a training that went on in another process, evaluations by the step."""
+
+from __future__ import annotations
+
+from harness.evidence.arm_records import Evaluated
+from harness.evidence.run_evidence import RunEvidence
+from harness.judging.context import end_of
+from harness.kinds.between_steps.model import Evaluation, Resume
+from harness.kinds.between_steps.resume import chain_of
+from harness.kinds.between_steps.training_chain import Joint
+from harness.numbers import counted
+from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
+from harness.report.charts import plots
+from harness.report.charts.decimate import absolute_difference, first_differing
+from harness.report.charts.plots import Role
+from harness.report.text import line, several
+from harness.report.view import ReportView
+
+SHOWN = 12  # rows of a table; the run directory holds all
+
+
+def sections(view: ReportView) -> list[Section]:
+    """One of resumed trainings and one of evaluations, where a claim judged such."""
+    resumed, evaluated = [], []
+    for verdict, parts, runs in view.judged():
+        title = f"{verdict.contract} · {verdict.workload}"
+        units = frozenset({(verdict.contract, verdict.claim, verdict.workload)})
+        for part in parts:
+            for run in runs:
+                if isinstance(part, Resume):
+                    resumed += _resumed(f"{title} · {part.candidate}", part, run, units)
+                elif isinstance(part, Evaluation):
+                    evaluated += _evaluated(f"{title} · {part.candidate}", part, run, units)
+    going_on = (
+        "An arm is trained and saved, and its process ends; a new process opens the arm, loads and goes on. The claim "
+        "says how often. The losses are those of all processes, one after the other, beside the uninterrupted arm's."
+    )
+    watched = (
+        "An arm is trained without evaluations, and once more with them, over the same batches. State is compared "
+        "right before and right after each evaluation."
+    )
+    found = []
+    if resumed:
+        found.append(Section("resume", "Going on from a checkpoint", going_on, resumed))
+    if evaluated:
+        found.append(Section("evaluation", "Evaluations between steps", watched, evaluated))
+    return found
+
+
+def _resumed(title: str, part: Resume, run: RunEvidence, units: frozenset[Unit]) -> list[Part]:
+    found = chain_of(part, run)
+    if found is None:
+        return []
+    chain, other = found
+    ours, theirs = f"{part.candidate}, resumed", f"{part.baseline or part.candidate}, uninterrupted"
+    whole = chain.whole.series.loss
+    curves = [plots.Curve(theirs, Role.BASELINE, other.series.loss), plots.Curve(ours, Role.CANDIDATE, whole)]
+    images = [plots.trajectories(curves)]
+    values = absolute_difference(whole, other.series.loss)
+    first = first_differing(whole, other.series.loss)
+    if len(values) and first is not None:
+        bounds = [part.max_abs_difference] if part.max_abs_difference is not None else []
+        name = f"{ours} against {theirs}"
+        images.append(plots.difference(values, tolerances=bounds, floor=None, first=first, name=name))
+    text = [*map(_processes, chain.joints), _equal(len(values), first)]
+    judged = [JudgedPlot(image, units) for image in images]
+    several_loads = len(chain.joints) > 1
+    tables = [_restored(joint, named=several_loads) for joint in chain.joints]
+    return [Part(title, text, tables=tables, runs=[run.run_id], judged=judged)]
+
+
+def _processes(joint: Joint) -> str:
+    """Say who saved and who loaded."""
+    saved, loaded = joint.saved, joint.loaded
+    trained_on = (
+        f" The process that saved took {counted(saved.steps_after, 'more step')} before it ended."
+        if saved.steps_after
+        else ""
+    )
+    return (
+        f"Saved after {counted(saved.steps, 'step')} by process {saved.process}, "
+        f"{several(saved.bytes, 'byte')} in {counted(saved.files, 'file')}; "
+        f"loaded by process {loaded.process} after {counted(loaded.steps_before, 'step')} of its own.{trained_on}"
+    )
+
+
+def _restored(joint: Joint, *, named: bool) -> Table:
+    """How much of each kind of state was right after the load as it was saved."""
+    state = end_of(joint.first).state
+    after = joint.loaded.after.digests
+    rows: list[list[object]] = [
+        [category, len(saved), sum(after.get(category, {}).get(name) == digest for name, digest in saved.items())]
+        for category, saved in (state.digests if state is not None else {}).items()
+        if saved
+    ]
+    title = f"State right after the load of step {joint.saved.steps}" if named else "State right after the load"
+    return table(title, ["kind", "tensors saved", "as they were saved"], rows)
+
+
+def _equal(steps: int, differing: int | None) -> str:
+    if not steps:
+        return "No step was compared."
+    if differing is None:
+        return f"Equal in every bit at {'all ' if steps != 1 else ''}{several(steps, 'step')}."
+    return f"The first of {several(steps, 'step')} that differs is step {differing}."
+
+
+def _evaluated(title: str, part: Evaluation, run: RunEvidence, units: frozenset[Unit]) -> list[Part]:
+    executions = run.arms.get(part.candidate, [])
+    if len(executions) < 2 or not executions[1].evaluations:
+        return []
+    found = executions[1].evaluations
+    text = [
+        f"{counted(len(found), 'evaluation')}, one after every {counted(part.every, 'step')}.",
+        _equal(
+            min(len(each.series.loss) for each in executions),
+            first_differing(executions[1].series.loss, executions[0].series.loss),
+        ),
+    ]
+    values = list(dict.fromkeys(name for each in found for name in each.values))
+    columns = ["after steps", *(line(name, 40) for name in values), "state changed"]
+    rows = [_row(each, values) for each in found]
+    numbers = table("Evaluations", columns, rows, folded=len(rows) > SHOWN, shown=SHOWN)
+    names = {"without evaluations": Role.BASELINE, "with evaluations": Role.CANDIDATE}
+    curves = [
+        plots.Curve(name, role, each.series.loss) for (name, role), each in zip(names.items(), executions, strict=False)
+    ]
+    judged = [JudgedPlot(plots.trajectories(curves), units)] if all(len(each.values) for each in curves) else []
+    return [Part(title, text, tables=[numbers], runs=[run.run_id], judged=judged)]
+
+
+def _row(each: Evaluated, names: list[str]) -> list[object]:
+    changed = [category for category in each.before if each.before[category] != each.after.get(category)]
+    return [each.steps, *(each.values.get(name) for name in names), ", ".join(changed) or "none"]

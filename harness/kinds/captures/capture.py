@@ -1,0 +1,319 @@
+"""`capture`: the step was captured, cleanly and completely, and every replay did the work of one step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from harness.evidence.arm_records import CaptureEvidence, GraphNodes
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, capture_of, end_of, executed
+from harness.judging.demanded import Relation
+from harness.judging.launched import Bounds, JudgedSteps, blind, graphs_per_step, outside_share, plain_type, uncounted
+from harness.judging.sheet import Sheet, settle, some
+from harness.judging.verdict import Judgement, Status
+from harness.kinds.captures.model import Capture
+
+# cudaGraphNodeType without its prefix. Host nodes call back into Python, allocations and frees make addresses
+# move; the others do device work, or order it.
+_FORBIDDEN = {"host", "memalloc", "memfree"}
+TRIVIAL = 1  # so many nodes or kernels any capture has: a claim is about its number of captures, if about no more
+_KNOWN = _FORBIDDEN | {"kernel", "memcpy", "memset", "graph", "empty", "waitevent", "eventrecord", "conditional"}
+
+
+def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
+    """Order: captured at all, holds something, holds nothing forbidden, replayed once a step, bounds."""
+    execution = executed(context.only_run("paired"), part.candidate)
+    capture = capture_of(part.candidate, execution, context.mechanism(part), sheet)
+    counts = _node_counts(capture)
+    nodes = sum(counts)
+    _note(capture, nodes, sheet)
+    _require_captured(part.candidate, capture, execution)
+    _require_contents(capture, nodes)
+    _require_number(part, capture, execution, sheet)
+    _require_census(capture)
+    _require_every_step(capture, execution, sheet)
+    _require_launches(capture, sheet)
+    _require_counted(part, capture, context.judged_steps(execution), sheet)
+    if capture.moved_buffers:
+        settle(
+            reasons.MOVED_BUFFER,
+            f"{len(capture.moved_buffers)} of {capture.static_buffers} static buffers moved after capture: "
+            f"{some(capture.moved_buffers)}",
+        )
+    if capture.static_buffers == 0:
+        settle(reasons.VACUOUS_NO_BUFFERS, "no static buffer was watched")
+    _require_bounds(part, capture, counts, execution, sheet)
+    comparison, group = Comparison(part, context, sheet), Group({part.candidate: execution})
+    comparison.begin(group)
+    comparison.end(group, part.skipped_steps_at_most)
+    if capture.fake_pass_clean is None and capture.unseen_operators:
+        settle(
+            reasons.OPERATORS_UNSEEN,
+            f"{some(capture.unseen_operators)} cannot be executed on fake tensors: whether it waits for the device is "
+            "not seen here",
+        )
+    return comparison.held(
+        f"{capture.captures} captures of {nodes} nodes were replayed {capture.replays} times, once a step, "
+        f"and {capture.static_buffers} buffers kept their addresses"
+    )
+
+
+def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence) -> None:
+    """A trainer that says nothing of a capture it was asked for is told what the harness saw of it."""
+    if capture.captured and not capture.failure and capture.captures:
+        return
+    end = end_of(execution)
+    silent = capture.requested and not capture.captured and not capture.failure
+    if silent and end.capture_attempts == 0:
+        settle(reasons.CAPTURE_NOT_BEGUN, f"{arm} asks for a capture, and in {end.steps_called} steps none was begun")
+    if silent and end.capture_errors:
+        why = f"its capture failed, and it trained on uncaptured: {end.capture_errors[0]}"
+        settle(reasons.NOT_CAPTURED, f"{arm} was not captured: {why}")
+    settle(reasons.NOT_CAPTURED, f"{arm} was not captured: {capture.failure or 'it never began'}")
+
+
+def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
+    """As many captures as demanded; for each shape at most as many, and not one in every step."""
+    beside = any(demand > TRIVIAL for demand in _of_graph(part) if demand is not None)
+    if not part.per_shape:
+        if not sheet.meets("captures", capture.captures, "exactly", part.captures, "captures", beside=beside):
+            settle(reasons.WRONG_CAPTURE_COUNT, f"{capture.captures} captures were made, {part.captures} are demanded")
+        return
+    end = end_of(execution)
+    if end.input_shapes is None:
+        settle(reasons.EVIDENCE_MISSING, f"how many shapes the batches of {part.candidate} had was not recorded")
+    sheet.count("shapes", end.input_shapes)
+    most = part.captures * end.input_shapes
+    if not sheet.meets("captures", capture.captures, "at most", most, "captures", beside=beside):
+        settle(
+            reasons.WRONG_CAPTURE_COUNT,
+            f"{capture.captures} captures were made; of {end.input_shapes} shapes of batches {part.captures} each, at "
+            "most, are demanded",
+        )
+    fewer = end.steps_called - 1
+    if fewer > 0 and not sheet.meets("captures", capture.captures, "at most", fewer, "captures", beside=True):
+        settle(
+            reasons.WRONG_CAPTURE_COUNT,
+            f"{capture.captures} captures were made in {end.steps_called} steps: no capture served a second one",
+        )
+
+
+def _of_graph(part: Capture) -> Iterator[int | None]:
+    """Yield what the claim demands of the graph."""
+    yield from (part.nodes_at_least, part.nodes_at_most, part.clipped_tensors_per_layer)
+    yield from (part.kernels_per_layer_at_least, part.kernels_in_every_layer)
+
+
+def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:
+    """The graphs of each capture, one capture a shape; a capture's pieces follow each other."""
+    pieces = graphs_per_step(capture)
+    return [capture.nodes[first : first + pieces] for first in range(0, len(capture.nodes), pieces)]
+
+
+def _node_counts(capture: CaptureEvidence) -> list[int]:
+    """Nodes of each capture; of traced ones only their mean is known."""
+    if capture.mechanism == "traced":
+        return [capture.recorded_operations // max(capture.captures, 1)]
+    return [sum(sum(graph.by_type.values()) for graph in graphs) for graphs in _captures(capture)]
+
+
+def _note(capture: CaptureEvidence, nodes: int, sheet: Sheet) -> None:
+    sheet.count("nodes", nodes)
+    sheet.count("captures", capture.captures)
+    sheet.count("observed_steps", capture.observed_steps)
+    sheet.count("buffers", capture.static_buffers)
+    sheet.figure("replays", capture.replays, "replays")
+    sheet.figure("warmup_steps", capture.warmup_steps, "steps")
+    sheet.figure("uncaptured_steps", capture.uncaptured_steps, "steps")
+    for graph in capture.nodes:
+        for node_type, number in sorted(graph.by_type.items()):
+            sheet.figure(f"nodes.{graph.label}.{node_type}", number, "nodes")
+
+
+def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
+    empty = [graph.label for graph in capture.nodes if sum(graph.by_type.values()) == 0]
+    if nodes == 0 or empty:
+        settle(reasons.EMPTY_CAPTURE, f"the capture holds no operation: {some(empty) or 'nothing was recorded'}")
+    if capture.mechanism == "traced":
+        if capture.fake_pass_clean is None and not capture.unseen_operators:
+            settle(reasons.EVIDENCE_MISSING, "the step was not run under fake tensors, so syncs went unseen")
+        if capture.fake_pass_clean is False:
+            settle(reasons.SYNC_IN_CAPTURE, "the step waited for the device under fake tensors")
+    for graph in capture.nodes:
+        _require_device_work(graph)
+
+
+def _require_census(capture: CaptureEvidence) -> None:
+    """Every capture has as many pieces, so a graph whose nodes nobody counted leaves a remainder."""
+    if len(capture.nodes) % capture.captures:  # a traced capture has no graphs
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"the nodes of {len(capture.nodes)} graphs were counted, and {capture.captures} captures were made",
+        )
+
+
+def _require_device_work(graph: GraphNodes) -> None:
+    types = {plain_type(node_type): number for node_type, number in graph.by_type.items() if number}
+    forbidden = [f"{number} {node_type}" for node_type, number in sorted(types.items()) if node_type in _FORBIDDEN]
+    if graph.device_to_host_copies:
+        forbidden.append(f"{graph.device_to_host_copies} device-to-host copies")
+    if forbidden:
+        settle(reasons.FORBIDDEN_NODE, f"graph {graph.label} holds {', '.join(forbidden)}")
+    unknown = sorted(set(types) - _KNOWN)
+    if unknown:
+        settle(reasons.UNKNOWN_NODE_TYPE, f"graph {graph.label} holds nodes of unknown type: {some(unknown)}")
+
+
+def _require_every_step(capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
+    """A recording executes nothing, so a step that is captured and not replayed at once is lost."""
+    steps = end_of(execution).steps_called
+    sheet.count("steps", steps)
+    if capture.uncaptured_steps:
+        settle(reasons.UNCAPTURED_STEPS, f"{capture.uncaptured_steps} of {steps} steps ran outside the capture")
+    if capture.replays < steps:
+        settle(reasons.LOST_STEP, f"{steps} steps were asked for and {capture.replays} replayed")
+    if capture.replays > steps:
+        settle(reasons.EXTRA_STEP, f"{steps} steps were asked for and {capture.replays} replayed")
+
+
+def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
+    """The harness's own observation: graph launches (profiler), or replayed operations (dispatch mode)."""
+    traced = capture.mechanism == "traced"
+    seen = capture.observed_replayed_operations if traced else capture.observed_graph_launches
+    what = "replayed operations" if traced else "graph launches"
+    sheet.figure("observed_launches", seen, what)
+    if seen is None or capture.observed_steps == 0:
+        sheet.leave_open(reasons.LAUNCHES_UNOBSERVED, f"no {what} were observed by the harness")
+        return
+    unseen = blind(capture.arm, capture)
+    if unseen is not None:
+        sheet.leave_open(unseen.reason, unseen.message)
+        return
+    per_step = _node_counts(capture)[0] if traced else graphs_per_step(capture)
+    needed = per_step * capture.observed_steps
+    # a dispatch mode also sees the host copy each batch in: a few operations more are no second execution
+    right = needed <= seen < 2 * needed if traced else seen == needed
+    if traced and capture.captures > 1 and capture.observed_steps <= seen < needed:
+        sheet.leave_open(
+            reasons.LAUNCHES_UNOBSERVED,
+            f"the harness saw {seen} {what} in {capture.observed_steps} steps; {capture.captures} captures have "
+            f"{per_step} in the mean, and which of them a step replays is unknown",
+        )
+        return
+    if not right:
+        settle(
+            reasons.LAUNCHES_DIFFER,
+            f"the harness saw {seen} {what} in {capture.observed_steps} steps, which need {needed}",
+        )
+
+
+def _require_counted(part: Capture, capture: CaptureEvidence, steps: JudgedSteps, sheet: Sheet) -> None:
+    work, watch = capture.device_work, capture.every_step
+    sheet.count("steps_watched", watch.steps if watch is not None else 0)
+    if capture.mechanism != "traced" and work is not None:
+        sheet.count("replays_watched", work.steps)
+        sheet.figure("outside_share", outside_share(work))
+        sheet.figure("outside_operations", watch.most_operations if watch is not None else None, "operations")
+    bounds = Bounds(part.outside_share_at_most, part.outside_operations_at_most)
+    found = uncounted(part.candidate, capture, bounds, steps)
+    if found is not None:
+        undecided = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
+        if (
+            found.reason == reasons.WORK_OUTSIDE_GRAPHS
+            and work is not None
+            and sheet.meets("outside_share", outside_share(work), "at most", bounds.share, percent=True, beside=True)
+            and watch is not None
+        ):
+            most = watch.most_operations
+            sheet.meets("outside_operations", most, "at most", bounds.operations, "operations", beside=True)
+        (sheet.leave_open if undecided else settle)(found.reason, found.message)
+
+
+def _require_bounds(
+    part: Capture, capture: CaptureEvidence, counts: list[int], execution: ArmEvidence, sheet: Sheet
+) -> None:
+    for count in counts:
+        demands: list[tuple[Relation, int | None]] = [
+            ("at least", part.nodes_at_least),
+            ("at most", part.nodes_at_most),
+        ]
+        if not all(
+            sheet.meets("nodes", count, relation, bound, "nodes", beside=bound <= TRIVIAL)
+            for relation, bound in demands
+            if bound is not None
+        ):
+            bounds = f"at least {part.nodes_at_least}"
+            bounds += f" and at most {part.nodes_at_most}" if part.nodes_at_most is not None else ""
+            settle(reasons.NODE_COUNT, f"{count} nodes were captured, the contract demands {bounds}")
+    per_layer = (part.kernels_per_layer_at_least, part.kernels_in_every_layer, part.clipped_tensors_per_layer)
+    if any(demand is not None for demand in per_layer):
+        _require_per_layer(part, capture, execution, sheet)
+    skipped = end_of(execution).skipped_steps
+    sheet.figure("skipped_steps", skipped, "steps")
+    if not sheet.meets("skipped_steps", skipped, "at most", part.skipped_steps_at_most, "steps", beside=True):
+        settle(reasons.SKIPPED_STEPS, f"{skipped} updates were left out, at most {part.skipped_steps_at_most} may be")
+
+
+def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
+    if capture.mechanism == "traced":
+        settle(reasons.MECHANISM_MISSING, "kernels are counted in a CUDA graph, and this capture was traced")
+    layers = execution.start.facts.get("layers")
+    if not isinstance(layers, int) or layers < 1:
+        settle(reasons.EVIDENCE_MISSING, "the system does not state its number of layers")
+    sheet.count("layers", layers)
+    captures = _captures(capture)
+    _require_kernels(part, captures, layers, sheet)
+    if part.clipped_tensors_per_layer is not None:
+        _require_clipped_tensors(part.clipped_tensors_per_layer * layers, captures, sheet)
+
+
+def _require_kernels(part: Capture, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
+    fewest = min(sum(sum(graph.kernels.values()) for graph in graphs) for graphs in captures)
+    sheet.figure("kernels_per_layer", fewest / layers, "kernels")
+    demanded = part.kernels_per_layer_at_least
+    if demanded is not None and not sheet.meets(
+        "kernels_per_layer", fewest / layers, "at least", demanded, "kernels", beside=demanded <= TRIVIAL
+    ):
+        settle(
+            reasons.KERNELS_PER_LAYER,
+            f"{fewest} kernels over {layers} layers are fewer than {demanded} a layer",
+        )
+    if part.kernels_in_every_layer is not None:
+        _require_every_layer(part.kernels_in_every_layer, captures, layers, sheet)
+
+
+def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
+    """A census has names and no layers: a kernel that is in every layer was launched at least once for each.
+
+    So of one name's launches every full set of `layers` may be one kernel of a layer, and what is left over is none.
+    """
+    fewest = min(_in_every_layer(graphs, layers) for graphs in captures)
+    sheet.figure("kernels_in_every_layer", fewest, "kernels")
+    if not sheet.meets("kernels_in_every_layer", fewest, "at least", demanded, "kernels"):
+        settle(
+            reasons.KERNELS_PER_LAYER,
+            f"{fewest} kernels were launched once for each of {layers} layers, {demanded} are demanded",
+        )
+
+
+def _in_every_layer(graphs: list[GraphNodes], layers: int) -> int:
+    launches: Counter[str] = Counter()
+    for graph in graphs:
+        launches.update(graph.kernels)
+    return sum(count // layers for count in launches.values())
+
+
+def _require_clipped_tensors(needed: int, captures: list[list[GraphNodes]], sheet: Sheet) -> None:
+    for graphs in captures:
+        counts = [graph.clipped_tensors for graph in graphs if graph.clipped_tensors is not None]
+        if not counts:
+            settle(reasons.EVIDENCE_MISSING, f"the clip kernels' arguments were not read in graph {graphs[0].label}")
+        sheet.figure("clipped_tensors", sum(counts), "tensors")
+        if not sheet.meets("clipped_tensors", sum(counts), "exactly", needed, "tensors"):
+            settle(
+                reasons.CLIPPED_TENSORS,
+                f"{sum(counts)} tensors are clipped inside graph {graphs[0].label}, {needed} are demanded",
+            )

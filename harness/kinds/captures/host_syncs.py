@@ -1,0 +1,228 @@
+"""`host_syncs`: the candidate waits for the device as often as demanded; a control shows that it would be seen.
+
+Two independent detectors count; the larger count is judged, and disagreement within the bound decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.evidence.arm_records import DetectorReading
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, executed
+from harness.judging.launched import JudgedSteps, unwatched
+from harness.judging.sheet import Sheet, settle, some
+from harness.judging.verdict import Judgement
+from harness.kinds.captures.model import HostSyncs, SyncCount
+
+# Python does not run inside a CUDA graph's replay: these two see none of what it does.
+_BLIND_TO_REPLAY = {"dispatch_mode", "fake_pass"}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the detectors saw of one arm; counts are over `steps` steps."""
+
+    demand: SyncCount
+    bound: int  # a step
+    readings: list[DetectorReading]
+
+    def per_step(self) -> float:
+        """The larger count a step."""
+        return max(reading.count / reading.steps for reading in self.readings)
+
+    @property
+    def relation(self) -> Literal["exactly", "at most"]:
+        return "exactly" if self.demand.exactly is not None else "at most"
+
+    def meets(self, figure: str, sheet: Sheet, *, beside: bool = False) -> bool:
+        """Note the demand; a quotient of such counts is the bound, or beyond it, only where the counts are."""
+        return sheet.meets(figure, self.per_step(), self.relation, self.bound, "syncs", beside=beside)
+
+    def sentence(self) -> str:
+        seen = ", ".join(f"{each.detector} {each.count} in {each.steps} steps" for each in self.readings)
+        return f"{self.demand.arm}: {seen}; {self.relation} {self.bound} a step are demanded"
+
+
+def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, the candidate's count, the control, the detectors' eyesight, their agreement."""
+    run = context.only_run("paired")
+    executions = {name: executed(run, name) for name in (part.candidate.arm, part.control.arm)}
+    groups = [Group({name: each}, {part.control.arm: "control"}) for name, each in executions.items()]
+    comparison = Comparison(part, context, sheet)  # of neither arm with the other
+    comparison.captured(executions[part.control.arm])
+    reported = _reported(part, run, sheet)
+    mechanism = _require_replayed(context, part, executions[part.candidate.arm], comparison, sheet)
+    candidate = _counted(part.candidate, executions[part.candidate.arm], mechanism)
+    control = _counted(part.control, executions[part.control.arm], mechanism)
+    for role, counted in (("candidate", candidate), ("control", control)):
+        sheet.count(f"{role}_steps", min(reading.steps for reading in counted.readings))
+        sheet.count(f"{role}_detectors", len({reading.detector for reading in counted.readings}))
+        sheet.figure(f"{role}_syncs_per_step", counted.per_step(), "syncs")
+    _require_seeing_profiler(candidate)
+    if not candidate.meets("candidate_syncs_per_step", sheet):
+        settle(reasons.SYNC_COUNT, f"{candidate.sentence()}{_places(candidate)}")
+    replayed = executions[part.candidate.arm]
+    _require_every_step(candidate, replayed, context.judged_steps(replayed), mechanism, sheet)
+    _require_seeing_profiler(control)
+    _require_control(control, sheet)
+    _require_eyesight(candidate, control)
+    for group in groups:
+        comparison.begin(group)
+    for group in groups:
+        comparison.end(group, context.skipped_steps_at_most(part.candidate.arm))
+    _require_agreement(candidate, executions[part.candidate.arm])
+    _require_agreement(control, executions[part.control.arm])
+    return comparison.held(f"{candidate.sentence()}; control {control.sentence()}{reported}")
+
+
+def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
+    """Return how often the reported arm waits, and where; "" where it does not, or none is named."""
+    if part.reported is None:
+        return ""
+    syncs = executed(run, part.reported).syncs
+    readings = [each for each in (syncs.readings if syncs is not None else []) if each.steps > 0]
+    if not readings:
+        settle(reasons.EVIDENCE_MISSING, f"host syncs of {part.reported} were not observed")
+    waits = max(each.count / each.steps for each in readings)
+    places = sorted({f"{place.file}:{place.line}" for each in readings for place in each.places})
+    sheet.figure("reported_syncs_per_step", waits, "syncs")
+    if not waits:
+        return ""
+    where = f", at {some(places)}" if places else ""
+    times = "time" if waits == 1 else "times"
+    return f"; arm {part.reported} waits {waits:g} {times} a step{where}, which no capture executes"
+
+
+def _require_replayed(
+    context: Context, part: HostSyncs, execution: ArmEvidence, comparison: Comparison, sheet: Sheet
+) -> str | None:
+    """The mechanism whose replay was observed; None for an arm that is declared uncaptured."""
+    arm = part.candidate.arm
+    if context.contract.arms[arm].capture == "none":
+        return None
+    comparison.captured(execution, of_replays=True)
+    if execution.syncs is not None and not execution.syncs.replayed:
+        settle(reasons.CANDIDATE_NOT_CAPTURED, f"the steps of {arm} that were observed were no replays")
+    return sheet.mechanism
+
+
+def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -> Counted:
+    evidence = execution.syncs
+    if evidence is None:
+        settle(reasons.EVIDENCE_MISSING, f"host syncs of {demand.arm} were not observed")
+    blind = _BLIND_TO_REPLAY if evidence.replayed and mechanism == "cuda_graph" else set()
+    readings = [reading for reading in evidence.readings if reading.detector not in blind]
+    if not readings:
+        settle(reasons.ONE_DETECTOR, f"no usable sync detector watched {demand.arm}")
+    if any(reading.steps <= 0 for reading in readings):
+        settle(reasons.VACUOUS_STEPS, f"a sync detector watched no step of {demand.arm}")
+    bound = demand.exactly if demand.exactly is not None else demand.at_most or 0
+    if demand.per_layer:
+        if evidence.layers < 1:
+            settle(reasons.EVIDENCE_MISSING, f"the system of {demand.arm} does not state its number of layers")
+        bound *= evidence.layers
+    return Counted(demand, bound, readings)
+
+
+def _require_every_step(
+    candidate: Counted, execution: ArmEvidence, steps: JudgedSteps, mechanism: str | None, sheet: Sheet
+) -> None:
+    """The judged steps themselves keep the count, and not only the few that two detectors watched beside."""
+    every_step = execution.syncs.every_step if execution.syncs is not None else []
+    watched = min((reading.steps for reading in every_step), default=0)
+    if mechanism is None and not every_step:  # executed once more under a detector, where it can't be watched
+        watched = max(reading.steps for reading in candidate.readings)
+    sheet.count("every_step", watched)
+    judged = replace(candidate, readings=every_step)
+    if every_step and not judged.meets("syncs_per_watched_step", sheet, beside=True):
+        first = min((reading.first_step for reading in every_step if reading.first_step is not None), default=None)
+        sheet.figure("first_sync_step", first)
+        settle(reasons.SYNC_COUNT, f"{judged.sentence()}, first in step {first}{_places(judged)}")
+    _require_busiest_step(judged, sheet)
+    if (found := unwatched(f"host syncs of {candidate.demand.arm}", watched, steps)) is not None:
+        sheet.leave_open(found.reason, found.message)
+    blind = [reading.detector for reading in every_step if not reading.sees_planted]
+    if blind:
+        settle(
+            reasons.VACUOUS_DETECTOR_BLIND,
+            f"{some(list(blind))} did not see a sync planted beside {candidate.demand.arm}",
+        )
+
+
+def _require_seeing_profiler(counted: Counted) -> None:
+    """A silently empty profile shows no sync, and reads as one too few. What was seen beyond the bound was seen."""
+    blind = any(reading.detector == "profiler" and not reading.sees_planted for reading in counted.readings)
+    if blind and not any(reading.count > counted.bound * reading.steps for reading in counted.readings):
+        settle(
+            reasons.PROFILER_BLIND,
+            f"the profiler that watched {counted.demand.arm} did not see a sync planted after the watched steps",
+        )
+
+
+def _places(counted: Counted) -> str:
+    places = [
+        f"{place.file}:{place.line} {place.operation} ({place.count})"
+        for reading in counted.readings
+        for place in reading.places
+    ]
+    return f"; at {some(sorted(set(places)))}" if places else ""
+
+
+def _require_busiest_step(judged: Counted, sheet: Sheet) -> None:
+    """The bound is that of every step, however few syncs the others have."""
+    for reading in judged.readings:
+        if reading.count <= judged.bound:
+            continue
+        if reading.most is None:
+            settle(
+                reasons.STEPS_UNWATCHED,
+                f"{judged.sentence()}, and how many of them one step has was not recorded",
+            )
+        if not sheet.meets("most_syncs_in_a_step", reading.most, "at most", judged.bound, "syncs", beside=True):
+            settle(
+                reasons.SYNC_COUNT,
+                f"{judged.sentence()}, and step {reading.busiest_step} has {reading.most}{_places(judged)}",
+            )
+
+
+def _require_control(control: Counted, sheet: Sheet) -> None:
+    if not control.meets("control_syncs_per_step", sheet, beside=True):
+        if control.per_step() == 0:
+            settle(reasons.VACUOUS_CONTROL_NO_SYNC, f"control {control.sentence()}")
+        settle(reasons.CONTROL_SYNC_COUNT, f"control {control.sentence()}")
+
+
+def _require_eyesight(candidate: Counted, control: Counted) -> None:
+    for counted in (candidate, control):
+        blind = [reading.detector for reading in counted.readings if not reading.sees_planted]
+        if blind:
+            settle(
+                reasons.VACUOUS_DETECTOR_BLIND,
+                f"{some(list(blind))} did not see a sync planted beside {counted.demand.arm}",
+            )
+
+
+def _require_agreement(counted: Counted, execution: ArmEvidence) -> None:
+    detectors = {reading.detector for reading in counted.readings}
+    if len(detectors) < 2:
+        failed = execution.syncs.fake_tensors_error if execution.syncs is not None else None
+        why = f"; the pass on fake tensors failed: {failed}" if failed is not None else ""
+        settle(
+            reasons.ONE_DETECTOR,
+            f"only {some(sorted(detectors))} watched {counted.demand.arm}; two detectors are needed{why}",
+        )
+    for reading in counted.readings:
+        placed = sum(place.count for place in reading.places)
+        if placed != reading.count:
+            settle(
+                reasons.DETECTORS_DISAGREE,
+                f"within the bound, two looks at {counted.demand.arm} by {reading.detector} disagree: "
+                f"{reading.count} syncs counted, {placed} in the steps whose places were looked for",
+            )
+    first = counted.readings[0]
+    if any(each.count * first.steps != first.count * each.steps for each in counted.readings[1:]):
+        settle(reasons.DETECTORS_DISAGREE, f"within the bound, the detectors disagree on {counted.sentence()}")

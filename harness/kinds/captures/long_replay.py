@@ -1,0 +1,297 @@
+"""`long_replay`: many captured steps train in bits like plain ones, and neither memory nor a step's time grows.
+
+Every step is compared, by a digest of the losses and one of the batches of each block; a row is kept of a block's last
+step. Memory is compared with what it was after the warm-up; time by `flatness`, which never passes on noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import comb
+from statistics import median_low
+
+from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, end_of, executed
+from harness.judging.demanded import Demanded, Interval
+from harness.judging.end_state import note_watched
+from harness.judging.series import Bounds, difference, losses, require_equal
+from harness.judging.sheet import Sheet, number, settle
+from harness.judging.verdict import Judgement
+from harness.kinds.captures.model import SLICE, LongReplay
+
+MIB = 2**20
+
+
+def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, finiteness, equal start and work, the difference, guards, the ends, memory, time."""
+    candidate, baseline = (executed(context.run_of("long_replay", arm), arm) for arm in (part.candidate, part.baseline))
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(candidate, throughout=False)
+    ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
+    named = {theirs: baseline, ours: candidate}
+    _require_steps(part, candidate, sheet)
+    seen = {name: _seen(part, name, execution) for name, execution in named.items()}
+    _require_finite_blocks(seen, sheet)
+    _require_as_many(seen)
+    _require_equal_batches(seen, sheet)
+    group = Group(named)
+    comparison.begin(group)
+    _require_equal_losses(seen, named, sheet)
+    _require_replayed(part, candidate)
+    _require_distinct_batches(part, seen[ours], sheet)
+    note_watched(named, sheet)
+    comparison.end(group)
+    flat = [*_flat_memory(part, seen[ours], sheet), *_flat_time(part, seen[ours], sheet)]
+    steps = end_of(candidate).steps_called
+    return comparison.held(
+        "; ".join(
+            [f"the losses of {ours} and {theirs} are equal in bits at all {steps} steps, and so are the ends", *flat]
+        )
+    )
+
+
+def _require_steps(part: LongReplay, candidate: ArmEvidence, sheet: Sheet) -> None:
+    steps = end_of(candidate).steps_called
+    sheet.figure("steps_run", steps, "steps")
+    sheet.count("steps", steps)
+    if not sheet.meets("steps_run", steps, "at least", part.steps, "steps", beside=True):
+        settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
+
+
+def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvidence:
+    """What was recorded of an arm's blocks; settles ERROR unless they are all its steps, with a row each."""
+    seen = execution.long_replay
+    if seen is None:
+        settle(reasons.EVIDENCE_MISSING, f"the blocks of {name} were not recorded")
+    begin = [block.first_step for block in seen.blocks]
+    follow = [block.first_step + block.steps for block in seen.blocks]
+    whole = begin[:1] == [0] and all(ends == begins for ends, (_, begins) in zip(follow, pairwise(begin), strict=False))
+    even = all(block.steps == part.every for block in seen.blocks[:-1]) and seen.every == part.every
+    if not (whole and even and follow[-1] == end_of(execution).steps_called):
+        settle(reasons.EVIDENCE_INCONSISTENT, f"the blocks of {name} are not its steps in blocks of {part.every}")
+    times = [seconds for block in seen.blocks for seconds in (block.seconds, block.yardstick_seconds)]
+    if not all(0 < seconds < math.inf for seconds in times):
+        settle(reasons.EVIDENCE_INCONSISTENT, f"a block of {name} took no time that a clock could show")
+    if len(execution.series.loss) != len(seen.blocks):
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"{name} has {len(seen.blocks)} blocks and {len(execution.series.loss)} rows",
+        )
+    return seen
+
+
+def _require_finite_blocks(seen: Mapping[str, LongReplayEvidence], sheet: Sheet) -> None:
+    found = [
+        (block.first_non_finite, name)
+        for name, replay in seen.items()
+        for block in replay.blocks
+        if block.first_non_finite is not None
+    ]
+    if found:
+        step, name = min(found)
+        sheet.figure("first_non_finite_step", step, "step")
+        settle(reasons.NON_FINITE, f"the loss of {name} is not finite at step {step}")
+
+
+def _require_as_many(seen: Mapping[str, LongReplayEvidence]) -> None:
+    theirs, ours = ((name, sum(block.steps for block in replay.blocks)) for name, replay in seen.items())
+    if ours[1] != theirs[1]:
+        settle(reasons.UNEQUAL_LENGTHS, f"{ours[0]} has {ours[1]} steps and {theirs[0]} {theirs[1]}")
+
+
+def _require_equal_batches(seen: Mapping[str, LongReplayEvidence], sheet: Sheet) -> None:
+    theirs, ours = seen
+    apart = _apart(seen, "batches")
+    if apart:
+        sheet.figure("first_unequal_block", apart[0].first_step, "step")
+        settle(
+            reasons.UNEQUAL_BATCHES,
+            f"{ours} read other batches than {theirs} in {len(apart)} of {len(seen[ours].blocks)} blocks, first in "
+            f"{_steps(apart[0])}",
+        )
+
+
+def _require_equal_losses(
+    seen: Mapping[str, LongReplayEvidence], named: Mapping[str, ArmEvidence], sheet: Sheet
+) -> None:
+    theirs, ours = seen
+    apart = _apart(seen, "losses")
+    sheet.count("blocks", len(seen[ours].blocks))
+    sheet.figure("blocks_differing", len(apart), "blocks")
+    sheet.figure("first_differing_block", apart[0].first_step if apart else None, "step")
+    rows = difference(losses(named[ours]), losses(named[theirs]), "every", Bounds(0.0))
+    sheet.figure("max_abs_difference_of_rows", rows.largest, "loss")
+    if not sheet.meets("blocks_differing", len(apart), "none", noun="blocks differ", of=len(seen[ours].blocks)):
+        settle(
+            reasons.DIFFERS,
+            f"the losses of {ours} and {theirs} differ in {len(apart)} of {len(seen[ours].blocks)} blocks, first in "
+            f"{_steps(apart[0])}; by at most {number(rows.largest)} in the last steps of blocks",
+        )
+    require_equal(rows, "bitwise", Bounds(0.0), f"{ours} and {theirs}", sheet, beside=True)
+
+
+def _apart(seen: Mapping[str, LongReplayEvidence], field: str) -> list[ReplayBlock]:
+    theirs, ours = seen.values()
+    pairs = zip(ours.blocks, theirs.blocks, strict=True)
+    return [block for block, other in pairs if getattr(block, field) != getattr(other, field)]
+
+
+def _steps(block: ReplayBlock) -> str:
+    return f"steps {block.first_step} to {block.first_step + block.steps - 1}"
+
+
+def _require_replayed(part: LongReplay, candidate: ArmEvidence) -> None:
+    """Settle FAIL where steps ran outside the capture: that it was captured once says nothing of late ones."""
+    capture = candidate.capture
+    if capture is None:
+        settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {part.candidate}")
+    steps = end_of(candidate).steps_called
+    if capture.uncaptured_steps > 0 or capture.replays < steps:
+        settle(
+            reasons.UNCAPTURED_STEPS,
+            f"{part.candidate} replayed {capture.replays} of {steps} steps and ran {capture.uncaptured_steps} outside",
+        )
+
+
+def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> None:
+    sheet.figure("distinct_batches", candidate.distinct_batches, "batches")
+    seen, demanded = candidate.distinct_batches, part.distinct_batches
+    if demanded is not None and not sheet.meets("distinct_batches", seen, "at least", demanded, "batches", beside=True):
+        settle(
+            reasons.VACUOUS_BATCHES_REPEAT,
+            f"{seen} distinct batches were seen, {demanded} are demanded",
+        )
+
+
+def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
+    """Growth of whichever kind of memory grew most."""
+    if part.memory_growth_at_most_mib is None:
+        return []
+    growths = {}
+    for kind in ("allocated", "reserved"):
+        sizes = [getattr(block, f"{kind}_bytes") for block in candidate.blocks]
+        if None in sizes or len(sizes) <= part.after:
+            settle(reasons.EVIDENCE_MISSING, f"{kind} memory of {part.candidate} was not recorded after every block")
+        if not any(sizes):
+            settle(reasons.VACUOUS_NO_MEMORY, f"{kind} memory of {part.candidate} is zero bytes after every block")
+        growths[f"{kind}_growth"] = _growth(sizes, part.after) / MIB
+        sheet.figure(f"{kind}_growth", growths[f"{kind}_growth"], "MiB")
+    allowed = part.memory_growth_at_most_mib
+    seen = f"memory grew by at most {number(max(*growths.values(), 0.0))} MiB after the first {part.after} blocks"
+    if not all(sheet.meets(name, growth, "at most", allowed, "MiB") for name, growth in growths.items()):
+        settle(reasons.MEMORY_GROWS, f"{seen}, {number(allowed)} MiB are allowed")
+    return [seen]
+
+
+def _growth(sizes: list[int], after: int) -> int:
+    """In bytes, over the last block of the warm-up; and, since that one may be a peak, of the second half of what
+    follows over the first: over the median of its rounds' peaks, as a warm-up covers a round of a schedule of shapes.
+    """
+    later = sizes[after:]
+    growth = max(later) - sizes[after - 1]
+    half = len(later) // 2
+    if half == 0:
+        return growth
+    rounds = [max(later[first : first + after]) for first in range(0, max(1, half - after + 1), after)]
+    return max(growth, max(later[half:]) - median_low(rounds))
+
+
+def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
+    if part.slowdown_at_most is None:
+        return []
+    timed = [block for block in candidate.blocks[part.after :] if block.steps == part.every]
+    sheet.count("timed_blocks", len(timed))
+    found = slowdown(timed)
+    if found is None:
+        settle(reasons.UNDECIDED_SLOWDOWN, f"{len(timed)} blocks are too few to tell whether steps become slower")
+    sheet.figure("slowdown", found.measured)
+    sheet.figure("slowdown_least", found.least)
+    sheet.figure("slowdown_most", found.most)
+    sheet.figure("slowdown_of_fastest_blocks", found.fastest)
+    allowed = f"{number(100 * part.slowdown_at_most)} %"
+    how_much = "longer" if found.measured >= 0 else "less"
+    seen = (
+        f"late steps take {number(100 * abs(found.measured))} % {how_much} than early ones "
+        f"({number(100 * found.least)} to {number(100 * found.most)} %; the fastest {number(100 * found.fastest)} %)"
+    )
+    interval = Interval(found.least, found.most, 1 - OUTSIDE, "intervals of both medians", "timed_blocks")
+    demanded = Demanded("slowdown", found.measured, "at most", part.slowdown_at_most, percent=True, interval=interval)
+    sheet.note(demanded)
+    if found.least > part.slowdown_at_most and not sheet.holds(demanded):
+        settle(reasons.SLOWS_DOWN, f"{seen}, {allowed} are allowed")
+    if not found.most <= part.slowdown_at_most:
+        settle(reasons.UNDECIDED_SLOWDOWN, f"{seen}, and {allowed} lie between")
+    if abs(found.fastest) > part.slowdown_at_most:
+        settle(
+            reasons.UNDECIDED_SLOWDOWN,
+            f"{seen}: the fastest blocks differ by more than {allowed}, so that one of the quarters was disturbed",
+        )
+    return [seen]
+
+
+OUTSIDE = 0.01  # chance that a median lies outside its interval, at most
+FASTEST = 3  # blocks of a quarter that have to be undisturbed: the slowest of them stands for it
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Relative growth of a step's time, late over early: what was measured, and what bounds it."""
+
+    measured: float
+    least: float
+    most: float
+    fastest: float = 0.0  # of the fastest blocks alone
+
+
+def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
+    """Of the last quarter of the blocks over the first; None where a quarter has too few for an interval."""
+    size = len(blocks) // SLICE
+    early, late = blocks[:size], blocks[len(blocks) - size :]
+    times = _ratio([each.seconds / each.steps for each in early], [each.seconds / each.steps for each in late])
+    yardstick = _ratio([each.yardstick_seconds for each in early], [each.yardstick_seconds for each in late])
+    if times is None or yardstick is None:
+        return None
+    return Slowdown(
+        measured=times.measured - 1,
+        least=times.least / max(1.0, yardstick.most) - 1,
+        most=times.most / min(1.0, yardstick.least) - 1,
+        fastest=_fast(late) / _fast(early) - 1,
+    )
+
+
+def _fast(blocks: Sequence[ReplayBlock]) -> float:
+    """Seconds of a step, of the slowest among the fastest blocks."""
+    return sorted(each.seconds / each.steps for each in blocks)[FASTEST - 1]
+
+
+def _ratio(early: Sequence[float], late: Sequence[float]) -> Slowdown | None:
+    """Median of the late values over that of the early ones, and the extremes that their intervals allow."""
+    rank = _rank(len(early))
+    if rank is None:
+        return None
+    first, last = sorted(early), sorted(late)
+    low, high = rank, len(first) - 1 - rank
+    return Slowdown(_median(last) / _median(first), last[low] / first[high], last[high] / first[low])
+
+
+def _median(values: Sequence[float]) -> float:
+    middle = len(values) // 2
+    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+
+
+def _rank(count: int) -> int | None:
+    """The highest index k from 0 so that the k-th smallest and the k-th largest of `count` values hold their median
+    between them, but for a chance of OUTSIDE; None where not even the extremes do."""
+    beyond, found = 0, None
+    for k in range(count // 2):
+        beyond += comb(count, k)  # a median lies below the k-th smallest where at most k values are below it
+        if 2 * beyond > OUTSIDE * 2**count:
+            break
+        found = k
+    return found

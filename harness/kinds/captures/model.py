@@ -1,0 +1,267 @@
+"""Kinds of judgement about a captured step: the capture, one that fails, waits for the device, a long replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from harness.contract.base import Count, Demand, Judged, Name, NonNegative, Positive, Problem, Strict, refuse
+
+
+class Capture(Judged):
+    """The step was captured, cleanly and completely, and every replay did the work of one step."""
+
+    kind: Literal["capture"]
+    """Judges that a step was captured and replayed."""
+    candidate: Name
+    """The captured arm."""
+    captures: Count = 1
+    """Exact number of captures."""
+    per_shape: bool = False
+    """`captures` is for each shape of batch that the run read, as the harness saw them, and is then the most: a step
+    that pads its batches needs fewer. A run that captures in every step never replayed, whatever its shapes."""
+    nodes_at_least: Count = 1
+    """Fewest nodes of a graph."""
+    nodes_at_most: Count | None = None
+    """Most nodes of a graph."""
+    kernels_per_layer_at_least: Count | None = None
+    """Fewest kernels in the graph for each of the model's layers, counted over the whole graph."""
+    kernels_in_every_layer: Count | None = None
+    """Fewest kernels that a layer can hold: launches of one name count once for every full set of the layers."""
+    clipped_tensors_per_layer: Count | None = None
+    """Tensors a layer whose clip runs inside the graph, exactly."""
+    skipped_steps_at_most: Annotated[int, Field(ge=0)] = 0
+    """Updates that may be left out for a non-finite loss or gradient."""
+    outside_share_at_most: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Largest share of a step's device time that kernels outside its graphs may take; copies are no kernels."""
+    outside_operations_at_most: Annotated[int, Field(ge=0)] = 100
+    """Most ATen operations that a step may issue outside its graphs."""
+
+    broken_by: ClassVar = {
+        "captures": Demand(("wrong_capture_count",)),
+        "nodes_at_least": Demand(("node_count",)),
+        "nodes_at_most": Demand(("node_count",)),
+        "kernels_per_layer_at_least": Demand(("kernels_per_layer",)),
+        "kernels_in_every_layer": Demand(("kernels_per_layer",)),
+        "clipped_tensors_per_layer": Demand(("clipped_tensors",)),
+        "skipped_steps_at_most": Demand(("skipped_steps",)),
+        "outside_share_at_most": Demand(("work_outside_graphs",)),
+        "outside_operations_at_most": Demand(("work_outside_graphs",)),
+    }
+    asks_nothing: ClassVar = {"outside_share_at_most": 1.0}
+    no_demand: ClassVar = {"candidate": "names an arm", "per_shape": "the unit of the number of captures"}
+
+    def asks_the_device(self) -> bool:
+        """Kernels and clipped tensors are counted in a CUDA graph."""
+        counted = (self.kernels_per_layer_at_least, self.kernels_in_every_layer, self.clipped_tensors_per_layer)
+        return any(demand is not None for demand in counted)
+
+    def can_bite(self, path: str) -> bool:
+        if path in ("outside_share_at_most", "outside_operations_at_most"):
+            # a traced replay is bounded by its own operations; of several captures their number tells first
+            return self.mechanism == "cuda_graph" and self.captures == 1 and super().can_bite(path)
+        # a graph without a node is an empty capture, whatever is demanded
+        return super().can_bite(path) and not (path == "nodes_at_least" and self.nodes_at_least == 1)
+
+    def captures_candidate(self) -> bool:
+        return True
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"captures": self.captures}
+
+    def contradictions(self) -> Iterator[Problem]:
+        if self.nodes_at_most is not None and self.nodes_at_most < self.nodes_at_least:
+            rule = "`nodes_at_most` is not below `nodes_at_least`"
+            yield Problem(("nodes_at_most",), rule, f"{self.nodes_at_most} < {self.nodes_at_least}")
+
+
+class CaptureFallback(Judged):
+    """A capture that fails is reported, is not tried again, and leaves a training that goes on as if never tried.
+
+    And nothing is captured that was not asked for: the baseline, which asks for none, begins none.
+    """
+
+    kind: Literal["capture_fallback"]
+    """Judges what happens when a capture fails, and that none is made unasked."""
+    candidate: Name
+    """An arm that asks for a capture which cannot succeed."""
+    baseline: Name
+    """The same training without a capture."""
+    attempts: Count = 1
+    """How often the candidate begins a capture, exactly, as the harness sees it."""
+    unasked_at_most: Annotated[int, Field(ge=0)] = 0
+    """How many captures the baseline may begin, which asks for none."""
+    steps: Count
+    """Steps that must have been compared."""
+
+    plain_path: ClassVar[str | None] = "baseline"
+    broken_by: ClassVar = {
+        "attempts": Demand(("capture_attempts",)),
+        "unasked_at_most": Demand(("captured_unasked",)),
+        "steps": Demand(("vacuous_steps",)),
+    }
+    no_demand: ClassVar = {"candidate": "names an arm", "baseline": "names an arm"}
+
+    def captures_candidate(self) -> bool:
+        return True
+
+    def uncaptured_may_begin(self) -> int:
+        return self.unasked_at_most
+
+    def compared(self) -> list[list[str]]:
+        return []  # by series and digests alone
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"steps": self.steps}
+
+
+class SyncCount(Strict):
+    """A count of host syncs in one step of one arm: exact, or an upper bound; `per_layer` times the layers."""
+
+    arm: Name
+    """The arm whose host syncs are counted."""
+    exactly: Annotated[int, Field(ge=0)] | None = None
+    """The exact count in one step."""
+    at_most: Annotated[int, Field(ge=0)] | None = None
+    """The largest count in one step."""
+    per_layer: bool = False
+    """Multiply the count by the model's layers."""
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> SyncCount:
+        if (self.exactly is None) == (self.at_most is None):
+            refuse("say either `exactly` or `at_most`", "arm")
+        return self
+
+
+class HostSyncs(Judged):
+    """The candidate waits for the device as often as demanded, and the control shows that we would see it."""
+
+    kind: Literal["host_syncs"]
+    """Judges how often a step waits for the device."""
+    candidate: SyncCount
+    """The count demanded."""
+    control: SyncCount
+    """An arm that synchronizes, with its exact count: the proof that syncs are seen."""
+    reported: Name | None = None
+    """An arm whose waits are reported and not judged: the plain step's, where no capture executes them."""
+
+    broken_by: ClassVar = {
+        "candidate.exactly": Demand(("sync_count",)),
+        "candidate.at_most": Demand(("sync_count",)),
+        "control.exactly": Demand(("control_sync_count", "vacuous_control_no_sync")),
+    }
+    no_demand: ClassVar = {
+        "candidate.arm": "names an arm",
+        "candidate.per_layer": "the unit of the count",
+        "control.arm": "names an arm",
+        "control.at_most": "a control has an exact count",
+        "control.per_layer": "the unit of the count",
+        "reported": "names an arm",
+    }
+
+    candidate_path: ClassVar[str] = "candidate.arm"
+    # the synchronizing twin, which shows what a sync looks like
+    baseline_path: ClassVar[str] = "control.arm"
+
+    def arms(self) -> dict[str, str]:
+        named = {"candidate.arm": self.candidate.arm, "control.arm": self.control.arm}
+        return named | ({} if self.reported is None else {"reported": self.reported})
+
+    def sync_arms(self) -> set[str]:
+        return {*self.arms().values()}
+
+    def compared(self) -> list[list[str]]:
+        return []  # each arm's syncs are counted for themselves
+
+    def contradictions(self) -> Iterator[Problem]:
+        if not self.control.exactly:
+            rule = "the control shows that a sync would be seen: `exactly`, at least 1"
+            got = "no `exactly`" if self.control.exactly is None else "0"
+            yield Problem(("control",), rule, got, "name an arm that synchronizes")
+
+
+SLICE = 4  # the first and the last of so many equal parts of the run are compared
+FEWEST_BLOCKS = 8  # in a part: fewer have no interval of 99 % around their median
+
+
+class LongReplay(Judged):
+    """Many captured steps train in bits like plain ones, and neither memory nor the time of a step grows.
+
+    Steps are made in blocks of `every`. Of a block is kept one row, and digests of the losses and batches of all its
+    steps, so that every step is compared. Each arm has a process to itself.
+    """
+
+    kind: Literal["long_replay"]
+    """Judges what only a long run shows: late differences, leaks, steps that become slower."""
+    candidate: Name
+    """The captured arm."""
+    baseline: Name
+    """The plain arm."""
+    steps: Count
+    """Steps that must have been compared."""
+    every: Annotated[int, Field(ge=1, le=1000)] = 100
+    """Steps in a block, of which one row is kept, and which are timed together."""
+    after: Annotated[int, Field(ge=1)] = 1
+    """First blocks that are left out of memory and time as warm-up."""
+    distinct_batches: Count | None = None
+    """Different batches, by digest, that must have been seen over the whole run; a long one may repeat them."""
+    memory_growth_at_most_mib: NonNegative | None = None
+    """Most by which allocated or reserved memory may exceed, after any later block, what it was after the warm-up, and
+    in the second half of the later blocks what it was in the first, where the typical `after` blocks in a row had their
+    largest; in MiB. Left out, memory is not judged."""
+    slowdown_at_most: Positive | None = None
+    """Largest relative growth of a step's time from the first quarter of the blocks to the last, by their medians; left
+    out, time is not judged."""
+
+    plain_path: ClassVar[str | None] = "baseline"
+    broken_by: ClassVar = {
+        "steps": Demand(("vacuous_steps",)),
+        "distinct_batches": Demand(("vacuous_batches_repeat",)),
+        "memory_growth_at_most_mib": Demand(("memory_grows",)),
+        "slowdown_at_most": Demand(("slows_down",)),
+    }
+    asks_nothing: ClassVar = {"distinct_batches": 1}
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "baseline": "names an arm",
+        "every": "how many steps share a row; every step is compared",
+        "after": "blocks that are left out; the loader refuses a claim that none follow",
+    }
+
+    def can_bite(self, path: str) -> bool:
+        # no growth at all is a demand
+        return super().can_bite(path) or (path == "memory_growth_at_most_mib" and self.value_at(path) == 0.0)
+
+    def captures_candidate(self) -> bool:
+        return True
+
+    def asks_the_device(self) -> bool:
+        return self.memory_growth_at_most_mib is not None
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"steps": self.steps, "distinct_batches": self.distinct_batches}
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().beyond(steps)
+        blocks = steps // self.every
+        if self.memory_growth_at_most_mib is not None and blocks <= self.after:
+            yield ("after",), f"a block of {self.every} steps follows the first {self.after} (`after`)"
+
+    def undecidable(self) -> Iterator[Problem]:
+        needed = SLICE * FEWEST_BLOCKS
+        blocks = self.steps // self.every - self.after
+        if self.slowdown_at_most is not None and blocks < needed:
+            yield Problem(
+                ("every",),
+                f"{blocks} blocks of {self.every} steps after the first {self.after} cannot show whether steps become "
+                f"slower: at least {needed} are compared",
+            )
+
+    def process_count(self) -> int:
+        return len(self.arms())
+
+    def arms_of(self, process: int) -> list[str]:
+        return [[self.baseline, self.candidate][process]]

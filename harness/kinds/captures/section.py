@@ -1,0 +1,166 @@
+"""The captured graph: nodes by type, kernels by name and count; host syncs by place; memory by replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.evidence.arm_records import CaptureEvidence, GraphNodes, HostSyncEvidence, MemoryEvidence
+from harness.evidence.run_evidence import ArmEvidence
+from harness.kinds import probe_named
+from harness.numbers import counted
+from harness.report.blocks import JudgedPlot, Part, Section, table
+from harness.report.charts import plots
+from harness.report.charts.decimate import Doubles
+from harness.report.text import line, several, size
+from harness.report.view import ReportView
+
+MEMORY = "Memory held by the process, sample by sample: what each arm has more or less than at its first sample."
+KERNELS = 12  # of a graph, the most launched first; the run directory holds all
+
+
+def sections(view: ReportView) -> list[Section]:
+    """Captured work, host syncs and memory, each left out when nothing of it was seen."""
+    captured: list[Part] = []
+    synced: list[Part] = []
+    for title, run_id, arm in _arms(view):
+        if arm.capture is not None and (arm.capture.requested or arm.capture.captured):
+            captured.append(_capture(title, run_id, arm.capture))
+        if arm.syncs is not None:
+            synced.append(_syncs(title, run_id, arm.syncs))
+    all_sections = [
+        Section("graph", "Captured work", "What was captured, and what the harness itself saw replayed.", captured),
+        Section("syncs", "Host syncs", "How often the host waited for the device, by detector and place.", synced),
+        Section("memory", "Device memory", MEMORY, list(_memory(view))),
+    ]
+    return [section for section in all_sections if section.parts]
+
+
+def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:
+    """The first replica of every arm of every run, titled by workload and arm."""
+    for run_id, run in view.evidence.items():
+        for arm, replicas in run.arms.items():
+            if replicas and not probe_named(run.probe).timed:
+                yield f"{view.title_of(run_id)} · {arm}", run_id, replicas[0]
+
+
+def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
+    mechanism = {"cuda_graph": "CUDA graph", "traced": "traced replay"}.get(seen.mechanism or "", "no mechanism")
+    text = f"Captured as {mechanism}." if seen.captured else f"Asked for ({mechanism}), and not captured."
+    reason = [f"In the system's words: {line(seen.failure, 600)}"] if seen.failure else []
+    launches, operations = seen.observed_graph_launches, seen.observed_replayed_operations
+    facts: list[tuple[str, object]] = [
+        ("captures", seen.captures),
+        ("warm-up steps", seen.warmup_steps),
+        ("replays, as the system counts", seen.replays),
+        ("steps left uncaptured", seen.uncaptured_steps),
+        ("steps the harness watched", seen.observed_steps),
+        ("graph launches seen in them", launches),
+        ("replayed operations seen in them", operations),
+        ("operations recorded", seen.recorded_operations or None),
+        ("recorded without a host sync", seen.fake_pass_clean),
+        ("static buffers", seen.static_buffers),
+        ("static buffers that moved", len(seen.moved_buffers)),
+    ]
+    part = Part(title, [text, *reason], runs=[run_id])
+    # Facts of different kinds share the column, so they are texts by then.
+    part.tables.append(
+        table("Capture record", ["", "seen"], [[name, value] for name, value in facts if value is not None])
+    )
+    if seen.moved_buffers:
+        part.tables.append(table("Buffers that moved", ["buffer"], [[name] for name in seen.moved_buffers], shown=20))
+    for graph in _different(seen.nodes):
+        total = sum(graph.by_type.values())
+        nodes = sorted(graph.by_type.items(), key=lambda item: -item[1])
+        part.tables.append(table(f"Graph {graph.label}: {several(total, 'node')} by type", ["node", "count"], nodes))
+        kernels = sorted(graph.kernels.items(), key=lambda item: (-item[1], item[0]))
+        launched = several(sum(graph.kernels.values()), "launch", "es")
+        caption = f"Graph {graph.label}: {counted(len(kernels), 'kernel')}, {launched}"
+        part.tables.append(table(caption, ["kernel", "launches"], kernels, folded=len(kernels) > 8, shown=KERNELS))
+    return part
+
+
+def _different(graphs: list[GraphNodes]) -> list[GraphNodes]:
+    """Graphs of one census, as those of several shapes often are, under all their labels."""
+    labels: dict[str, list[str]] = {}
+    first: dict[str, GraphNodes] = {}
+    for graph in graphs:
+        census = graph.model_copy(update={"label": ""}).model_dump_json()
+        labels.setdefault(census, []).append(graph.label)
+        first.setdefault(census, graph)
+    return [graph.model_copy(update={"label": ", ".join(labels[census])}) for census, graph in first.items()]
+
+
+def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
+    replayed = "replays of a capture" if seen.replayed else "plain steps"
+    part = Part(title, [f"Watched: {replayed}; {counted(seen.layers, 'layer')}."], runs=[run_id])
+    rows = [
+        [
+            reading.detector.replace("_", " "),
+            reading.steps,
+            reading.count,
+            reading.count / max(reading.steps, 1),
+            reading.sees_planted,
+        ]
+        for reading in seen.readings
+    ]
+    part.tables.append(table("Detectors", ["detector", "steps", "syncs", "a step", "saw a planted sync"], rows))
+    places = [
+        [f"{place.file}:{place.line}", place.operation, place.count, reading.detector.replace("_", " ")]
+        for reading in seen.readings
+        for place in sorted(reading.places, key=lambda place: -place.count)
+    ]
+    if places:
+        part.tables.append(
+            table(
+                "Syncs by place", ["place", "operation", "syncs", "detector"], places, folded=len(places) > 8, shown=50
+            )
+        )
+    return part
+
+
+def _memory(view: ReportView) -> Iterator[Part]:
+    """A part for each run whose memory a claim judged, all arms in one plot; one table for all other runs."""
+    others: list[list[object]] = []
+    columns = ["arm", "memory", "samples", "first", "last", "most", "growth"]
+    for run_id, run in view.evidence.items():
+        firsts = {arm: items[0] for arm, items in run.arms.items() if items}
+        seen = {arm: record for arm, item in firsts.items() for record in item.memory if record.samples}
+        for per in dict.fromkeys(record.per for record in seen.values()):
+            arms = {arm: _levels(record) for arm, record in seen.items() if record.per == per}
+            rows = [[arm, *row] for arm, levels in arms.items() for row in _level_rows(levels)]
+            judged = [
+                JudgedPlot(plots.memory(arm, levels, per=per), units)
+                for arm, levels in arms.items()
+                if (units := view.units_judged_by(run_id, "memory", arm))
+            ]
+            if judged or view.units_judged_by(run_id, "memory"):
+                tables = [table(f"Memory by {per}", columns, rows)]
+                yield Part(view.title_of(run_id), tables=tables, runs=[run_id], judged=judged)
+            else:
+                others.extend([f"{view.title_of(run_id)} · {row[0]}", *row[1:]] for row in rows)
+    if others:
+        yield Part(
+            "Runs whose memory no claim judges", [], [], [table("Memory", columns, others, folded=True, shown=20)]
+        )
+
+
+def _level_rows(levels: dict[str, Doubles]) -> list[list[object]]:
+    return [
+        [name, len(values), size(values[0]), size(values[-1]), size(values.max()), _growth(values)]
+        for name, values in levels.items()
+    ]
+
+
+def _levels(seen: MemoryEvidence) -> dict[str, Doubles]:
+    """Bytes by sample, allocated and reserved."""
+    return {
+        "allocated": np.array([sample.allocated_bytes for sample in seen.samples], dtype=np.float64),
+        "reserved": np.array([sample.reserved_bytes for sample in seen.samples], dtype=np.float64),
+    }
+
+
+def _growth(values: Doubles) -> str:
+    """From the first sample to the last, in percent of the first."""
+    return f"{100 * (values[-1] / values[0] - 1):+.3g} %" if values[0] > 0 else "–"

@@ -1,0 +1,201 @@
+"""`accumulation`: a step of k micro-batches is the step of one batch, within rounding.
+
+The harness sees three things of its own: the digest of each micro-batch in every step's inputs, how often the
+optimizers' own counters went up, and gradients, norms before clipping and losses beside those of an arm that takes the
+same batch at once. Norms before clipping tell a sum from a mean where a clip, or Adam, makes both train alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, end_of, executed
+from harness.judging.end_state import note_watched
+from harness.judging.series import losses
+from harness.judging.sheet import Sheet, number, settle, some
+from harness.judging.verdict import Judgement
+from harness.kinds.gradients.compared_gradients import Compared, compared_tensors, records_of, require_most_compared
+from harness.kinds.gradients.gradient_match import (
+    require_every_tensor,
+    require_finite_gradients,
+    require_gradients,
+)
+from harness.kinds.gradients.model import Accumulation
+
+
+class Apart(NamedTuple):
+    """How far one quantity of a step lies from that of the one batch, relatively."""
+
+    step: int
+    quantity: str  # loss, norms, gradients: in this order, so that what causes the others comes first
+    relative: float
+    where: str
+
+
+_ORDER = ("loss", "norms", "gradients")
+
+
+def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, finiteness, equal start and work, micro-batches, updates, the one batch, training."""
+    run = context.only_run("paired")
+    candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
+    named = {f"baseline {part.baseline}": baseline, f"candidate {part.candidate}": candidate}
+    same_system = context.same_system(part.candidate, part.baseline)
+    comparison, group = Comparison(part, context, sheet), Group(named, same_formats=same_system)
+    comparison.captured(candidate, baseline)
+    comparison.named_alike(group)
+    records = records_of(part, candidate)
+    compared = list(compared_tensors(part, records, baseline))
+    sheet.count("steps", len(records))
+    sheet.count("tensors", len({entry.tensor for entry in compared}))
+
+    note_watched(named, sheet)
+    comparison.begin(group)
+    require_finite_gradients([*records, *(each for each in baseline.gradients if each.step in part.steps)], sheet)
+    _require_micro_batches(part, candidate, sheet)
+    _require_one_update(part, candidate, sheet)
+    found = sorted(
+        _apart(part, candidate, baseline, compared), key=lambda each: (each.step, _ORDER.index(each.quantity))
+    )
+    _require_one_batch(part, found, sheet)
+    require_every_tensor(candidate, records, baseline)
+    require_gradients(records)
+    _require_two_ways(part, compared)
+    comparison.end(group)
+    require_most_compared(compared, part.max_relative_difference)
+    worst = max(each.relative for each in found)
+    return comparison.held(
+        f"in each of {len(candidate.series.loss)} steps {part.candidate} read {part.micro_batches} different "
+        f"micro-batches and updated once; its gradients and losses lie within {number(worst)} of those of one batch"
+    )
+
+
+def _require_micro_batches(part: Accumulation, candidate: ArmEvidence, sheet: Sheet) -> None:
+    steps = len(candidate.series.loss)
+    seen = {
+        block.first_step + offset: digests
+        for block in candidate.micro_batches
+        for offset, digests in enumerate(block.digests)
+    }
+    recorded = sum(len(block.digests) for block in candidate.micro_batches)  # a step twice hides one of both
+    if sorted(seen) != list(range(steps)) or recorded != steps:
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"the micro-batches of {recorded} of {part.candidate}'s {steps} steps were recorded",
+        )
+    sheet.count("micro_batches", sum(map(len, seen.values())))
+    demanded = part.micro_batches
+    odd = [step for step in range(steps) if len(seen[step]) != demanded]
+    count = len(seen[odd[0]]) if odd else demanded
+    if not sheet.meets("micro_batches", count, "exactly", demanded, "micro-batches", beside=True):
+        sheet.figure("micro_batches", count, "micro-batches")
+        sheet.figure("first_unequal_step", odd[0], "step")
+        settle(
+            reasons.MICRO_BATCH_COUNT,
+            f"at step {odd[0]}, {part.candidate} read {count} micro-batches, and {demanded} are "
+            "demanded: inputs have as many parts along their first dimension",
+        )
+    sheet.figure("micro_batches", part.micro_batches, "micro-batches")
+    for step in range(steps):
+        again = [place for place, digest in enumerate(seen[step]) if digest in seen[step][:place]]
+        if again:
+            sheet.figure("first_repeating_step", step, "step")
+            settle(
+                reasons.MICRO_BATCHES_REPEAT,
+                f"at step {step}, {part.candidate} read a micro-batch {max(Counter(seen[step]).values())} times: "
+                f"number {again[0]}, counted from 0, is one of those before it",
+            )
+
+
+def _require_one_update(part: Accumulation, candidate: ArmEvidence, sheet: Sheet) -> None:
+    steps, updates = len(candidate.series.loss), end_of(candidate).updates
+    if updates is None:
+        settle(reasons.EVIDENCE_MISSING, f"nobody looked for {part.candidate}'s counters of updates")
+    if not updates:
+        sheet.leave_open(
+            reasons.UPDATES_UNCOUNTED,
+            f"no optimizer of {part.candidate} counts its updates; let its state have a tensor `updates` that does",
+        )
+        return
+    made = max(updates)  # a tensor without a gradient, such as an expert that no token chose, counts fewer
+    sheet.figure("updates", made, "updates")
+    if not sheet.meets("updates", made, "exactly", steps, "updates", beside=True):
+        each = made // steps if steps and made % steps == 0 else None
+        sheet.figure("updates_in_a_step", each, "updates")
+        settle(
+            reasons.UPDATE_COUNT,
+            f"the optimizers of {part.candidate} counted {made} updates in {steps} steps"
+            + (f", {each} in each" if each is not None else ""),
+        )
+
+
+def _apart(
+    part: Accumulation, candidate: ArmEvidence, baseline: ArmEvidence, compared: list[Compared]
+) -> Iterator[Apart]:
+    ours, theirs = losses(candidate), losses(baseline)
+    for step in sorted(part.steps):
+        if step >= len(ours):
+            settle(reasons.EVIDENCE_MISSING, f"{part.candidate} made {len(ours)} steps, and step {step} is compared")
+        yield Apart(step, "loss", _relative(float(ours[step]), float(theirs[step])), "the mean loss")
+    norms = {each.start.arm: _norms(each) for each in (candidate, baseline)}
+    for step in sorted(part.steps):
+        mine, other = (norms[arm].get(step, {}) for arm in (part.candidate, part.baseline))
+        if mine.keys() != other.keys():
+            settle(
+                reasons.EVIDENCE_MISSING,
+                f"at step {step}, norms of {some(sorted(mine.keys() ^ other.keys()))} are of one arm alone",
+            )
+        for group, before in mine.items():
+            yield Apart(step, "norms", _relative(before, other[group]), f"the norm of {group}")
+    for entry in compared:
+        # beyond the bound in no more than rounding: a gradient that is zero but for it (a bias before a norm, say)
+        if not (entry.rounded and entry.relative > part.max_relative_difference):
+            yield Apart(entry.step, "gradients", entry.relative, f"the gradient of {entry.tensor}")
+
+
+def _norms(execution: ArmEvidence) -> dict[int, dict[str, float]]:
+    """Norms before clipping by step and group."""
+    return {record.step: {group.group: group.before for group in record.groups} for record in execution.gradients}
+
+
+def _relative(ours: float, theirs: float) -> float:
+    apart = abs(ours - theirs)
+    return apart / abs(theirs) if theirs else (math.inf if apart else 0.0)
+
+
+def _require_one_batch(part: Accumulation, found: list[Apart], sheet: Sheet) -> None:
+    largest = {
+        f"{quantity}_relative_difference": max(values)
+        for quantity in _ORDER
+        if (values := [each.relative for each in found if each.quantity == quantity])
+    }
+    for name, value in largest.items():
+        sheet.figure(name, value)
+    bound = part.max_relative_difference
+    if all(sheet.meets(name, value, "at most", bound) for name, value in largest.items()):
+        return
+    beyond = [each for each in found if not each.relative <= bound]
+    first = beyond[0]
+    sheet.figure("first_exceeding_step", first.step, "step")
+    sheet.figure("first_exceeding_quantity", first.quantity)
+    settle(
+        reasons.DIFFERS_FROM_ONE_BATCH,
+        f"at step {first.step}, {first.where} of {part.candidate} differs from that of one batch ({part.baseline}) by "
+        f"{number(first.relative)}, relatively, more than {number(bound)}; beyond it: "
+        f"{some([f'{each.where} at step {each.step}' for each in beyond])}",
+    )
+
+
+def _require_two_ways(part: Accumulation, compared: list[Compared]) -> None:
+    if not any(entry.differs for entry in compared):
+        settle(
+            reasons.VACUOUS_ONE_BATCH,
+            f"all gradients of {part.candidate} and {part.baseline} are equal in bits: both take the batch in one way, "
+            "or nothing is rounded",
+        )

@@ -1,0 +1,213 @@
+"""Gradients of two arms side by side: as their steps leave them and, where a step changes them, as they were made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from harness.evidence.arm_records import Gradients, TensorReduction
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.rounding_control import AS_ROUNDING, rounding_ratio
+from harness.judging.series import ROUNDING
+from harness.judging.sheet import number, settle, some
+from harness.kinds.gradients.model import Accumulation, GradientMatch
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One tensor at one step against the baseline's. rounded: so little that nothing but rounding need have done it.
+
+    absolute, size (the baseline's largest element): of one before the clip, as far as the baseline's clip lets it
+    through. made: it is one. room: how far rounding may take it, by a control.
+    """
+
+    step: int
+    tensor: str
+    differs: bool
+    absolute: float
+    relative: float
+    rounded: bool
+    size: float
+    made: bool = False
+    room: float = 0.0
+
+
+def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:
+    """The candidate's gradients at the steps that the part names; settles when some are missing."""
+    by_step = {record.step: record for record in candidate.gradients}
+    missing = [str(step) for step in part.steps if step not in by_step]
+    if missing:
+        settle(reasons.EVIDENCE_MISSING, f"gradients of {part.candidate} are missing at step {some(missing)}")
+    records = [by_step[step] for step in sorted(set(part.steps))]
+    if part.baseline is not None:
+        for record in records:
+            if record.baseline != part.baseline:
+                settle(
+                    reasons.EVIDENCE_MISSING,
+                    f"gradients of step {record.step} were compared with {record.baseline}, not with {part.baseline}",
+                )
+    return records
+
+
+def compared_tensors(
+    part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence, *, of_control: bool = False
+) -> Iterator[Compared]:
+    """Each tensor at each step beside the baseline's; settles when one was not compared.
+
+    of_control: a rounding may let a gradient reach a tensor that none of the baseline's reached.
+
+    Zeros where no gradient reached the baseline's are left out: a buffer of all gradients holds them, and what an
+    update makes of either shows in the parameters.
+    """
+    theirs = {record.step: record for record in baseline.gradients}
+    for record in records:
+        other = theirs.get(record.step)
+        without = set() if other is None else {*other.without}
+        written = {*(record.written or ()), *((other and other.written) or ())} if record.made else set[str]()
+        if record.made is not None:
+            unlike = {tensor.name for tensor in record.made} ^ {tensor.name for tensor in record.tensors}
+            if unlike:
+                settle(
+                    reasons.EVIDENCE_INCONSISTENT,
+                    f"at step {record.step} gradients were read before the clip or after it, and not both: "
+                    f"{some(sorted(unlike))}",
+                )
+            made = record.made
+            yield from _compared(
+                part, record.step, made, without, of_control=of_control, of_left=_largest(record.tensors)
+            )
+        left = [each for each in record.tensors if each.name not in written]
+        yield from _compared(part, record.step, left, without, of_control=of_control)
+
+
+class _Distance(NamedTuple):
+    apart: float
+    moved: float
+    control: float
+
+
+def beside_control(
+    part: GradientMatch, compared: list[Compared], control: ArmEvidence, baseline: ArmEvidence
+) -> list[Compared]:
+    """Return the tensors with how far rounding may take them, by how far it takes the control's at the same step."""
+    steps = list(dict.fromkeys(entry.step for entry in compared))
+    nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
+    theirs: dict[tuple[int, str], dict[bool, float]] = {}
+    for entry in compared_tensors(nudged, records_of(nudged, control), baseline, of_control=True):
+        if math.isfinite(entry.absolute):  # what is not excuses nothing
+            theirs.setdefault((entry.step, entry.tensor), {})[entry.made] = entry.absolute
+    found = []
+    for step in steps:
+        here = [entry for entry in compared if entry.step == step]
+        of_step = [theirs.get((step, entry.tensor), {}) for entry in here]
+        # of a control that was not seen before the clip, what the clip left is as far apart
+        nearest = [each.get(entry.made, each.get(False, 0.0)) for entry, each in zip(here, of_step, strict=True)]
+        distances = [_Distance(entry.absolute, entry.size, far) for entry, far in zip(here, nearest, strict=True)]
+        ratio = rounding_ratio(distances, part.max_relative_difference or 1.0)
+        found += [replace(entry, room=AS_ROUNDING * ratio * far) for entry, far in zip(here, nearest, strict=True)]
+    return found
+
+
+def _compared(
+    part: GradientMatch | Accumulation,
+    step: int,
+    tensors: Sequence[TensorReduction],
+    without: Collection[str],
+    of_left: float | None = None,
+    *,
+    of_control: bool = False,
+) -> Iterator[Compared]:
+    """of_left: the largest element that the baseline's clip left; None: these are those that it left."""
+    largest = _largest(tensors)
+    let_through = 1.0 if of_left is None or not 0 < of_left < largest else of_left / largest
+    for tensor in tensors:
+        absolute, scale = tensor.max_abs_difference, tensor.baseline_max_abs
+        if absolute is None and tensor.name in without:
+            if tensor.max_abs == 0 or of_control:
+                continue
+            settle(
+                reasons.TENSORS_MISSING,
+                f"at step {step} a gradient reached {tensor.name} in {part.candidate}, of at most "
+                f"{number(tensor.max_abs)}, and none in {part.baseline}",
+            )
+        if absolute is None or tensor.baseline_digest is None or scale is None:
+            settle(
+                reasons.EVIDENCE_MISSING,
+                f"{tensor.name} at step {step} was not compared with {part.baseline}",
+            )
+        differs = tensor.digest != tensor.baseline_digest
+        if not differs and absolute > 0:
+            settle(
+                reasons.EVIDENCE_INCONSISTENT,
+                f"{tensor.name} at step {step} has equal digests and a difference of {number(absolute)}",
+            )
+        if math.isnan(absolute):  # of infinite ones, which the clip bounds
+            absolute = math.inf if differs else 0.0
+        yield Compared(
+            step,
+            tensor.name,
+            differs,
+            absolute * let_through,
+            _relative(absolute, scale),
+            rounded=absolute <= ROUNDING * largest,
+            size=scale * let_through,
+            made=of_left is not None,
+        )
+
+
+def _largest(tensors: Sequence[TensorReduction]) -> float:
+    """The baseline's largest finite element in a step."""
+    sizes = (tensor.baseline_max_abs or 0.0 for tensor in tensors)
+    return max((size for size in sizes if math.isfinite(size)), default=0.0)
+
+
+def norms_of(records: list[Gradients], baseline: ArmEvidence) -> dict[int, tuple[float, float]]:
+    """By step the norms of all gradients before they are clipped, the candidate's and the baseline's, where seen."""
+    theirs = {record.step: record.made_norm for record in baseline.gradients}
+    pairs = ((record.step, record.made_norm, theirs.get(record.step)) for record in records)
+    return {step: (ours, other) for step, ours, other in pairs if ours is not None and other is not None}
+
+
+def _relative(absolute: float, scale: float) -> float:
+    """Over a baseline of zeros any difference is infinitely large, and none is 0."""
+    if scale == 0:
+        return 0.0 if absolute == 0 else math.inf
+    return absolute / scale
+
+
+FEWEST_COMPARED = 0.5  # of a step's tensors: biases before a norm are a quarter of a network of convolutions
+
+
+class OfTensor(Protocol):
+    """A gradient of a tensor at a step, beside the baseline's."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def tensor(self) -> str: ...
+    @property
+    def rounded(self) -> bool: ...
+    @property
+    def relative(self) -> float: ...
+
+
+def require_most_compared(compared: Sequence[OfTensor], bound: float | None) -> None:
+    """Settle INCONCLUSIVE where at some step more tensors lie beyond the relative bound than may be rounding alone.
+
+    What is excused is measured by the step's largest gradient: one that is far larger than all others (a loss that is
+    scaled in one place, a tensor that diverges) excuses each of them, whatever it is.
+    """
+    if bound is None:
+        return
+    for step in dict.fromkeys(each.step for each in compared):
+        here = [each for each in compared if each.step == step]
+        excused = [each.tensor for each in here if each.rounded and each.relative > bound]
+        if len(excused) > (1 - FEWEST_COMPARED) * len(here):
+            settle(
+                reasons.GRADIENTS_UNDECIDED,
+                f"at step {step}, {len(excused)} of {len(here)} gradients are beyond the relative bound and so far "
+                f"below the step's largest that they could be rounding alone: {some(excused)}",
+            )

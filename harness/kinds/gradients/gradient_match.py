@@ -1,0 +1,434 @@
+"""`gradient_match`: every trainable tensor's gradients agree at the chosen steps, and clipped norms keep the threshold.
+
+Gradients were reduced on the device: digest, largest absolute value, largest absolute difference to the baseline's.
+A relative difference is that difference over the baseline tensor's largest absolute value. Some gradients are zero but
+for rounding, as that of a bias before BatchNorm, or of attention's keys, is: what lies below `ROUNDING` of the step's
+largest gradient exceeds no relative bound, whatever it is relative to. Where that is most of them nothing is decided.
+
+Where a step changes gradients before it ends, they are compared as the backward pass made them, too: a clip hides how
+large they were. What an optimizer wrote into in either arm is compared as it was made alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from harness.evidence.arm_records import Gradients, TensorReduction
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, end_of, executed
+from harness.judging.end_state import note_watched
+from harness.judging.guards import require_active_clip
+from harness.judging.rounding_control import require_nudged_alone
+from harness.judging.series import ROUNDING
+from harness.judging.sheet import Sheet, number, settle, some
+from harness.judging.verdict import Judgement
+from harness.kinds.gradients.compared_gradients import (
+    Compared,
+    beside_control,
+    compared_tensors,
+    norms_of,
+    records_of,
+    require_most_compared,
+)
+from harness.kinds.gradients.model import ClippedNorm, GradientMatch
+from harness.numbers import counted
+
+_WHY_NONE = (
+    "either it sets them to none at its end, and `zero_grad` at the beginning of a step would leave those of the last "
+    "one; or it frees each in the backward pass, or differentiates a function, and has none to leave: take this claim "
+    "out of the contract then, since the claim of the losses compares the ends, too"
+)
+
+
+def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, finiteness, equal start and work, differences, clipped norms, guards."""
+    run = context.only_run("paired")
+    candidate = executed(run, part.candidate)
+    named = {f"candidate {part.candidate}": candidate}
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(candidate)
+    if part.baseline is not None:
+        baseline = executed(run, part.baseline)
+        comparison.captured(baseline)
+        named[f"baseline {part.baseline}"] = baseline
+    same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
+    group = Group(
+        named,
+        same_system=same_system,
+        same_formats=same_system,
+        more_in=f"candidate {part.candidate}" if part.equality == "within" else None,
+        bits=part.equality == "bitwise",
+    )
+    comparison.named_alike(group)
+    records, left_out = records_of(part, candidate), ""
+    if part.baseline is not None and (skipped := _skipped_together(records, candidate, baseline)):
+        sheet.figure("skipped_together", len(skipped), "steps")
+        left_out = f"; both arms leave out the update of {counted(len(skipped), 'other compared step')}"
+        records = [record for record in records if record.step not in skipped]
+    compared = list(compared_tensors(part, records, baseline)) if part.baseline is not None else []
+    if part.baseline is not None and part.control is not None:
+        compared = beside_control(part, compared, executed(run, part.control), baseline)
+    _note(part, records, compared, sheet)
+    if part.baseline is not None and (norms := norms_of(records, baseline)):
+        first = next((entry.step for entry in compared if entry.made and entry.differs), min(norms))
+        ours, theirs = norms.get(first, norms[min(norms)])
+        sheet.figure("norm_before_clip", ours, "norm")
+        sheet.figure("baseline_norm_before_clip", theirs, "norm")
+
+    note_watched(named, sheet)
+    comparison.begin(group)
+    require_finite_gradients(records, sheet)
+    if part.baseline is not None and part.control is not None:
+        require_nudged_alone(executed(run, part.control), f"baseline {part.baseline}", baseline, sheet)
+    if part.baseline is not None:
+        _require_some_left(candidate, baseline)
+    _require_agreement(part, compared, sheet, norms_of(records, baseline) if part.baseline is not None else {})
+    if part.clipped_norm is not None:
+        _require_same_groups(records)
+        if part.baseline is not None and same_system:
+            _require_groups_of(baseline, records)
+        _require_clipped(part.clipped_norm, records, sheet, compared=bool(compared))
+    if part.baseline is not None:
+        require_every_tensor(candidate, records, baseline)
+        require_gradients(records)
+    _require_clips(part, named, records, sheet)
+    comparison.end(group)
+    _require_told_from_rounding(part, compared)
+    excused = {(entry.step, entry.tensor) for entry in _as_control(part, compared)}
+    others = [entry for entry in compared if (entry.step, entry.tensor) not in excused]
+    require_most_compared(others, part.max_relative_difference if part.equality == "within" else None)
+    unseen = "" if part.baseline is None else _unseen(part, records, baseline)
+    return comparison.held(_sentence(part, records, compared) + left_out + unseen)
+
+
+def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence) -> str:
+    """Return what a sentence says where gradients from before a clip were seen in one arm alone."""
+    seen = {part.candidate: {record.step for record in records if record.made_norm is not None}}
+    seen[part.baseline or ""] = {record.step for record in baseline.gradients if record.made_norm is not None}
+    compared = {record.step for record in records}
+    without = [arm for arm, steps in seen.items() if compared - steps]
+    return f"; what {without[0]}'s were before a clip was not seen" if len(without) == 1 else ""
+
+
+def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
+    """Return the steps whose update both arms leave out: their gradients overflowed under a loss scale that is found
+    by trying.
+
+    There is none unless each arm's counters of updates say so, most of its steps update, and the last compared step
+    does. Settles INCONCLUSIVE where an arm has no counter.
+    """
+    overflowed = {
+        record.step
+        for record in records
+        if any(not math.isfinite(tensor.max_abs) for tensor in record.tensors)
+        and any(not math.isfinite(tensor.baseline_max_abs or 0.0) for tensor in record.tensors)
+    }
+    if not overflowed or records[-1].step in overflowed:
+        return set()
+    for arm in arms:
+        steps, updates = end_of(arm).steps_called, end_of(arm).updates
+        if updates == []:
+            settle(
+                reasons.UPDATES_UNCOUNTED,
+                f"gradients of both arms are not finite at step {min(overflowed)}, and no optimizer of "
+                f"{arm.start.arm} counts its updates, so that nothing tells whether it left this one out; let its "
+                "state have a tensor `updates` that counts them",
+            )
+        skipped = steps - max(updates or [steps])
+        if skipped < len(overflowed) or 2 * skipped >= steps:
+            return set()
+    return overflowed
+
+
+def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
+    """Settle NOT_RUN where an arm leaves none: its loop ends with `optimizer.zero_grad()`, it updates each parameter as
+    soon as its gradient is there, or it differentiates a function, and no `.grad` ever is.
+
+    `zero_grad(set_to_none=False)` leaves zeros. They say nothing where every trainable tensor of both arms has changed.
+    """
+    arms = (candidate, baseline)
+    left = [tensor for arm in arms for record in arm.gradients for tensor in record.tensors]
+    zeros = not any(max(_values(tensor)) for tensor in left)
+    cleared = zeros and all(arm.start.trainable_names and _changed(arm) >= {*arm.start.trainable_names} for arm in arms)
+    if baseline.gradients and cleared:
+        settle(
+            reasons.CAPABILITY_MISSING,
+            f"no step of {candidate.start.arm} or {baseline.start.arm} leaves a gradient to read: both train, and "
+            "every gradient is zero after the step, as `zero_grad(set_to_none=False)` at its end leaves it; call "
+            "`zero_grad` at the beginning of a step, or take this claim out of the contract, since the claim of the "
+            "losses compares the ends, too",
+        )
+    if baseline.gradients and not left:
+        settle(
+            reasons.CAPABILITY_MISSING,
+            f"no step of {candidate.start.arm} or {baseline.start.arm} leaves a gradient to read: {_WHY_NONE}",
+        )
+    for arm, other in (arms, arms[::-1]):
+        if _says_none(arm):
+            settle(
+                reasons.CAPABILITY_MISSING,
+                f"no step of {arm.start.arm} leaves a gradient to read, where {other.start.arm}'s do: {_WHY_NONE}",
+            )
+
+
+def _says_none(arm: ArmEvidence) -> bool:
+    """Whether it names every trainable tensor as one without a gradient, at each step that was read."""
+    trained = arm.start.trainable_tensors
+    return trained > 0 and arm.gradients != [] and all(len(record.without) == trained for record in arm.gradients)
+
+
+def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared], sheet: Sheet) -> None:
+    sheet.count("steps", len(records))
+    if part.baseline is not None:
+        sheet.count("tensors", len({entry.tensor for entry in compared}))
+    if part.clipped_norm is not None:
+        sheet.count("groups", sum(len(record.groups) for record in records))
+    if compared:
+        worst = max(compared, key=lambda entry: (math.isnan(entry.absolute), entry.absolute))
+        sheet.figure("max_abs_difference", worst.absolute, "gradient")
+        sheet.figure("max_abs_difference_tensor", worst.tensor)
+        sheet.figure("max_abs_difference_step", worst.step, "step")
+        sheet.figure("max_relative_difference", max(entry.relative for entry in compared))
+        rounded = _rounded(part, compared)
+        if rounded:  # verdicts published before it was counted have none
+            sheet.figure("rounding_tensors", len(rounded), "tensors")
+        sheet.figure("tensors_differing", len({entry.tensor for entry in compared if entry.differs}), "tensors")
+    if compared and part.equality == "bitwise" and part.max_abs_difference is not None:
+        bound = part.max_abs_difference
+        sheet.figure("within_upstream_tolerance", all(entry.absolute <= bound for entry in compared))
+
+
+def _rounded(part: GradientMatch, compared: list[Compared]) -> set[str]:
+    """Tensors beyond the relative bound in what may be rounding alone."""
+    bound = math.inf if part.equality == "bitwise" else (part.max_relative_difference or math.inf)
+    return {entry.tensor for entry in compared if entry.rounded and entry.relative > bound}
+
+
+def require_finite_gradients(records: list[Gradients], sheet: Sheet) -> None:
+    """Settle FAIL at the first gradient or norm that is NaN or infinite."""
+    for record in records:
+        for tensor in record.tensors:
+            values = _values(tensor)
+            if not all(math.isfinite(value) for value in values):
+                sheet.figure("first_non_finite_step", record.step, "step")
+                sheet.figure("first_non_finite_tensor", tensor.name)
+                settle(reasons.NON_FINITE, f"the gradient of {tensor.name} is not finite at step {record.step}")
+        for group in record.groups:
+            if not (math.isfinite(group.before) and math.isfinite(group.after)):
+                sheet.figure("first_non_finite_step", record.step, "step")
+                settle(
+                    reasons.NON_FINITE,
+                    f"group {group.group} has norm {group.before} before and {group.after} after clipping "
+                    f"at step {record.step}",
+                )
+
+
+def _values(tensor: TensorReduction) -> list[float]:
+    optional = (tensor.max_abs, tensor.max_abs_difference, tensor.baseline_max_abs)
+    return [value for value in optional if value is not None]
+
+
+def _require_agreement(
+    part: GradientMatch, compared: list[Compared], sheet: Sheet, norms: Mapping[int, tuple[float, float]]
+) -> None:
+    if not compared or _meets_equality(part, compared, sheet):
+        return
+    if part.equality == "bitwise":
+        found = [entry for entry in compared if entry.differs]
+        reason, demand = reasons.DIFFERS, "in bits"
+    else:
+        absolute, relative = (math.inf if each is None else each for each in _bounds(part))
+        found = [
+            entry
+            for entry in compared
+            if not _is_within(entry, absolute, relative) and not entry.absolute <= entry.room
+        ]
+        reason = reasons.EXCEEDS_TOLERANCE
+        demand = f"by more than the bound ({number(absolute)} absolute, {number(relative)} relative)"
+    first = found[0]
+    sheet.figure("first_differing_step", first.step, "step")
+    sheet.figure("first_differing_tensor", first.tensor)
+    tensors = sorted({entry.tensor for entry in found})
+    unclipped = ""
+    if first.made and first.step in norms:
+        ours, theirs = norms[first.step]
+        unclipped = (
+            f"; before the clip the norm of all gradients is {number(ours)} in {part.candidate} and {number(theirs)} "
+            f"in {part.baseline}"
+        )
+    settle(
+        reason,
+        f"{len(tensors)} gradients differ {demand}, first {first.tensor} at step {first.step} by "
+        f"{number(first.absolute)}{unclipped}: {some(tensors)}",
+    )
+
+
+def _meets_equality(part: GradientMatch, compared: list[Compared], sheet: Sheet) -> bool:
+    if part.equality == "bitwise":
+        differing = len({each.tensor for each in compared if each.differs})
+        tensors = len({each.tensor for each in compared})
+        return sheet.meets("tensors_differing", differing, "none", noun="tensors differ", of=tensors)
+    excused = {id(entry) for entry in _as_control(part, compared)}
+    judged = [entry for entry in compared if id(entry) not in excused]
+    bound = part.max_relative_difference or 0.0
+    relative = (entry.relative for entry in judged if not (entry.rounded and entry.relative > bound))
+    sizes = (
+        (
+            "max_abs_difference",
+            max((entry.absolute for entry in judged), default=0.0),
+            part.max_abs_difference,
+            "gradient",
+        ),
+        ("max_relative_difference", max(relative, default=0.0), part.max_relative_difference, ""),
+    )
+    return all(
+        sheet.meets(name, size, "at most", bound, unit) for name, size, bound, unit in sizes if bound is not None
+    )
+
+
+def _is_within(entry: Compared, absolute: float, relative: float) -> bool:
+    return entry.absolute <= absolute and (entry.rounded or entry.relative <= relative)
+
+
+def _as_control(part: GradientMatch, compared: list[Compared]) -> list[Compared]:
+    """Return what lies beyond a bound by no more than the control's rounding makes."""
+    absolute, relative = (math.inf if each is None else each for each in _bounds(part))
+    return [entry for entry in compared if not _is_within(entry, absolute, relative) and entry.absolute <= entry.room]
+
+
+def _bounds(part: GradientMatch) -> tuple[float | None, float | None]:
+    return part.max_abs_difference, part.max_relative_difference
+
+
+def _require_told_from_rounding(part: GradientMatch, compared: list[Compared]) -> None:
+    """Settle INCONCLUSIVE where rounding takes every gradient of a step as far as gradients are large."""
+    for step in dict.fromkeys(entry.step for entry in _as_control(part, compared)):
+        if not any(entry.room < entry.size for entry in compared if entry.step == step):
+            settle(
+                reasons.GRADIENTS_UNDECIDED,
+                f"at step {step} the control {part.control}, which begins a rounding away from {part.baseline}, has "
+                "gradients so far from it that a gradient of zero could not be told; compare earlier steps",
+            )
+
+
+def _require_same_groups(records: list[Gradients]) -> None:
+    first = {group.group for group in records[0].groups}
+    for record in records[1:]:
+        other = first ^ {group.group for group in record.groups}
+        if other:
+            settle(
+                reasons.EVIDENCE_MISSING,
+                f"steps {records[0].step} and {record.step} report norms of other groups: {some(sorted(other))}",
+            )
+
+
+def _require_groups_of(baseline: ArmEvidence, records: list[Gradients]) -> None:
+    """Settle ERROR where a step lacks a group of the baseline's, or has another: one left out exceeds no threshold."""
+    theirs = {record.step: {group.group for group in record.groups} for record in baseline.gradients if record.groups}
+    for record in records:
+        other = theirs.get(record.step, set()) ^ {group.group for group in record.groups}
+        if record.step in theirs and other:
+            settle(
+                reasons.EVIDENCE_MISSING,
+                f"at step {record.step}, norms of {some(sorted(other))} are of one arm alone, {record.arm} or "
+                f"{baseline.start.arm}",
+            )
+
+
+def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet, *, compared: bool) -> None:
+    norms = [(group.after, group.group, record.step) for record in records for group in record.groups]
+    if not norms:
+        return
+    largest, group, step = max(norms)
+    sheet.figure("largest_clipped_norm", largest, "norm")
+    sheet.figure("clip_threshold", demand.at_most, "norm")
+    allowed = demand.at_most * (1 + demand.relative_rounding)
+    # the demand as it stands, unless rounding alone takes the norm over it; a norm that is clipped lies at it
+    bound = allowed if demand.at_most < largest <= allowed else demand.at_most
+    if not sheet.meets("largest_clipped_norm", largest, "at most", bound, "norm", beside=compared):
+        beyond = sum(norm > allowed for norm, _, _ in norms)
+        settle(
+            reasons.CLIPPED_NORM_EXCEEDED,
+            f"after clipping, {beyond} of {len(norms)} norms exceed {number(demand.at_most)}, the largest of "
+            f"{number(largest)} in group {group} at step {step}",
+        )
+
+
+def _require_clips(part: GradientMatch, named: dict[str, ArmEvidence], records: list[Gradients], sheet: Sheet) -> None:
+    for name, execution in named.items() if part.clip_active_steps is not None else ():
+        require_active_clip(name, execution, part.clip_active_steps or 0, sheet)
+    if part.clipped_norm is not None and part.clip_active_steps != 0:
+        threshold = part.clipped_norm.at_most
+        groups = [group for record in records for group in record.groups]
+        clipped = sum(group.before > threshold for group in groups)
+        if groups and not sheet.meets("clipped_norms", clipped, "at least", 1, "norms", beside=True):
+            settle(
+                reasons.VACUOUS_CLIP_INACTIVE,
+                f"none of {len(groups)} norms exceeded {number(threshold)} before clipping, so nothing was clipped",
+            )
+
+
+def require_gradients(records: list[Gradients]) -> None:
+    """Settle FAIL where every gradient is zero."""
+    largest = max((max(_values(tensor)) for record in records for tensor in record.tensors), default=None)
+    if largest == 0:
+        settle(reasons.VACUOUS_GRADIENTS_ZERO, "every compared gradient is zero")
+
+
+def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], baseline: ArmEvidence) -> None:
+    """Settle FAIL where a trainable tensor had no gradient.
+
+    One that no gradient reached in the baseline's step either, and that trains in others, was not used in it: an expert
+    that no token was routed to.
+    """
+    names, trainable = candidate.start.trainable_names, candidate.start.trainable_tensors
+    theirs = {record.step: set(record.without) for record in baseline.gradients}
+    trained = _changed(candidate) & _changed(baseline)
+    for record in records:
+        seen = {tensor.name for tensor in record.tensors}
+        # a gradient of another tensor, such as a frozen one, stands for none of these
+        had = seen if names is None else seen & set(names)
+        missing = set(names or ()) - seen
+        unused = missing & trained & set(record.without) & theirs.get(record.step, set())
+        if len(had) + len(unused) < trainable:
+            without = f": none reached {some(sorted(missing - unused))}" if missing - unused else ""
+            settle(
+                reasons.TENSORS_MISSING,
+                f"{len(had)} of {trainable} trainable tensors had a gradient at step {record.step}{without}",
+            )
+
+
+def _changed(execution: ArmEvidence) -> set[str]:
+    """The parameters that ended otherwise than they began."""
+    start, end = execution.start.state, end_of(execution).state
+    if start is None or end is None:
+        return set()
+    before, after = (each.digests.get("parameters", {}) for each in (start, end))
+    return {name for name, digest in before.items() if after.get(name, digest) != digest}
+
+
+def _sentence(part: GradientMatch, records: list[Gradients], compared: list[Compared]) -> str:
+    said = []
+    if compared:
+        worst = max(entry.absolute for entry in compared)
+        how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(worst)}"
+        tensors = len({entry.tensor for entry in compared})
+        said.append(f"the gradients of {tensors} tensors {how} to {part.baseline}'s at {len(records)} steps")
+        rounded = len(_rounded(part, compared))
+        if rounded:
+            said.append(
+                f"{rounded} of them by more than the relative bound, but by less than {ROUNDING:g} of the step's "
+                "largest gradient, as rounding does"
+            )
+    if excused := {entry.tensor for entry in _as_control(part, compared)}:
+        said.append(
+            f"{len(excused)} of them by more than the bound, and by no more than rounding takes the control "
+            f"{part.control}"
+        )
+    if part.clipped_norm is not None:
+        groups = sum(len(record.groups) for record in records)
+        said.append(f"all {groups} clipped norms are at most {number(part.clipped_norm.at_most)}")
+    return ", and ".join(said)

@@ -1,0 +1,176 @@
+"""Kinds of judgement about gradients: against a baseline's, and of a step that takes its batch in micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from harness.contract.base import (
+    Demand,
+    Equality,
+    GradientDemand,
+    Judged,
+    Name,
+    NonNegative,
+    Positive,
+    Problem,
+    Strict,
+    refuse,
+)
+from harness.contract.guards import bites_by_equality
+
+
+class Accumulation(Judged):
+    """A step of k micro-batches is the step of one batch: all are read, and one update is made of their mean."""
+
+    kind: Literal["accumulation"]
+    """Judges gradients that are accumulated over micro-batches."""
+    candidate: Name
+    """The arm that takes each batch in micro-batches; its inputs have one more leading dimension, of their number."""
+    baseline: Name
+    """The arm that takes the same batch at once."""
+    micro_batches: Annotated[int, Field(ge=2)]
+    """Micro-batches of a step, each another one."""
+    steps: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    """Steps, counted from 0, at which gradients, norms before clipping and loss are compared. What is left over from
+    the step before shows in a second step at the earliest; much later the arms' roundings have moved them apart."""
+    max_relative_difference: Positive
+    """Largest difference from the one batch: of a gradient's elements relative to the largest one of its tensor, of
+    norms and losses relative to themselves. It allows for rounding alone: the same terms are added in another order."""
+
+    broken_by: ClassVar = {
+        "micro_batches": Demand(("micro_batch_count",)),
+        "max_relative_difference": Demand(("differs_from_one_batch",)),
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "baseline": "names an arm",
+        "steps": "chooses the steps that are compared; one without gradients is an ERROR",
+    }
+
+    def contradictions(self) -> Iterator[Problem]:
+        if len(set(self.steps)) < len(self.steps):
+            yield Problem(("steps",), "`steps` are distinct", str(self.steps), "remove the repeated one")
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        for position, step in enumerate(self.steps):
+            if step >= steps:
+                yield ("steps", position), f"step {step} is one of the workload's steps, counted from 0"
+
+    def gradients(self) -> GradientDemand:
+        return GradientDemand(self.candidate, self.baseline, self.steps)
+
+    def recorded_of(self) -> dict[str, dict[str, int | str]]:
+        return {self.candidate: {"micro_batches": self.micro_batches}}
+
+
+class ClippedNorm(Strict):
+    """After clipping, every group's norm is at most `at_most` x (1 + relative_rounding)."""
+
+    at_most: Positive
+    """The clip's threshold."""
+    relative_rounding: NonNegative
+    """Allowance for rounding, relative to the threshold."""
+
+
+class GradientMatch(Judged):
+    """Gradients of every trainable tensor agree at the chosen steps, and clipped norms keep the threshold. One that no
+    gradient reached in either arm's step, and that trains in others, has none to compare there.
+    """
+
+    kind: Literal["gradient_match"]
+    """Judges gradients against a baseline, clipped norms against a threshold, or both."""
+    candidate: Name
+    """The optimized arm."""
+    baseline: Name | None = None
+    """The plain arm; left out, only the clipped norms are judged."""
+    steps: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    """Steps, counted from 0, at which gradients are reduced and compared."""
+    equality: Equality | None = None
+    """`bitwise`: digests decide; `within`: the bounds do."""
+    max_abs_difference: Positive | None = None
+    """Largest absolute difference of any element."""
+    max_relative_difference: Positive | None = None
+    """Largest difference relative to the baseline tensor's largest element. What is below 1e-6 of the step's largest
+    gradient is rounding, and exceeds none."""
+    control: Name | None = None
+    """Under `within`: an arm with the baseline's settings, as `ends` of a `trajectory_match` has. The harness starts it
+    a rounding away from the baseline. What lies within ten times its own distance to the baseline is rounding."""
+    clipped_norm: ClippedNorm | None = None
+    """The threshold that every group's norm keeps after clipping."""
+    clip_active_steps: Annotated[int, Field(ge=0)] | None = None
+    """Steps in which the clip must have scaled at least one group."""
+
+    broken_by: ClassVar = {
+        "equality": Demand(("differs",)),
+        "max_abs_difference": Demand(("exceeds_tolerance",)),
+        "max_relative_difference": Demand(("exceeds_tolerance",)),
+        "clipped_norm.at_most": Demand(("clipped_norm_exceeded",)),
+        "clipped_norm.relative_rounding": Demand(("clipped_norm_exceeded",)),
+        "clip_active_steps": Demand(("vacuous_clip_inactive",)),
+    }
+    asks_nothing: ClassVar = {"clip_active_steps": 0}
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "baseline": "names an arm",
+        "steps": "chooses the steps that are compared; one without gradients is an ERROR",
+        "control": "names an arm",
+    }
+
+    def can_bite(self, path: str) -> bool:
+        return bites_by_equality(path, self.equality) and super().can_bite(path)
+
+    def arms(self) -> dict[str, str]:
+        return super().arms() | ({} if self.control is None else {"control": self.control})
+
+    def recorded_of(self) -> dict[str, dict[str, int | str]]:
+        return {} if self.control is None else {self.control: {"nudged": True}}
+
+    @model_validator(mode="after")
+    def _demands_something(self) -> GradientMatch:
+        if self.baseline is None and self.clipped_norm is None:
+            refuse("gradient_match demands `baseline`, `clipped_norm` or both", "kind")
+        if self.baseline is not None:
+            bounds = (self.max_abs_difference, self.max_relative_difference)
+            if self.equality is None or (self.equality == "within" and bounds == (None, None)):
+                refuse("with a baseline, say `equality` and, for `within`, a bound", "baseline")
+        return self
+
+    def contradictions(self) -> Iterator[Problem]:
+        if len(set(self.steps)) < len(self.steps):
+            yield Problem(("steps",), "`steps` are distinct", str(self.steps), "remove the repeated one")
+        for field in ("equality", "max_abs_difference", "max_relative_difference"):
+            if self.baseline is None and getattr(self, field) is not None:
+                remedy = f"name one, or leave `{field}` out"
+                yield Problem((field,), f"`{field}` compares with a `baseline`", "none", remedy)
+        if self.control is not None and self.equality != "within":
+            rule = "`control` is for arms that are compared within a bound"
+            yield Problem(("control",), rule, f"`{self.equality}`", "leave `control` out, or say `equality: within`")
+
+    def replicas(self) -> dict[str, int]:
+        # a baseline that does not repeat its own bits leaves a claim in bits undecided
+        return {self.baseline: 2} if self.baseline is not None and self.equality == "bitwise" else {}
+
+    def compared(self) -> list[list[str]]:
+        return [sorted(set(self.arms().values()))]  # of the baseline's repetition series and digests are read
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"clip_active_steps": self.clip_active_steps}
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().beyond(steps)
+        for position, step in enumerate(self.steps):
+            if step >= steps:
+                yield ("steps", position), f"step {step} is one of the workload's steps, counted from 0"
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        reads_norms = self.clipped_norm is not None or self.clip_active_steps is not None
+        return frozenset({"gradient_norms"} if reads_norms else ())
+
+    def baseline_capabilities(self) -> frozenset[str]:
+        return frozenset({"gradient_norms"} if self.clip_active_steps else ())
+
+    def gradients(self) -> GradientDemand:
+        return GradientDemand(self.candidate, self.baseline, self.steps, control=self.control)

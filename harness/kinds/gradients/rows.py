@@ -1,0 +1,37 @@
+"""Rows of the kinds of claim about gradients, and the report's sections about them."""
+
+from __future__ import annotations
+
+from harness.kinds.kind import Kind
+from harness.kinds.shared_reasons import MISSING_RUN, NO_GUARDS
+
+ROWS = (
+    Kind(
+        name="gradient_match",
+        model="harness.kinds.gradients.model:GradientMatch",
+        judge="harness.kinds.gradients.gradient_match:judge",
+        probes={"paired": ()},
+        capabilities=frozenset({"parameters", "inputs", "gradients"}),
+        judges_unreadable_device=False,
+        card=("gradients",),
+        evidence_faults=(MISSING_RUN,),
+        leaves_out={"repetition": "The baseline's second run shows only whether its gradients repeat."},
+        reasons={},
+    ),
+    Kind(
+        name="accumulation",
+        model="harness.kinds.gradients.model:Accumulation",
+        judge="harness.kinds.gradients.accumulation:judge",
+        probes={"paired": ()},
+        capabilities=frozenset({"parameters", "inputs", "gradients", "state"}),
+        judges_unreadable_device=False,
+        card=("gradients",),
+        evidence_faults=(MISSING_RUN,),
+        leaves_out={
+            "equal_ends": "Two ways to add up a batch round differently: gradients and losses are compared in a bound.",
+            "guards": NO_GUARDS,
+        },
+        reasons={},
+    ),
+)
+SECTIONS = ("harness.kinds.gradients.section:section",)

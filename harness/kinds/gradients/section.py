@@ -1,0 +1,140 @@
+"""Gradient differences by layer and tensor, clipped norms, and the micro-batches that gradients are the mean of."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from harness.evidence.arm_records import Gradients
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.kinds.gradients.model import Accumulation, GradientMatch
+from harness.numbers import counted
+from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
+from harness.report.charts import plots
+from harness.report.view import ReportView
+
+SHOWN = 12  # rows of a table; the run directory holds all
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,4})\.(.+)$")
+
+
+@dataclass
+class Seen:
+    """The claims about the gradients of one arm of a run, and their units."""
+
+    title: str
+    claims: list[GradientMatch | Accumulation] = field(default_factory=list)
+    units: set[Unit] = field(default_factory=set)
+
+    @property
+    def bounds(self) -> list[float]:
+        """Of absolute differences: each that a claim has, the strictest first."""
+        given = [claim.max_abs_difference for claim in self.claims if isinstance(claim, GradientMatch)]
+        return sorted({bound for bound in given if bound is not None})
+
+    @property
+    def norm_at_most(self) -> float | None:
+        """The strictest threshold of clipped norms."""
+        clipped = [claim.clipped_norm for claim in self.claims if isinstance(claim, GradientMatch)]
+        return min((one.at_most for one in clipped if one is not None), default=None)
+
+
+def section(view: ReportView) -> Section | None:
+    """A part for each arm of a run whose gradients a claim judged."""
+    seen: dict[tuple[str, str], Seen] = {}
+    for verdict, parts, runs in view.judged():
+        for part in parts:
+            if isinstance(part, GradientMatch | Accumulation):
+                title = f"{verdict.contract} · {verdict.workload} · {part.candidate}"
+                for run in runs:
+                    of_arm = seen.setdefault((run.run_id, part.candidate), Seen(title))
+                    of_arm.claims.append(part)
+                    of_arm.units.add((verdict.contract, verdict.claim, verdict.workload))
+    shown = [_part(view.evidence[run], arm, of_arm) for (run, arm), of_arm in seen.items()]
+    kept = [part for part in shown if part is not None]
+    lead = (
+        "Gradients of every trainable tensor after clipping, reduced on the device and compared with the baseline arm "
+        "at the chosen steps; and the norm of every clipping group before and after. The claim compares gradients from "
+        "before the clip, too, where they were seen in both arms."
+    )
+    return Section("gradients", "Gradients", lead, kept) if kept else None
+
+
+def _part(run: RunEvidence, arm: str, seen: Seen) -> Part | None:
+    records = [record for item in run.arms.get(arm, [])[:1] for record in item.gradients]
+    if not records:
+        return None
+    compared = [
+        (
+            tensor.name,
+            record.step,
+            float(tensor.max_abs_difference),
+            tensor.digest == tensor.baseline_digest,
+            float(tensor.max_abs),
+        )
+        for record in records
+        for tensor in record.tensors
+        if tensor.max_abs_difference is not None
+    ]
+    part = Part(seen.title, runs=[run.run_id])
+    if any(isinstance(claim, Accumulation) for claim in seen.claims):
+        part.text.append(_micro_batches(run.arms[arm][0]))
+    if compared:
+        equal = sum(1 for row in compared if row[3])
+        steps = ", ".join(str(step) for step in sorted({row[1] for row in compared})[:20])
+        are = "is" if equal == 1 else "are"
+        part.text.append(
+            f"{equal} of {counted(len(compared), 'compared tensor')} {are} equal in every bit, at steps {steps}."
+        )
+        wild = sum(not math.isfinite(row[2]) for row in compared)
+        if wild:
+            part.text.append(
+                f"{wild} of {counted(len(compared), 'compared tensor')} {'differs' if wild == 1 else 'differ'} by what "
+                "is not finite, which no plot shows."
+            )
+        points = _points([(name, value) for name, _, value, _, _ in compared])
+        if equal < len(compared):  # of what is equal in bits a plot shows nothing
+            part.judged.append(JudgedPlot(plots.gradients(points, seen.bounds), frozenset(seen.units)))
+        # A difference that is not a number is the worst there is.
+        worst = sorted(compared, key=lambda row: -row[2] if math.isfinite(row[2]) else -math.inf)
+        columns = ["tensor", "step", "largest difference", "equal bits", "largest gradient"]
+        part.tables.append(table("Tensors, largest difference first", columns, worst, folded=True, shown=SHOWN))
+    norms = _norms(records, seen.norm_at_most)
+    part.tables.extend([norms] if norms else [])
+    return part
+
+
+def _points(values: list[tuple[str, float]]) -> list[tuple[int, str, float]]:
+    """(layer, kind of tensor, worst difference over the steps); tensors outside any layer stand at layer -1."""
+    worst: dict[tuple[int, str], float] = {}
+    for name, value in values:
+        match = _LAYER.search(name)
+        key = (int(match[1]), match[2]) if match else (-1, "outside the layers")
+        worst[key] = max(worst.get(key, 0.0), value if math.isfinite(value) else math.inf)
+    return [(layer, kind, value) for (layer, kind), value in worst.items()]
+
+
+def _micro_batches(execution: ArmEvidence) -> str:
+    """What the harness saw of an arm that accumulates."""
+    read = [digests for block in execution.micro_batches for digests in block.digests]
+    numbers = ", ".join(str(number) for number in sorted({len(digests) for digests in read})) or "unrecorded"
+    repeating = sum(len(set(digests)) < len(digests) for digests in read)
+    updates = max(execution.end.updates or [0]) if execution.end is not None else 0
+    return (
+        f"Micro-batches in a step: {numbers}; steps in which one was read again: {repeating} of {len(read)}; "
+        f"updates by the optimizer's own counter: {updates}."
+    )
+
+
+def _norms(records: list[Gradients], limit: float | None) -> Table | None:
+    norms = [
+        (group.group, record.step, float(group.before), float(group.after))
+        for record in records
+        for group in record.groups
+    ]
+    if not norms:
+        return None
+    ordered = sorted(norms, key=lambda row: -row[3] if math.isfinite(row[3]) else -math.inf)
+    demanded = f"; at most {limit:g}" if limit else ""
+    caption = f"Norms of the clipping groups, largest after clipping first{demanded}"
+    return table(caption, ["group", "step", "before", "after"], ordered, folded=True, shown=SHOWN)

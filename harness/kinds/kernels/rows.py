@@ -1,0 +1,50 @@
+"""Rows of the kinds of claim about kernels, and the report's sections about them."""
+
+from __future__ import annotations
+
+from harness.kinds.checks import SHARED_CHECKS
+from harness.kinds.kind import Kind
+from harness.kinds.shared_reasons import MISSING_RUN
+
+_NOT_TRAINED = "Its probe trains no arm: kernels are compiled, listed or executed alone."
+_KERNELS = dict.fromkeys(SHARED_CHECKS, _NOT_TRAINED)
+
+ROWS = (
+    Kind(
+        name="kernel_match",
+        model="harness.kinds.kernels.model:KernelMatch",
+        judge="harness.kinds.kernels.kernel_match:judge",
+        probes={"kernel_match": ("operations", "max_relative_error", "magnitudes")},
+        capabilities=frozenset({"kernel_cases"}),
+        judges_unreadable_device=False,
+        card=("accuracy",),
+        evidence_faults=(MISSING_RUN,),
+        leaves_out=_KERNELS,
+        reasons={},
+    ),
+    Kind(
+        name="prewarm",
+        model="harness.kinds.kernels.model:Prewarm",
+        judge="harness.kinds.kernels.prewarm:judge",
+        probes={"kernels": ("target", "scope"), "prewarm": ("target", "handles", "memory_filled")},
+        capabilities=frozenset({"kernels"}),
+        judges_unreadable_device=False,
+        card=("jit", "ptx"),
+        evidence_faults=(MISSING_RUN,),
+        leaves_out=_KERNELS,
+        reasons={},
+    ),
+    Kind(
+        name="ptx_target",
+        model="harness.kinds.kernels.model:PtxTarget",
+        judge="harness.kinds.kernels.ptx_target:judge",
+        probes={"kernels": ("target",)},
+        capabilities=frozenset({"kernels"}),
+        judges_unreadable_device=True,
+        card=("ptx",),
+        evidence_faults=(MISSING_RUN,),
+        leaves_out=_KERNELS,
+        reasons={},
+    ),
+)
+SECTIONS = ("harness.kinds.kernels.section:sections",)

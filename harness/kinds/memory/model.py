@@ -1,0 +1,109 @@
+"""Kinds of judgement about device memory: how much an arm takes at most, and whether it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from harness.contract.base import Count, Demand, Judged, Name, NonNegative, Positive, Problem, refuse
+from harness.kinds.speed.model import trajectory_problems
+
+
+class PeakMemory(Judged):
+    """The candidate's peak of device memory is at most so many GiB, or at most so many times the baseline's.
+
+    Each arm has a process and the GPU to itself. Two bounds are two claims, so that each can be broken alone.
+    """
+
+    kind: Literal["peak_memory"]
+    """Judges the most device memory that the candidate held at one time."""
+    candidate: Name
+    """The arm whose memory is bounded."""
+    baseline: Name
+    """The plain arm: it shows that the candidate trains, and is what a ratio is of."""
+    at_most_gib: Positive | None = None
+    """Largest peak of the candidate, in GiB (2^30 bytes)."""
+    at_most_ratio: Positive | None = None
+    """Largest peak of the candidate as a multiple of the baseline's."""
+    of: Literal["allocated", "reserved"] = "allocated"
+    """What is bounded: bytes of tensors, or what torch's allocator took of the device to hold them."""
+    over: Literal["run", "steps"] = "run"
+    """Over opening, warm-up, capture and all steps; or from the first step on, warm-up and capture included."""
+    outside_at_most_gib: Positive = 1.0
+    """Most device memory beside what torch's allocator holds, as the driver counts it, in GiB: context, kernels' code,
+    instantiated graphs. 0.76 was seen on an H200; much more is memory taken behind torch's back."""
+    trajectory: Name
+    """The trajectory_match claim of this contract that the measured steps must satisfy."""
+
+    broken_by: ClassVar = {
+        "at_most_gib": Demand(("peak_memory",)),
+        "at_most_ratio": Demand(("peak_ratio",)),
+        "outside_at_most_gib": Demand(("memory_outside_allocator",)),
+        "trajectory": Demand(("differs", "exceeds_tolerance")),
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "baseline": "names an arm",
+        "of": "chooses which bytes are judged; the others are figures",
+        "over": "chooses which peak is judged; the other one is a figure",
+    }
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> PeakMemory:
+        if (self.at_most_gib is None) == (self.at_most_ratio is None):
+            refuse("say either `at_most_gib` or `at_most_ratio`; for both, make two claims", "kind")
+        return self
+
+    def asks_the_device(self) -> bool:
+        return True
+
+    def dangling_names(
+        self,
+        on: Sequence[str],  # noqa: ARG002
+        claims: Mapping[str, Sequence[Judged]],
+    ) -> Iterator[Problem]:
+        yield from trajectory_problems(self.trajectory, claims)
+
+    def process_count(self) -> int:
+        return len(self.arms())
+
+    def arms_of(self, process: int) -> list[str]:
+        return [[self.baseline, self.candidate][process]]
+
+
+class MemorySteady(Judged):
+    """Memory does not grow after the first `after` samples (a sample a step, or a re-capture)."""
+
+    kind: Literal["memory_steady"]
+    """Judges the growth of device memory."""
+    candidate: Name
+    """The captured arm."""
+    per: Literal["replay", "recapture"]
+    """A sample after every replay, or after every re-capture."""
+    after: Count
+    """First samples that are left out as warm-up."""
+    growth_at_most: NonNegative
+    """Largest relative growth after the warm-up."""
+    of: Literal["allocated_and_reserved", "reserved"] = "allocated_and_reserved"
+    """What must not grow: `reserved`, what torch has taken of the device, alone can be demanded to stay equal, since
+    the harness keeps the losses of a block of steps in allocated memory."""
+
+    broken_by: ClassVar = {"growth_at_most": Demand(("memory_grows",))}
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "per": "chooses what is sampled",
+        "of": "chooses which bytes are judged; those that are not are figures",
+        "after": "samples that are left out; with none left the claim is vacuous, which the loader refuses",
+    }
+
+    def asks_the_device(self) -> bool:
+        return True
+
+    def chosen_probe(self) -> str:
+        return "recapture" if self.per == "recapture" else "paired"
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.per == "replay" and self.after >= steps:
+            yield ("after",), f"a step follows the first {self.after} (`after`)"

@@ -1,0 +1,41 @@
+"""Rows of the kinds of claim about device memory, and the report's sections about them."""
+
+from __future__ import annotations
+
+from harness.kinds.kind import Kind
+from harness.kinds.shared_reasons import ALONE, MISSING_RUN, NO_GUARDS, NO_STEPS
+
+ROWS = (
+    Kind(
+        name="memory_steady",
+        model="harness.kinds.memory.model:MemorySteady",
+        judge="harness.kinds.memory.memory_steady:judge",
+        probes={"paired": (), "recapture": ("after",)},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("memory",),
+        evidence_faults=(MISSING_RUN,),
+        leaves_out={
+            **ALONE,
+            "uncaptured": "It judges a captured arm alone.",
+            "guards": NO_GUARDS,
+        },
+        reasons={},
+    ),
+    Kind(
+        name="peak_memory",
+        model="harness.kinds.memory.model:PeakMemory",
+        judge="harness.kinds.memory.peak_memory:judge",
+        probes={"peak_memory": ()},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("peak_memory",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "watched": "A profile of steps takes memory on the device, which is what is measured.",
+            "guards": NO_GUARDS,
+        },
+        reasons={},
+    ),
+)
+SECTIONS = ("harness.kinds.memory.section:section",)

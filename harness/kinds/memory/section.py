@@ -1,0 +1,77 @@
+"""Peaks of device memory: both arms', over the opening and over the steps, beside what the device had in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.evidence.arm_records import MemoryPeak, PeakMemoryEvidence
+from harness.evidence.run_evidence import RunEvidence
+from harness.judging.verdict import Verdict
+from harness.kinds.memory.model import PeakMemory
+from harness.numbers import counted
+from harness.report.blocks import Part, Section, table
+from harness.report.text import line, size
+from harness.report.view import ReportView
+
+
+def section(view: ReportView) -> Section | None:
+    """A part for each judgement of a peak whose arms were measured."""
+    shown = [
+        part
+        for verdict, parts, runs in view.judged()
+        for claim in parts
+        if isinstance(claim, PeakMemory)
+        for part in _parts(verdict, claim, runs)
+    ]
+    lead = (
+        "The most that each arm held at one time, in a process of its own. Allocated and reserved are torch's own "
+        "count: bytes of tensors, and bytes taken of the device to hold them. The device's count is the driver's, by "
+        "samples, above what it was before the process used the GPU; outside is what it holds beside torch's "
+        "allocator, the CUDA context included."
+    )
+    return Section("peak_memory", "Peak memory", lead, shown) if shown else None
+
+
+def _parts(verdict: Verdict, claim: PeakMemory, runs: list[RunEvidence]) -> Iterator[Part]:
+    seen: dict[str, PeakMemoryEvidence] = {}
+    made_from = []
+    for arm in (claim.candidate, claim.baseline):
+        for run in runs:
+            found = run.arms[arm][0].peak_memory if run.arms.get(arm) else None
+            if found is not None and arm not in seen:
+                seen[arm] = found
+                made_from.append(run.run_id)
+    if not seen:
+        return
+    part = Part(f"{verdict.claim} · {verdict.workload}", [_bound(claim)], runs=made_from)
+    rows: list[list[object]] = [
+        [arm, name, *_row(peak)]
+        for arm, found in seen.items()
+        for name, peak in (("opening", found.opening), ("steps", found.steps))
+    ]
+    part.tables.append(table("Peaks", ["arm", "during", "allocated", "reserved", "device", "outside"], rows))
+    for arm, found in seen.items():
+        if found.resets or found.lost_peaks or found.foreign_processes:
+            part.text.append(_disturbances(line(arm), found))
+    yield part
+
+
+def _bound(claim: PeakMemory) -> str:
+    over = "the whole run" if claim.over == "run" else "the steps"
+    if claim.at_most_gib is not None:
+        return f"Allowed: {claim.at_most_gib:g} GiB {claim.of} over {over}."
+    return f"Allowed: {claim.at_most_ratio:g} times the baseline's bytes {claim.of} over {over}."
+
+
+def _row(peak: MemoryPeak) -> list[str]:
+    counts = (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes, peak.outside_bytes)
+    return ["–" if count is None else size(count) for count in counts]
+
+
+def _disturbances(arm: str, found: PeakMemoryEvidence) -> str:
+    foreign = found.foreign_processes or 0
+    others = "1 other process" if foreign == 1 else f"{foreign} other processes"
+    return (
+        f"In the process of {arm} torch's peak statistics were set back {counted(found.resets, 'time')}, fell unseen "
+        f"{counted(found.lost_peaks, 'time')}, and {others} used the GPU."
+    )

@@ -1,0 +1,142 @@
+"""What the judges of ranks share: the executions of one arm, rank by rank, and what each rank did in every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from harness.evidence.arm_records import RankSteps
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judging import reasons
+from harness.judging.context import executed
+from harness.judging.sheet import Sheet, number, settle
+
+FEWEST_ROWS = 0.75  # of the different rows in a step that draws from all of a rank's rows would give
+DEVIATIONS = 3.0  # by which fewer rows must be different than draws would give: few steps tell little
+FEWEST_WHOLE = 0.5  # of the steps: an epoch's last batch may be a smaller one
+FEWEST_SHARES = 0.5  # of the different shares of the rank that has most
+
+
+def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
+    """The first execution of an arm, by rank; settles with ERROR for a rank without sound evidence."""
+    views = (run, *run.ranks)
+    if len(views) < ranks:
+        settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, and arm {arm} has {ranks}")
+    for rank, view in enumerate(views[:ranks]):
+        if view.death is not None:
+            settle(f"worker_{view.death.cause}", f"rank {rank} of {ranks}: {view.death.detail}")
+    return {rank: executed(view, arm) for rank, view in enumerate(views[:ranks])}
+
+
+def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
+    """What every rank did, step by step; settles with ERROR where that is not whole."""
+    found = {}
+    for rank, execution in executions.items():
+        noted, steps = execution.rank_steps, len(execution.series.loss)
+        if noted is None:
+            settle(reasons.EVIDENCE_MISSING, f"what rank {rank} of arm {execution.start.arm} did was not recorded")
+        lengths = [len(noted.parameters) - 1, len(noted.rows), len(noted.collectives)]
+        if lengths != [steps] * 3:
+            settle(reasons.EVIDENCE_INCONSISTENT, f"rank {rank} made {steps} steps and recorded {lengths} of them")
+        found[rank] = noted
+    return found
+
+
+def named(executions: Mapping[int, ArmEvidence]) -> dict[str, ArmEvidence]:
+    """The executions under the names that sentences give them."""
+    return {f"rank {rank} of {execution.start.arm}": execution for rank, execution in executions.items()}
+
+
+def odd_one(digests: Sequence[str]) -> int | None:
+    """The rank whose digest is not the most frequent one; of several, or of as many on both sides, the last."""
+    common = max(digests, key=lambda digest: (digests.count(digest), digest == digests[0]))
+    return next((rank for rank in reversed(range(len(digests))) if digests[rank] != common), None)
+
+
+# What is in the data is no rank's doing: where rows or batches occur again, a rank is held against its own rows of all
+# steps, and against what the other ranks read.
+
+
+def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
+    """Settle FAIL where a rank read a row that another one read in the same step."""
+    for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
+        readers: dict[str, int] = {}
+        for rank, read in enumerate(rows):
+            if not read:
+                settle(reasons.CAPABILITY_MISSING, f"the inputs of rank {rank} have no rows")
+            for row in read:
+                if readers.setdefault(row, rank) != rank:
+                    sheet.figure("first_equal_step", step, "step")
+                    sheet.figure("rank", rank)
+                    settle(
+                        reasons.RANK_BATCHES_EQUAL,
+                        f"at step {step}, rank {rank} read a row that rank {readers[row]} read too",
+                    )
+
+
+def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
+    """Settle FAIL where a rank read another number of rows than its share, the same ones over and over, or the same at
+    every step; INCONCLUSIVE where no rank showed its share.
+    """
+    _require_counts(steps, batch_size, sheet)
+    for rank, noted in steps.items():
+        seen, drawn, noise = _different(noted.rows)
+        if drawn - seen > max((1 - FEWEST_ROWS) * drawn, DEVIATIONS * noise):
+            sheet.figure("rank", rank)
+            settle(
+                reasons.VACUOUS_BATCHES_REPEAT,
+                f"rank {rank} read {number(seen)} different rows in a step at the mean, where as many draws from all "
+                f"that it read would give {number(drawn)}",
+            )
+    distinct = {rank: len({tuple(rows) for rows in noted.rows}) for rank, noted in steps.items()}
+    fewest = min(distinct, key=lambda rank: distinct[rank])
+    made, most = len(steps[fewest].rows), max(distinct.values())
+    if distinct[fewest] < min(made, max(2, FEWEST_SHARES * most)):
+        sheet.figure("rank", fewest)
+        sheet.figure("distinct_batches", distinct[fewest], "batches")
+        settle(
+            reasons.VACUOUS_BATCHES_REPEAT,
+            f"rank {fewest} read {distinct[fewest]} different shares in {made} steps, and another rank {most}",
+        )
+
+
+def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
+    """A batch may be smaller at the end of the data, or larger than the workload says, for all ranks alike; and packed
+    into one row in every step, where nobody can tell it from a part.
+    """
+    fewest, most = batch_size // len(steps), -(-batch_size // len(steps))
+    whole, made = 0, 0
+    for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
+        counts = dict(zip(steps, map(len, rows), strict=True))
+        least, largest = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+        is_whole = counts[largest] >= fewest
+        whole, made = whole + is_whole, made + 1
+        if counts[least] < counts[largest] - 1 or (is_whole and counts[least] < fewest):
+            odd = largest if counts[least] >= fewest else least
+            sheet.figure("rank", odd)
+            sheet.figure("first_unequal_step", step, "step")
+            settle(
+                reasons.RANK_ROW_COUNT,
+                f"at step {step}, rank {odd} read {counts[odd]} rows, and its share of a batch of {batch_size} is "
+                f"{most}: inputs have as many along their first dimension",
+            )
+    if whole < FEWEST_WHOLE * made:
+        sheet.leave_open(
+            reasons.RANK_SHARE_UNSEEN,
+            f"in {made - whole} of {made} steps every rank showed fewer rows than its share of a batch of "
+            f"{batch_size}, which is {most}",
+        )
+
+
+def _different(steps: Sequence[Sequence[str]]) -> tuple[float, float, float]:
+    """The mean number of different rows in a step, what draws from all the rank's rows would give, and its deviation.
+
+    Data may have few different rows, and then repeats them in a step: of n draws from v rows v (1 - (1 - 1/v)^n) are
+    expected to be different, with a variance of n/4 at most (each draw changes the number by 1 at most: Efron-Stein).
+    """
+    of_all = len({row for rows in steps for row in rows})
+    if not of_all:
+        return 0.0, 0.0, 0.0
+    seen = sum(len(set(rows)) for rows in steps) / len(steps)
+    drawn = sum(of_all * (1 - (1 - 1 / of_all) ** len(rows)) for rows in steps) / len(steps)
+    return seen, drawn, math.sqrt(sum(map(len, steps)) / 4) / len(steps)

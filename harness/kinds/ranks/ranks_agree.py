@@ -1,0 +1,220 @@
+"""`ranks_agree`: the ranks of data-parallel training stay one model, in bits, and each reads rows of its own.
+
+Parameters that ranks share were gathered before they were compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harness.evidence.arm_records import CaptureEvidence, GraphNodes, RankSteps
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, capture_of, end_of
+from harness.judging.end_state import differing, note_watched
+from harness.judging.launched import graphs_per_step
+from harness.judging.sheet import Sheet, number, settle, some
+from harness.judging.verdict import Judgement
+from harness.kinds.ranks.executions import (
+    named,
+    odd_one,
+    of_ranks,
+    rank_steps,
+    require_own_rows,
+    require_whole_shares,
+)
+from harness.kinds.ranks.model import RanksAgree
+
+REPLICATED = ("parameters", "optimizer")  # state that every replica has alike; buffers may be a rank's own
+COLLECTIVE_KERNELS = ("nccl",)  # in the names of the kernels that a graph holds
+_CATEGORY = {"parameters": "parameters", "optimizer": "optimizer's tensors"}
+SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients behind its first step, by collectives of its own
+
+
+def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
+    """Order: captured, finiteness, frozen tensors, lengths, replicas, shares, batches, collectives, training, ends."""
+    run = context.only_run("paired")
+    executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
+    comparison, by_name = Comparison(part, context, sheet), named(executions)
+    comparison.captured(*executions.values())
+    sheet.count("ranks", len(executions))
+    note_watched(by_name, sheet)
+    group = Group(by_name, own={"equal_start", "equal_ends"})  # parameters are compared after each step
+    comparison.begin(group)
+    _require_lengths(executions)
+    steps = rank_steps(executions)
+    made = len(executions[0].series.loss)
+    sheet.count("steps", made)
+    sheet.figure("steps_run", made, "steps")
+    if not sheet.meets("steps_run", made, "at least", part.steps, "steps", beside=True):
+        settle(reasons.VACUOUS_STEPS, f"{made} steps were compared, the claim demands {part.steps}")
+    _require_replicas(steps, sheet)
+    parts = _require_shares(part, executions, steps, sheet)
+    require_own_rows(steps, sheet)
+    require_whole_shares(steps, context.contract.workloads[context.workload].batch_size, sheet)
+    _require_collectives(part, context, executions, steps, sheet)
+    comparison.end(group)
+    _require_equal_ends(executions, sheet)
+    return comparison.held(
+        f"the parameters of {len(executions)} ranks are equal in bits after each of {made} steps, "
+        f"each on rows of its own{parts}"
+    )
+
+
+def _require_lengths(executions: Mapping[int, ArmEvidence]) -> None:
+    first = len(executions[0].series.loss)
+    for rank, execution in executions.items():
+        made = len(execution.series.loss)
+        if made != first:
+            settle(reasons.UNEQUAL_LENGTHS, f"rank {rank} has {made} steps and rank 0 {first}")
+
+
+def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
+    """Settle FAIL at the first step after which a rank's parameters differ."""
+    columns = list(zip(*(noted.parameters for noted in steps.values()), strict=True))
+    odd = [odd_one(column) for column in columns]
+    differ = [index for index, rank in enumerate(odd) if rank is not None]
+    later = len([index for index in differ if index])
+    sheet.figure("replicas_differing", later, "steps")
+    if differ:
+        sheet.figure("rank", odd[differ[0]])
+    if odd[0] is not None:
+        settle(reasons.UNEQUAL_START, f"rank {odd[0]} starts from other parameters than the other ranks")
+    noun = "steps leave replicas that differ"
+    if sheet.meets("replicas_differing", later, "none", noun=noun, of=len(columns) - 1):
+        return
+    first = differ[0]
+    sheet.figure("first_differing_step", first - 1, "step")
+    settle(
+        reasons.RANKS_DIFFER,
+        f"the parameters of rank {odd[first]} differ from the others' after {len(differ)} of {len(columns) - 1} steps, "
+        f"first after step {first - 1}",
+    )
+
+
+def _require_shares(
+    part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
+) -> str:
+    """How many parameters are in parts, as a sentence's tail; settles where a rank holds too much, and where none could
+    differ between ranks and nothing is demanded of their shares.
+    """
+    of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
+    if in_parts:
+        sheet.figure("parameters_in_parts", in_parts, "tensors")
+    most = part.share_at_most
+    if most is None and in_parts == of:
+        settle(
+            reasons.VACUOUS_NO_REPLICA,
+            f"none of {of} parameters is in every rank, so that no two can differ, and no `share_at_most` is demanded",
+        )
+    if most is not None:
+        if any(noted.held.keys() != _CATEGORY.keys() for noted in steps.values()):
+            settle(reasons.EVIDENCE_MISSING, "which share each rank holds was not recorded")
+        share, rank, category = max(
+            (held / max(whole, 1), rank, category)
+            for rank, noted in steps.items()
+            for category, (held, whole) in noted.held.items()
+        )
+        sheet.figure("largest_share", share)
+        sheet.figure("demanded", most)
+        if not sheet.meets("largest_share", share, "at most", most):
+            sheet.figure("rank", rank)
+            settle(
+                reasons.SHARE_EXCEEDED,
+                f"rank {rank} holds {number(share)} of all elements of the {_CATEGORY[category]}, "
+                f"{number(most)} are allowed",
+            )
+    return f"; {in_parts} of {of} parameters were gathered from parts" if in_parts else ""
+
+
+def _require_collectives(
+    part: RanksAgree,
+    context: Context,
+    executions: Mapping[int, ArmEvidence],
+    steps: Mapping[int, RankSteps],
+    sheet: Sheet,
+) -> None:
+    """How many collectives the host began in a step, which ones, and how many the graph holds; settles where they are
+    none, fewer or more than demanded."""
+    captured = context.contract.arms[part.candidate].capture != "none"
+    in_graph = dict.fromkeys(executions, 0)
+    for rank, execution in executions.items() if captured else ():
+        in_graph[rank] = _in_graphs(capture_of(part.candidate, execution, context.mechanism(part), sheet))
+    replayed = {rank: _settled(noted, executions[rank].capture) for rank, noted in steps.items()}
+    by_host = {rank: max(noted.collectives, default=0) for rank, noted in steps.items()}
+    sheet.figure("collectives_per_step", max(by_host.values()), "collectives")
+    sheet.figure("collectives_in_graph", min(in_graph.values()), "collectives")
+    names = sorted({name for noted in steps.values() for name in noted.names})
+    if names:
+        sheet.figure("collectives", ", ".join(names))
+    silent = [rank for rank in executions if not by_host[rank] and not in_graph[rank]]
+    if silent:
+        sheet.figure("rank", silent[0])
+        settle(reasons.VACUOUS_NO_COLLECTIVE, f"rank {silent[0]} began no collective: nothing joins the ranks")
+    least, most = part.graph_collectives_at_least, part.host_collectives_at_most
+    if least is not None:
+        rank = min(in_graph, key=lambda each: in_graph[each])
+        if not sheet.meets("collectives_in_graph", in_graph[rank], "at least", least, "collectives"):
+            sheet.figure("rank", rank)
+            settle(
+                reasons.COLLECTIVES_MISSING_IN_GRAPH,
+                f"the graphs of a step of rank {rank} hold {in_graph[rank]} collectives, {least} are demanded",
+            )
+    if most is not None and not all(replayed.values()):
+        settle(
+            reasons.VACUOUS_STEPS,
+            f"no step of {part.candidate} follows those in which it captures or groups gradients, so that nothing is "
+            "known of what the host begins in others",
+        )
+    worst = max(replayed, key=lambda each: max(replayed[each], default=0))
+    found = max(replayed[worst], default=0)
+    sheet.figure("host_collectives_per_step", found, "collectives")
+    if most is not None and not sheet.meets("host_collectives_per_step", found, "at most", most, "collectives"):
+        sheet.figure("rank", worst)
+        which = some(list(steps[worst].names))
+        settle(
+            reasons.COLLECTIVES_OUTSIDE_GRAPH,
+            f"in a step of rank {worst} the host began {found} collectives, at most {most} are allowed: {which}",
+        )
+
+
+def _in_graphs(capture: CaptureEvidence) -> int:
+    """NCCL kernels of the capture that holds fewest, in all its pieces: a step replays one capture, and no other's."""
+    if capture.captures and len(capture.nodes) % capture.captures:
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"the nodes of {len(capture.nodes)} graphs were counted, and {capture.captures} captures were made",
+        )
+    pieces = graphs_per_step(capture)
+    captures = [capture.nodes[first : first + pieces] for first in range(0, len(capture.nodes), pieces)]
+    return min((sum(map(_collectives, graphs)) for graphs in captures), default=0)
+
+
+def _collectives(graph: GraphNodes) -> int:
+    of_nccl = (name for name in graph.kernels if any(word in name.lower() for word in COLLECTIVE_KERNELS))
+    return sum(graph.kernels[name] for name in of_nccl)
+
+
+def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]:
+    """Collectives of each step behind the first ones, in which captures are made and gradients are grouped."""
+    captures = capture.captures if capture is not None and capture.captured else 0
+    return noted.collectives[max(captures, SETTLING_STEPS) :]
+
+
+def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
+    """Settle FAIL where a rank's parameters or optimizer ended otherwise than the first rank's."""
+    reference = end_of(executions[0]).state
+    for rank, execution in executions.items():
+        ours = end_of(execution).state
+        if ours is None or reference is None:
+            continue  # told at the end
+        apart = [str(each) for each in differing(ours, reference) if each.category in REPLICATED]
+        if apart:
+            sheet.figure("rank", rank)
+            sheet.figure("state_differing", len(apart), "tensors")
+            sheet.figure("first_differing_tensor", apart[0])
+            settle(
+                reasons.END_DIFFERS,
+                f"rank {rank} and rank 0 end apart in {len(apart)} tensors: {some(apart)}",
+            )

@@ -1,0 +1,170 @@
+"""`ranks_match`: several ranks train as one process does on their batches joined, within a bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from harness.evidence.arm_records import RankSteps
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, end_of, executed
+from harness.judging.end_state import note_distance, note_watched, require_distance
+from harness.judging.near_ends import require_near_ends
+from harness.judging.series import Bounds, difference, losses, note_difference, require_equal
+from harness.judging.sheet import Sheet, number, settle
+from harness.judging.verdict import Judgement
+from harness.kinds.ranks.executions import named, of_ranks, rank_steps
+from harness.kinds.ranks.model import RanksMatch
+
+
+def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, finiteness, equal start and batches, the losses, what makes it a training, the ends."""
+    run = context.only_run("paired")
+    executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
+    baseline = executed(run, part.baseline)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(*executions.values())
+    theirs = f"baseline {part.baseline}"
+    in_turn = None if part.in_turn is None else executed(run, part.in_turn)
+    everything = {theirs: baseline, **named(executions)}
+    if in_turn is not None:
+        everything[f"{part.in_turn}, one rank in turn,"] = in_turn
+    sheet.count("ranks", len(executions))
+    note_watched(everything, sheet)
+
+    bounds = Bounds(part.max_abs_difference, part.max_relative_difference)
+    shortest = min(len(execution.series.loss) for execution in everything.values())
+    mean = np.mean([losses(execution)[:shortest] for execution in executions.values()], axis=0)
+    found = difference(mean, losses(baseline), "every", bounds)
+    note_difference(sheet, found, "within", bounds)
+    note_distance(executions[0], baseline, sheet)
+
+    same_system = context.same_system(part.candidate, part.baseline)
+    groups = [Group(everything, own={"comparable"}, same_formats=same_system)]  # rows are compared, joined
+    if not same_system:
+        groups.append(Group(named(executions), own={"comparable"}))
+    for group in groups:
+        comparison.begin(group)
+    _require_as_many(everything, theirs)
+    _require_joined(rank_steps(executions), rank_steps({0: baseline})[0], sheet)
+    sheet.figure("steps_run", shortest, "steps")
+    if not sheet.meets("steps_run", shortest, "at least", part.steps, "steps", beside=True):
+        settle(reasons.VACUOUS_STEPS, f"{shortest} steps were compared, the claim demands {part.steps}")
+    ours = f"the ranks of {part.candidate}"
+    require_equal(found, "within", bounds, f"{ours} (their mean) and {theirs}", sheet)
+    for group in groups:
+        comparison.end(group)
+    largest = _require_end(part, executions[0], baseline, sheet)
+    after_each_step = ""
+    if in_turn is not None:
+        _require_in_turn(executions, in_turn, sheet)
+        after_each_step = f", and are those of {part.in_turn} in bits after each step"
+    if part.ends is not None:
+        control = executed(run, part.ends.control)
+        after_each_step += require_near_ends(part.ends, "rank 0", executions[0], theirs, baseline, control, sheet)
+    _require_equal_ends(executions, sheet)
+    return comparison.held(
+        f"the mean loss of {len(executions)} ranks and the loss of {theirs} differ by at most "
+        f"{number(found.largest)} at all {found.steps} steps, on the same rows; "
+        f"their parameters end up to {number(largest)} apart{after_each_step}"
+    )
+
+
+def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str) -> None:
+    """Settle FAIL unless all make as many steps."""
+    reference = everything[reference_name]
+    for name, execution in everything.items():
+        ours, theirs = len(execution.series.loss), len(reference.series.loss)
+        if ours != theirs:
+            settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps and {reference_name} {theirs}")
+
+
+def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet) -> None:
+    """Settle FAIL at the first step in which the ranks' rows, joined, are not those of the one batch."""
+    for step, whole in enumerate(one.rows):
+        if not whole:
+            settle(reasons.CAPABILITY_MISSING, "the inputs of the baseline have no rows")
+        left = Counter(whole)
+        for rank, noted in ranks.items():
+            read = Counter(noted.rows[step])
+            if read - left:
+                _settle_unequal(
+                    sheet, step, rank, f"rank {rank} read rows that the baseline's batch has not, or not for it"
+                )
+            left -= read
+        if left:
+            _settle_unequal(sheet, step, None, f"no rank read {left.total()} of the baseline's {len(whole)} rows")
+
+
+def _settle_unequal(sheet: Sheet, step: int, rank: int | None, what: str) -> None:
+    sheet.figure("first_unequal_step", step, "step")
+    if rank is not None:
+        sheet.figure("rank", rank)
+    settle(reasons.UNEQUAL_BATCHES, f"at step {step}, {what}")
+
+
+def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> float:
+    """How far the parameters ended apart; settles FAIL where that is more than demanded."""
+    require_distance(part.candidate, execution, baseline)
+    [found] = [each for each in end_of(execution).differences or [] if each.arm == part.baseline]
+    largest = float(found.largest or 0.0)
+    if part.max_end_difference is None:
+        return largest
+    sheet.figure("end_tolerance", part.max_end_difference, "parameter")
+    if not sheet.meets("end_max_abs_difference", largest, "at most", part.max_end_difference, "parameter"):
+        settle(
+            reasons.RANKS_END_APART,
+            f"parameter {found.tensor} ends up to {number(largest)} from the baseline's, "
+            f"{number(part.max_end_difference)} are allowed",
+        )
+    return largest
+
+
+def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
+    """Settle FAIL where a rank ended with other parameters than the first, whose distance from the baseline is told.
+
+    The last thing before PASS: what made them differ shows in the losses, unless it came with the last update.
+    """
+    first = end_of(executions[0]).trainable_digest
+    for rank, execution in executions.items():
+        if end_of(execution).trainable_digest != first:
+            sheet.figure("rank", rank)
+            settle(
+                reasons.RANKS_DIFFER,
+                f"the parameters of rank {rank} end as others than those of rank 0, whose distance was measured",
+            )
+
+
+def _require_in_turn(executions: Mapping[int, ArmEvidence], in_turn: ArmEvidence, sheet: Sheet) -> None:
+    """Settle FAIL where a rank's parameters differ in bits, after some step or at the end, from those of one process
+    that adds up the same parts."""
+    [ours] = rank_steps({0: in_turn}).values()
+    name, steps = in_turn.start.arm, len(ours.parameters) - 1
+    apart = {
+        rank: [
+            step - 1
+            for step, pair in enumerate(zip(noted.parameters, ours.parameters, strict=True))
+            if len({*pair}) > 1
+        ]
+        for rank, noted in rank_steps(executions).items()
+    }
+    rank, differing = max(apart.items(), key=lambda entry: len(entry[1]))
+    sheet.figure("steps_not_in_turn", len(differing), "steps")
+    noun = "steps leave parameters of other bits"
+    if not sheet.meets("steps_not_in_turn", len(differing), "none", noun=noun, of=steps):
+        sheet.figure("first_differing_step", differing[0], "step")
+        settle(
+            reasons.RANKS_END_APART,
+            f"the parameters of rank {rank} are not those of {name}, which adds up the same parts, after "
+            f"{len(differing)} of {steps} steps, first after step {differing[0]}",
+        )
+    for rank, execution in executions.items():
+        if end_of(execution).trainable_digest != end_of(in_turn).trainable_digest:
+            settle(
+                reasons.RANKS_END_APART,
+                f"the parameters of rank {rank} are those of {name} after every step, and end as others",
+            )

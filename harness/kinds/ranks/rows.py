@@ -1,0 +1,43 @@
+"""Rows of the kinds of claim about ranks, and the report's sections about them."""
+
+from __future__ import annotations
+
+from harness.kinds.kind import Kind
+from harness.kinds.shared_reasons import MISSING_RUN, NO_GUARDS, NO_STEPS
+
+ROWS = (
+    Kind(
+        name="ranks_agree",
+        model="harness.kinds.ranks.model:RanksAgree",
+        judge="harness.kinds.ranks.ranks_agree:judge",
+        probes={"paired": ()},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("trajectories",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "uncaptured": "It judges the ranks of one arm.",
+            "comparable": "Each rank reads rows of its own.",
+            "equal_state": "A rank may have buffers and generators of its own.",
+            "guards": NO_GUARDS,
+        },
+        reasons={},
+    ),
+    Kind(
+        name="ranks_match",
+        model="harness.kinds.ranks.model:RanksMatch",
+        judge="harness.kinds.ranks.ranks_match:judge",
+        probes={"paired": ()},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("trajectories",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "equal_state": "A rank may have buffers and generators of its own.",
+            "equal_ends": "Sums over ranks round differently: ends are compared within `max_end_difference`.",
+            "guards": NO_GUARDS,
+        },
+        reasons={},
+    ),
+)
+SECTIONS = ()

@@ -1,0 +1,111 @@
+"""Kind of judgement about several seeds: a metric that is no worse than the baseline's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from harness.contract.base import Count, Demand, Metric, Name, Positive, Problem, refuse
+from harness.contract.guards import Guarding, Guards
+from harness.kinds.trajectory.model import Precisions
+
+FEWEST_SEEDS = 5  # whose unanimity reaches a confidence of 0.95
+MOST_SEEDS = 64
+
+
+class NotWorse(Guarding):
+    """Over several seeds the candidate's metric is no worse than the baseline's by more than a margin."""
+
+    kind: Literal["not_worse"]
+    """Judges a metric of two arms over several seeds, by an interval of the differences."""
+    candidate: Name
+    """The arm under test."""
+    baseline: Name
+    """The arm that it must not be worse than. With each seed both start alike, on the same batches."""
+    metric: Metric = "loss"
+    """What is compared: the loss, or a metric that the systems of both arms report."""
+    direction: Literal["lower_is_better", "higher_is_better"]
+    """Which values of it are the better ones."""
+    last: Count
+    """Over how many last steps it is averaged; 1: the final value."""
+    margin: Positive | None = None
+    """By how much the candidate may be worse, in the metric's unit."""
+    relative_margin: Positive | None = None
+    """The same, relative to the absolute value of the baseline with that seed: where that is 0, by nothing."""
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=FEWEST_SEEDS, max_length=MOST_SEEDS)]
+    """The seeds, each of which yields one difference."""
+    save_at: Count | None = None
+    """With each seed the candidate is saved after so many steps, its process ends, and another one loads and goes on;
+    left out, it is not interrupted. Its system has the capability `resume` then."""
+    confidence: Annotated[float, Field(ge=0.95, lt=1)] = 0.95
+    """One-sided confidence of the interval of the trimmed mean difference."""
+    precisions: Precisions | None = None
+    """What the arms must compute in, where that is what they differ in. Their frozen tensors then have other formats,
+    and are not compared; each must still end as it began."""
+    guards: Guards
+    """What must be true before PASS may be said, with each seed. The control is to have the candidate's settings."""
+
+    broken_by: ClassVar = {
+        **Guarding.broken_by,
+        "direction": Demand(("worse",)),
+        "margin": Demand(("worse",)),
+        "relative_margin": Demand(("worse",)),
+        "precisions.candidate": Demand(("vacuous_precision",)),
+        "precisions.baseline": Demand(("vacuous_precision",)),
+    }
+    no_demand: ClassVar = {
+        **Guarding.no_demand,
+        "baseline": "names an arm",
+        "metric": "names a series",
+        "last": "how many steps the compared value is the mean of; never more than were run",
+        "seeds": "how much is measured: fewer are an ERROR, too few for the confidence a lint error",
+        "save_at": "chooses the step; evidence of another one is an ERROR",
+        "confidence": "how sure a PASS and a FAIL are; between them the verdict is INCONCLUSIVE",
+    }
+
+    @model_validator(mode="after")
+    def _has_one_margin(self) -> Self:
+        if (self.margin is None) == (self.relative_margin is None):
+            refuse("say `margin` or `relative_margin`, one of the two", "kind")
+        return self
+
+    def contradictions(self) -> Iterator[Problem]:
+        if len(set(self.seeds)) < len(self.seeds):
+            yield Problem(("seeds",), "`seeds` are distinct", str(self.seeds), "remove the repeated one")
+        if self.precisions is not None and self.precisions.candidate == self.precisions.baseline:
+            rule = "`precisions` are two different ones"
+            yield Problem(("precisions",), rule, f"`{self.precisions.candidate}` for both")
+
+    def undecidable(self) -> Iterator[Problem]:
+        # unanimity of n seeds has a chance of 2^-n where the candidate is worse by the margin
+        needed, seeds = math.ceil(-math.log2(1 - self.confidence) - 1e-9), len(self.seeds)
+        if seeds < needed:
+            rule = (
+                f"{seeds} seeds cannot reach a verdict: unanimity of {seeds} has a chance of {2.0**-seeds:.3g}, "
+                f"above 1 - confidence = {1 - self.confidence:.3g}; use at least {needed}"
+            )
+            yield Problem(("seeds",), rule)
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {**super().step_counts(), "last": self.last}
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().beyond(steps)
+        if self.save_at is not None and self.save_at >= steps:
+            yield ("save_at",), f"`save_at` ({self.save_at}) leaves at least one of the workload's steps"
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        needed = {"metrics": self.metric != "loss", "resume": self.save_at is not None}
+        return super().candidate_capabilities() | {name for name, needs in needed.items() if needs}
+
+    def baseline_capabilities(self) -> frozenset[str]:
+        return self.candidate_capabilities() - {"resume"}
+
+    def chosen_probe(self) -> str:
+        return "seeds" if self.save_at is None else "resumed_seeds"
+
+    def process_count(self) -> int:
+        return 1  # one process: an interpreter for each seed would take longer than a small model's training

@@ -1,0 +1,208 @@
+"""`not_worse`: over several seeds a metric of the candidate is no worse than the baseline's by more than a margin.
+
+With each seed both arms train from one start on the same batches. Each pair yields one difference; how these decide
+stands in `paired_seeds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, replicas
+from harness.judging.demanded import Demanded, Interval
+from harness.judging.end_state import note_watched
+from harness.judging.series import values
+from harness.judging.sheet import Sheet, number, settle
+from harness.judging.statistics import Array, fewest_processes, trimmed
+from harness.judging.verdict import Judgement
+from harness.kinds.between_steps.training_chain import in_processes
+from harness.kinds.seeds import paired_seeds
+from harness.kinds.seeds.interrupted_seeds import joined, note_chains, require_chains, require_steps_after_load
+from harness.kinds.seeds.model import NotWorse
+from harness.kinds.seeds.unequal_seeds import require_unequal_seeds
+from harness.kinds.trajectory.trajectory_match import require_precisions
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Of each seed the compared value of either arm, and by how much the candidate may be worse; [N] each."""
+
+    candidate: Array
+    baseline: Array
+    margins: Array
+    lower_is_better: bool
+
+    @property
+    def worse(self) -> Array:
+        """By how much the candidate is worse with each seed."""
+        return paired_seeds.excesses(self.candidate, self.baseline, 0.0, lower_is_better=self.lower_is_better)
+
+    @property
+    def excess(self) -> Array:
+        """The same, less what is allowed."""
+        return paired_seeds.excesses(self.candidate, self.baseline, self.margins, lower_is_better=self.lower_is_better)
+
+
+def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
+    """Order: steps after a load, capture, steps, finiteness, precisions, equal starts and batches of each seed, unequal
+    seeds, a candidate that is worse, guards, the ends, then whether anything was decided.
+    """
+    run = context.only_run(part.chosen_probe())
+    require_steps_after_load(part, run, sheet)
+    run, chains = joined(part, run)
+    by_seed = _of_seeds(part, run)
+    comparison = Comparison(part, context, sheet)
+    require_chains(part.candidate, comparison, chains)
+    for executions in by_seed.values():
+        if not chains:  # whose captures nobody watched
+            comparison.captured(executions[part.candidate])
+        comparison.captured(executions[part.baseline])
+    _require_steps(part, by_seed, sheet)
+    same_system = context.same_system(part.candidate, part.baseline)
+    groups = []
+    for place, (seed, executions) in enumerate(by_seed.items()):
+        of_seed = replace(run, arms={arm: found[place : place + 1] for arm, found in run.arms.items()})
+        groups.append(
+            Group(
+                _named(part, seed, executions),
+                apart=in_processes(part.candidate, chains[place]) if chains else {},
+                metric=part.metric,
+                same_formats=same_system and part.precisions is None,
+                run=of_seed,
+            )
+        )
+    note_watched(groups[0].executions, sheet)
+    for group, executions in zip(groups, by_seed.values(), strict=True):
+        require_precisions(part, executions[part.candidate], executions[part.baseline])
+        comparison.begin(group)
+    _require_unequal_seeds(part, by_seed)
+    note_chains(chains, sheet)
+    pairs = pairs_of(part, by_seed)
+    answer = _answer(part, pairs, sheet)
+    for group in groups:
+        comparison.end(group)
+    if answer == 0:
+        _settle_undecided(part, pairs, sheet)
+    return comparison.held(_sentence(part, pairs))
+
+
+def _of_seeds(part: NotWorse, run: RunEvidence) -> dict[int, dict[str, ArmEvidence]]:
+    """By seed the execution of each arm; settles with ERROR where one is missing, or is of another seed."""
+    found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in part.seeds}
+    for arm in part.arms().values():
+        for seed, execution in zip(part.seeds, replicas(run, arm, len(part.seeds)), strict=False):
+            there = execution.start.facts.get("seed")
+            if there != seed:
+                settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} ran with seed {there} where {seed} is demanded")
+            found[seed][arm] = execution
+    return found
+
+
+def _named(part: NotWorse, seed: int, executions: Mapping[str, ArmEvidence]) -> dict[str, ArmEvidence]:
+    """Candidate and baseline by what sentences call them."""
+    roles = {"candidate": part.candidate, "baseline": part.baseline}
+    return {f"{role} {arm} with seed {seed}": executions[arm] for role, arm in roles.items()}
+
+
+def _require_steps(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]], sheet: Sheet) -> None:
+    steps = {seed: len(executions[part.candidate].series.loss) for seed, executions in by_seed.items()}
+    fewest = min(steps.values())
+    sheet.count("seeds", len(by_seed))
+    sheet.count("steps", sum(steps.values()))
+    sheet.figure("steps_run", fewest, "steps")
+    needed = max(part.guards.steps, part.last)
+    if not sheet.meets("steps_run", fewest, "at least", needed, "steps", beside=True):
+        seed, seen = next((seed, seen) for seed, seen in steps.items() if seen < needed)
+        settle(reasons.VACUOUS_STEPS, f"{seen} steps were run with seed {seed}, {needed} are demanded")
+
+
+def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> None:
+    """Two seeds with one series are one measurement counted twice, and so are two that change nothing."""
+    for arm in (part.candidate, part.baseline):
+        seen: dict[bytes, int] = {}
+        for seed, executions in by_seed.items():
+            first = seen.setdefault(values(executions[arm], part.metric).tobytes(), seed)
+            if first != seed:
+                settle(
+                    reasons.VACUOUS_SEEDS_ALIKE,
+                    f"arm {arm} has the same {part.metric} at every step with seeds {first} and {seed}",
+                )
+        require_unequal_seeds(arm, {seed: executions[arm] for seed, executions in by_seed.items()})
+
+
+def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> Pairs:
+    """The compared values: means over the last steps."""
+    ours, theirs = (
+        np.array([values(executions[arm], part.metric)[-part.last :].mean() for executions in by_seed.values()])
+        for arm in (part.candidate, part.baseline)
+    )
+    allowed = part.relative_margin * np.abs(theirs) if part.relative_margin else np.full(len(ours), part.margin)
+    return Pairs(ours, theirs, np.asarray(allowed), part.direction == "lower_is_better")
+
+
+def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
+    """1: not worse, 0: undecided. Settles FAIL where the candidate is worse."""
+    _note(part, pairs, sheet)
+    fewest = fewest_processes(part.confidence)
+    if len(part.seeds) < fewest:
+        sheet.figure("seeds_to_decide", fewest, "seeds")
+        settle(
+            reasons.TOO_FEW_SEEDS,
+            f"{len(part.seeds)} seeds cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
+        )
+    answer = int(paired_seeds.decide(pairs.excess, part.confidence))
+    if answer < 0:
+        sheet.holds(_demanded(part, pairs))
+        settle(reasons.WORSE, _sentence(part, pairs))
+    return answer
+
+
+def _note(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
+    mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
+    low, high = (float(each) for each in paired_seeds.interval(pairs.excess, part.confidence))
+    sheet.note(_demanded(part, pairs))
+    sheet.figure("worse_by", mean, part.metric)
+    sheet.figure("worse_by_at_most", mean + reach, part.metric)
+    sheet.figure("worse_by_at_least", mean - reach, part.metric)
+    sheet.figure("largest_margin", float(pairs.margins.max()), part.metric)
+    sheet.figure("excess_at_most", high, part.metric)
+    sheet.figure("excess_at_least", low, part.metric)
+    sheet.figure("seeds_beyond_margin", int((pairs.excess > 0).sum()), "seeds")
+    sheet.figure("confidence", part.confidence)
+    sheet.figure("value_candidate", float(trimmed(pairs.candidate, part.confidence)[0]), part.metric)
+    sheet.figure("value_baseline", float(trimmed(pairs.baseline, part.confidence)[0]), part.metric)
+
+
+def _demanded(part: NotWorse, pairs: Pairs) -> Demanded:
+    mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
+    allowed = part.margin or mean - float(trimmed(pairs.excess, part.confidence)[0])  # of a relative one, in the mean
+    interval = Interval(mean - reach, mean + reach, part.confidence, "one-sided bounds", "seeds")
+    return Demanded("worse_by", mean, "at most", allowed, part.metric, interval=interval)
+
+
+def _settle_undecided(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
+    needed = paired_seeds.seeds_to_decide(pairs.excess, part.confidence)
+    sheet.figure("seeds_to_decide", needed, "seeds")
+    remedy = f"about {needed} seeds would probably decide it" if needed else "more seeds would not decide it"
+    settle(reasons.UNDECIDED_DIFFERENCE, f"{_sentence(part, pairs)}; {remedy}")
+
+
+def _sentence(part: NotWorse, pairs: Pairs) -> str:
+    mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
+    what = "final value" if part.last == 1 else f"mean of the last {part.last} steps"
+    allowed = f"{part.margin:g} is" if part.margin else f"{part.relative_margin:g} times the baseline's value is"
+    beyond = int((pairs.excess > 0).sum())
+    resumed = "" if part.save_at is None else f"resumed after step {part.save_at - 1}; "
+    side = "above" if (mean > 0) == pairs.lower_is_better else "below"
+    return (
+        f"over {len(part.seeds)} seeds the {part.metric} of {part.candidate} ({resumed}{what}) lies "
+        f"{number(abs(mean))} {side} that of {part.baseline}; at {part.confidence * 100:g}% confidence it is worse by "
+        f"at least {number(mean - reach)} and at most {number(mean + reach)}, {allowed} allowed, and {beyond} seeds "
+        "lie beyond that"
+    )

@@ -1,0 +1,28 @@
+"""Rows of the kinds of claim about several seeds, and the report's sections about them."""
+
+from __future__ import annotations
+
+from harness.kinds.kind import Kind
+from harness.kinds.shared_reasons import CONTROL, HALF, MISSING_RUN, NO_STEPS
+
+ROWS = (
+    Kind(
+        name="not_worse",
+        model="harness.kinds.seeds.model:NotWorse",
+        judge="harness.kinds.seeds.not_worse:judge",
+        probes={"seeds": ("seeds",), "resumed_seeds": ("candidate", "seeds", "save_at")},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("seeds",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            **CONTROL,
+            **HALF,
+            "watched.half": "A profile would cost each of its many processes seconds.",
+            "trained.half": "The two halves are judged together, as one training.",
+            "equal_ends": "The arms may train differently: a metric is compared over seeds.",
+        },
+        reasons={},
+    ),
+)
+SECTIONS = ("harness.kinds.seeds.section:section",)

@@ -1,0 +1,107 @@
+"""What claims over several seeds compared: each seed's values, their difference beside the margin, and the interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from harness.evidence.run_evidence import RunEvidence
+from harness.judging.sheet import Settled
+from harness.judging.statistics import trimmed
+from harness.kinds.seeds.interrupted_seeds import joined
+from harness.kinds.seeds.model import NotWorse
+from harness.kinds.seeds.not_worse import pairs_of
+from harness.report.blocks import JudgedPlot, Part, Section, Unit, table
+from harness.report.charts.svg import CANDIDATE, LIMIT, MUTED, Plot, draw, drawn_once, legend, plain, reads_as
+from harness.report.text import label, number
+from harness.report.view import ReportView
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+LOSS = "loss"
+
+
+def section(view: ReportView) -> Section | None:
+    """A part for each run that a claim over several seeds judged."""
+    kept = []
+    for verdict, parts, runs in view.judged():
+        claims = [part for part in parts if isinstance(part, NotWorse)]
+        title = f"{verdict.contract} · {verdict.claim} · {verdict.workload}"
+        unit = (verdict.contract, verdict.claim, verdict.workload)
+        kept += [
+            _part(title, run, claim, unit) for claim in claims for run in runs if run.probe == claim.chosen_probe()
+        ]
+    shown = [part for part in kept if part is not None]
+    lead = (
+        "With each seed both arms train from one start on the same batches; the difference of their values is oriented "
+        "so that more is worse. The interval is that of the trimmed mean, one-sided at each end."
+    )
+    return Section("seeds", "Several seeds", lead, shown) if shown else None
+
+
+def _part(title: str, run: RunEvidence, claim: NotWorse, unit: Unit) -> Part | None:
+    """None where an arm did not come to the end of every seed, or does not report the metric."""
+    try:
+        whole, _ = joined(claim, run)
+    except Settled:
+        return None
+    by_seed = {
+        seed: {arm: whole.arms[arm][place] for arm in (claim.candidate, claim.baseline)}
+        for place, seed in enumerate(claim.seeds)
+        if all(place < len(whole.arms.get(arm, [])) for arm in (claim.candidate, claim.baseline))
+    }
+    series = [each.series for executions in by_seed.values() for each in executions.values()]
+    reported = all(claim.metric == LOSS or claim.metric in each.metrics for each in series)
+    if len(by_seed) < len(claim.seeds) or not reported or not all(len(each.loss) for each in series):
+        return None
+    pairs = pairs_of(claim, by_seed)
+    mean, reach = (float(each) for each in trimmed(pairs.worse, claim.confidence))
+    columns = ["seed", claim.candidate, claim.baseline, "worse by", "margin"]
+    values = zip(
+        *(each.tolist() for each in (pairs.candidate, pairs.baseline, pairs.worse, pairs.margins)), strict=True
+    )
+    rows: list[list[object]] = [[str(seed), *each] for seed, each in zip(claim.seeds, values, strict=True)]
+    what = "final value" if claim.last == 1 else f"mean of the last {claim.last} steps"
+    plot = differences(
+        claim.seeds,
+        pairs.worse.tolist(),
+        pairs.margins.tolist(),
+        mean=mean,
+        interval=(mean - reach, mean + reach),
+        metric=claim.metric,
+    )
+    tables = [table(f"{claim.metric}, {what}", columns, rows)]
+    return Part(title, tables=tables, runs=[run.run_id], judged=[JudgedPlot(plot, frozenset({unit}))])
+
+
+@drawn_once
+def differences(
+    seeds: Sequence[int],
+    worse: Sequence[float],
+    margins: Sequence[float],
+    *,
+    mean: float,
+    interval: tuple[float, float],
+    metric: str,
+) -> Plot:
+    """By how much the candidate is worse with each seed, the margin there, and the mean with its interval."""
+
+    def paint(axes: list[Axes]) -> None:
+        axis, places = axes[0], range(len(seeds))
+        axis.axhspan(*interval, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
+        axis.axhline(mean, color=CANDIDATE, lw=1.3, label=f"mean {number(mean)}")
+        axis.axhline(0.0, color=MUTED, lw=0.8, label="0: no difference")
+        axis.plot(places, worse, "o", color=CANDIDATE, ms=4.0, label="a seed")
+        axis.plot(places, margins, "_", color=LIMIT, ms=14.0, mew=1.6, label="margin")
+        axis.set_xticks(list(places), [str(seed) for seed in seeds])
+        axis.yaxis.set_major_formatter(plain)
+        axis.set(xlabel="seed", ylabel="worse by")
+        reads_as(axis, "named")
+        legend(axis, columns=3)
+
+    values = ", ".join(f"{seed}: {number(value)}" for seed, value in zip(seeds, worse, strict=True))
+    low, high = map(number, interval)
+    text = f"By how much {label(metric)} of the candidate is worse, by seed. {values}. Mean {number(mean)}"
+    return draw(paint, alt=f"{text}, {low} to {high}; largest margin {number(max(margins))}.", heights=(2.4,))

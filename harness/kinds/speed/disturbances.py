@@ -1,0 +1,281 @@
+"""Judge whether something else than the arms decided a timing: a clock, an idle baseline, a busy machine.
+
+Under a power cap each arm sets its own clock: the denser one draws more and runs slower. That is no disturbance while
+it works against the arm that wins; when it works for it, the speed may be the clock's. Time in which neither the host
+nor the device worked is no training: a baseline that shows much of it was slowed. Telemetry is held against the
+limits of the claim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import fmean, median
+
+import numpy as np
+
+from harness.evidence.run_evidence import RunEvidence
+from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
+from harness.judging import reasons
+from harness.judging.sheet import Sheet, number, settle
+from harness.kinds.speed.model import Limits
+from harness.kinds.speed.timing import device_seconds
+
+Timed = tuple[TimingEvidence, Telemetry]
+"""One process: its blocks, and what was sampled meanwhile."""
+
+# Over 208 processes timed on H200s a block's device time, which is read in another block, was at most 0.978 of its
+# seconds, its processor time 1.014 of them; the timed phase was 0.79 s shorter to 0.25 s longer than its blocks.
+DEVICE_MARGIN = 1.25
+PROCESSOR_MARGIN = 1.25  # of all processors
+UNACCOUNTED_S = 1.0
+UNACCOUNTED_SHARE = 0.5  # steps of a fraction of a millisecond take as long to write as to run
+
+
+def require_no_clock_advantage(winner: str, loser: str, limit: float, timed: Sequence[Timed], sheet: Sheet) -> None:
+    """Settle INCONCLUSIVE when the winner's mean SM clock was above the loser's by more than the share `limit`.
+
+    An arm's mean is that over processes of the samples that fall into its timed blocks. Where an arm was not sampled in
+    some process, nothing can be said of it: INCONCLUSIVE, too.
+    """
+    means = {arm: fmean(_mean_clock(arm, *each) for each in timed) for arm in (winner, loser)}
+    for arm, clock in means.items():
+        sheet.figure(f"sm_clock.{arm}", clock, "MHz")
+    advantage = means[winner] / means[loser] - 1
+    sheet.figure("clock_advantage", advantage)
+    if not advantage <= limit:
+        settle(
+            reasons.LIMITS_EXCEEDED,
+            f"the ratio speaks for {winner}, and the GPU's clock favoured it by {number(advantage)} "
+            f"(limit {number(limit)}): {means[winner]:.0f} against {means[loser]:.0f} MHz for {loser}",
+        )
+
+
+def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float:
+    """MHz, over the samples taken while `arm` was timed."""
+    spans = [
+        (block.began, block.began + block.seconds)
+        for block in timing.blocks
+        if block.arm == arm and block.began is not None
+    ]
+    clocks = [
+        sample.sm_clock_mhz
+        for sample in telemetry.samples
+        if sample.sm_clock_mhz
+        and telemetry.began is not None
+        and any(begin <= telemetry.began + sample.seconds <= end for begin, end in spans)
+    ]
+    if not clocks:
+        settle(
+            reasons.TELEMETRY_MISSING,
+            f"no SM clock was sampled while {arm} was timed in process {timing.process}: whom it favoured is unknown",
+        )
+    return fmean(clocks)
+
+
+# Whether the seconds of a timing can be true: the timed process could have replaced its clock. Its device, its
+# processors and its supervisor kept clocks of their own.
+
+
+def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
+    """Settle INCONCLUSIVE when a process's timed seconds cannot be true."""
+    timings = [timing for timing, _ in timed]
+    for timing, telemetry in timed:
+        _require_time_for_the_work(timing, timings)
+        _require_seconds_that_passed(timing, telemetry)
+
+
+def _require_time_for_the_work(timing: TimingEvidence, timings: Sequence[TimingEvidence]) -> None:
+    a_step = {arm: device_seconds(timing, timings, arm) for arm in {block.arm for block in timing.blocks}}
+    for block in timing.blocks:
+        device = a_step[block.arm] * block.steps
+        if math.isfinite(device) and device > DEVICE_MARGIN * block.seconds:
+            settle(
+                reasons.CLOCK_CONTRADICTED,
+                f"process {timing.process} timed {number(block.seconds)} s for a block of {block.arm} "
+                f"in which the device works for {number(device)} s",
+            )
+        worked, processors = block.processor_seconds, timing.processors
+        if worked is not None and processors and worked > PROCESSOR_MARGIN * processors * block.seconds:
+            settle(
+                reasons.CLOCK_CONTRADICTED,
+                f"process {timing.process} timed {number(block.seconds)} s for a block of {block.arm} "
+                f"in which {processors} processors worked for {number(worked)} s",
+            )
+
+
+def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | None) -> None:
+    """Most of what the supervisor's clock saw of the timed phase is in the blocks."""
+    if telemetry is None or telemetry.timed_seconds is None:
+        return
+    reported, passed = sum(block.seconds for block in timing.blocks), telemetry.timed_seconds
+    sound = abs(passed - reported) <= UNACCOUNTED_S + UNACCOUNTED_SHARE * passed < math.inf
+    if not sound:
+        settle(
+            reasons.CLOCK_CONTRADICTED,
+            f"process {timing.process} reports {number(reported)} s of timed blocks, "
+            f"and by its supervisor's clock they took {number(passed)} s",
+        )
+
+
+def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
+    """Settle INCONCLUSIVE when in any process the baseline's median block was idle for more than `limit` of it."""
+    worst = 0.0
+    for timing in timings:
+        device = timing.observed_device_seconds.get(baseline)
+        if device is not None and not math.isfinite(device):
+            settle(
+                reasons.TELEMETRY_MISSING,
+                f"process {timing.process} saw the device work for {device} s in a step of {baseline}",
+            )
+        share = idle_share(timing, baseline, device_seconds(timing, timings, baseline))
+        if share is None:
+            settle(
+                reasons.TELEMETRY_MISSING,
+                f"process {timing.process} did not record the processor time of every block of {baseline}",
+            )
+        worst = max(worst, share)
+    sheet.figure("baseline_idle_share", worst)
+    if worst > limit:
+        settle(
+            reasons.BASELINE_IDLE,
+            f"{baseline} was idle for {number(worst)} of its time, with neither host nor device at work "
+            f"(limit {number(limit)}): something slowed it",
+        )
+
+
+def require_unhindered_host(
+    timings: Sequence[TimingEvidence], baseline: str, enqueue_seconds: float, sheet: Sheet
+) -> None:
+    """Settle INCONCLUSIVE when the device works longer in a step of the baseline than the host takes to enqueue it.
+
+    Its queue may have been full then, so that the host waited: a long time to enqueue would be none of launching.
+    """
+    device = max(device_seconds(timing, timings, baseline) for timing in timings)
+    sheet.figure("baseline_device_ms", 1000 * device, "ms")
+    if not device <= enqueue_seconds:
+        settle(
+            reasons.HOST_WAITED,
+            f"the device works for {number(1000 * device)} ms in a step of {baseline}, which the host enqueues in "
+            f"{number(1000 * enqueue_seconds)} ms: it may have waited for a full queue",
+        )
+
+
+def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
+    """Median over an arm's blocks of the share of a block that is neither processor nor device time; at least 0.
+
+    device: its seconds in a step. None when a block's processor time is unknown.
+    """
+    shares = []
+    for block in timing.blocks:
+        if block.arm != arm:
+            continue
+        if block.processor_seconds is None:
+            return None
+        shares.append(1 - max(block.processor_seconds, device * block.steps) / block.seconds)
+    return max(0.0, float(np.median(shares))) if shares else None
+
+
+POWER_CAP = "sw_power_cap"
+# The sampler looks every half second; over 224 processes timed on H200s it left at most 0.61 s unseen.
+LONGEST_UNSEEN_S = 2.0
+
+
+def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, TimingEvidence]], sheet: Sheet) -> float:
+    """Settle INCONCLUSIVE when a limit was exceeded in any process, or one was not watched all along.
+
+    The largest spread of the SM clock within a process.
+    """
+    device = (seconds for _, timing in timed for seconds in timing.observed_device_seconds.values())
+    clocked = sheet.mechanism == "cuda_graph" or any(seconds > 0 for seconds in device)
+    sampled = [_watched(run, timing, clocked=clocked) for run, timing in timed]
+    seen = {
+        "foreign_gpu_processes": max(float(max(each.foreign_processes for each in samples)) for samples in sampled),
+        "throttled_share": max(_throttled_share(samples) for samples in sampled),
+        "sm_clock_spread": _highest(clock_spread(samples) for samples in sampled),
+        "host_load_per_core": _highest(each.host_load_per_core for samples in sampled for each in samples),
+    }
+    sheet.figure("power_capped_share", max(_power_capped_share(samples) for samples in sampled))
+    sheet.count("telemetry_samples", sum(len(samples) for samples in sampled))
+    exceeded = []
+    for name, value in seen.items():
+        limit = float(getattr(limits, name))
+        sheet.figure(name, value)
+        if not value <= limit:
+            exceeded.append(f"{name.replace('_', ' ')} {number(value)} (limit {number(limit)})")
+    if exceeded:
+        settle(reasons.LIMITS_EXCEEDED, f"the machine was not quiet while it was timed: {', '.join(exceeded)}")
+    return seen["sm_clock_spread"]
+
+
+def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list[TelemetrySample]:
+    """What was sampled in a process; settles when that was not all along, or not all that is to be seen.
+
+    clocked: whether a GPU worked in what was timed, captured or not, so that its clock belongs to that.
+    """
+    telemetry = run.telemetry
+    if telemetry is None or not telemetry.samples:
+        settle(reasons.TELEMETRY_MISSING, f"nothing was recorded of the machine during run {run.run_id}")
+    samples = telemetry.samples
+    # a negative count: the driver did not say which processes use the GPU
+    if any(each.foreign_processes < 0 for each in samples):
+        settle(reasons.TELEMETRY_MISSING, f"other processes on the GPU could not be seen during run {run.run_id}")
+    clocks = [each for each in samples if each.sm_clock_mhz]  # a GPU at work has no clock of 0 MHz: it was not read
+    if clocked and not clocks:
+        settle(reasons.TELEMETRY_MISSING, f"the GPU's SM clock could not be seen during run {run.run_id}")
+    what, looks = ("the GPU's SM clock", clocks) if clocked else ("the machine", samples)
+    unseen = _longest_unseen(timing.blocks, looks, telemetry.began)
+    if not unseen <= LONGEST_UNSEEN_S:
+        settle(
+            reasons.TELEMETRY_MISSING,
+            f"for {number(unseen)} s of what run {run.run_id} timed, {what} was not sampled; "
+            f"{number(LONGEST_UNSEEN_S)} s may pass between two samples",
+        )
+    return samples
+
+
+def _longest_unseen(blocks: list[Block], samples: list[TelemetrySample], began: float | None) -> float:
+    """Seconds: the longest stretch of the timed blocks without a sample. `began`: the sampler's start, if known.
+
+    All of them where blocks and samples have no common clock: how many samples there were is known then, not when. What
+    evidence does not say never counts for it.
+    """
+    begins = [math.nan if block.began is None else block.began for block in blocks]
+    if began is None or not all(math.isfinite(moment) for moment in (began, *begins)):
+        return sum(block.seconds for block in blocks)
+    begin = min(begins)
+    end = max(first + block.seconds for first, block in zip(begins, blocks, strict=True))
+    sampled = sorted(sample.seconds for sample in samples if math.isfinite(sample.seconds))
+    within = [min(max(began + second, begin), end) for second in sampled]
+    return max(later - earlier for earlier, later in pairwise([begin, *within, end]))
+
+
+def _throttled_share(samples: list[TelemetrySample]) -> float:
+    """Share of samples with a throttle reason other than the power cap.
+
+    A dense step draws what the card may draw, so the cap is part of the workload; what it does to the clock is bounded
+    by `sm_clock_spread`, and how often it was there is a figure of its own.
+    """
+    return sum(bool(set(sample.throttle_reasons) - {POWER_CAP}) for sample in samples) / len(samples)
+
+
+def _power_capped_share(samples: list[TelemetrySample]) -> float:
+    return sum(POWER_CAP in sample.throttle_reasons for sample in samples) / len(samples)
+
+
+def clock_spread(samples: list[TelemetrySample]) -> float:
+    """(highest - lowest) / median SM clock under load; 0 where there is no such clock, NaN when one cannot be."""
+    clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
+    if not all(math.isfinite(clock) for clock in clocks):
+        return math.nan
+    if not clocks:
+        return 0.0
+    middle = median(clocks)
+    return (max(clocks) - min(clocks)) / middle if middle > 0 else math.nan
+
+
+def _highest(values: Iterable[float]) -> float:
+    """The largest; NaN when one is not finite. `max` alone keeps a number that stands before a NaN."""
+    found = list(values)
+    return max(found) if all(math.isfinite(value) for value in found) else math.nan

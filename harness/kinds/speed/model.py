@@ -1,0 +1,156 @@
+"""The kind of judgement about speed, and the disturbances beyond which nothing is decided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from harness.contract.base import Demand, Judged, Name, Positive, Problem, Strict, refuse
+from harness.contract.strict_yaml import nearest
+from harness.kinds.trajectory.model import TrajectoryMatch
+
+SM_CLOCK_SPREAD = 0.05
+FEWEST_PROCESSES = 5  # whose unanimity reaches the lowest confidence, 0.95
+MOST_PROCESSES = 64
+
+
+class Limits(Strict):
+    """Outside these a timing is not decided: something else than the two arms may have made the difference."""
+
+    foreign_gpu_processes: Annotated[int, Field(ge=0)] = 0
+    """Processes of others on the GPU."""
+    throttled_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of telemetry samples with a throttle reason other than the power cap, 0 to 1."""
+    sm_clock_spread: Annotated[float, Field(ge=0, le=1)] = SM_CLOCK_SPREAD
+    """Highest minus lowest SM clock of a process, relative to its median, 0 to 1; bounds what a power cap may do.
+    More than 0.05 may be declared together with `clock_advantage` only."""
+    clock_advantage: Annotated[float, Field(ge=0, le=0.05)] | None = None
+    """By which share the mean SM clock of the arm that wins may exceed the other's, 0 to 0.05. Asked for, and evidence
+    demanded of it, where the clock's spread is larger than this share."""
+    host_load_per_core: Positive = 1.0
+    """Load average of the host for each core."""
+    baseline_idle_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of the baseline's time in which neither the host nor the device worked, 0 to 1: it was being slowed."""
+
+    @model_validator(mode="after")
+    def _a_moving_clock_favours_nobody(self) -> Limits:
+        if self.sm_clock_spread > SM_CLOCK_SPREAD and self.clock_advantage is None:
+            refuse(
+                f"a spread above {SM_CLOCK_SPREAD} needs `clock_advantage`, how much the clock may favour the winner",
+                "sm_clock_spread",
+            )
+        return self
+
+
+class ThroughputRatio(Judged):
+    """The candidate's steps per second are at least `at_least` times the baseline's."""
+
+    kind: Literal["throughput_ratio"]
+    """Judges how much faster the candidate is, over several processes."""
+    candidate: Name
+    """The optimized arm."""
+    baseline: Name
+    """The plain arm."""
+    at_least: Positive
+    """The demanded ratio of steps per second."""
+    measure: Literal["step", "enqueue"] = "step"
+    """What is timed. `step`: whole steps. `enqueue`: the host's time to enqueue one, which is the first of each block,
+    before which the device has done everything: a full queue cannot make the host wait."""
+    processes: Annotated[int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES)] = 12
+    """Processes of a measurement, each of which yields one ratio. At a confidence of 0.99 all of eight have to reach
+    the demanded one; of twelve one may lie anywhere."""
+    measurements: Annotated[int, Field(ge=1, le=4)] = 1
+    """How often all of it is measured, one after the other; each has to prove the ratio by itself. Two, where noise
+    common to all processes of a measurement may be larger than 1 %."""
+    blocks: Annotated[int, Field(ge=4, multiple_of=2)] = 8
+    """Timed blocks of each arm in a process."""
+    block_steps: Annotated[int, Field(ge=1)] = 20
+    """Steps in a block."""
+    confidence: Annotated[float, Field(ge=0.95, lt=1)] = 0.99
+    """One-sided confidence of the bound on the trimmed mean of the log ratios."""
+    trajectory: Name
+    """The trajectory_match claim of this contract that the timed losses must satisfy."""
+    limits: Limits = Limits()
+    """Disturbances beyond which nothing is decided."""
+
+    judged_at: ClassVar = "first rank"  # the others wait for it in their collectives
+    broken_by: ClassVar = {
+        "at_least": Demand(("too_slow",)),
+        "trajectory": Demand(("differs", "exceeds_tolerance", "beyond_noise")),
+    }
+    asks_nothing: ClassVar = {"limits.throttled_share": 1.0, "limits.baseline_idle_share": 1.0}
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "baseline": "names an arm",
+        "measure": "chooses which of the recorded times are compared",
+        "processes": "how much is measured: fewer are an ERROR, too few for the confidence a lint error",
+        "measurements": "how often it is measured: fewer are an ERROR",
+        "blocks": "how much is measured: fewer are an ERROR",
+        "block_steps": "how much is measured: fewer are an ERROR",
+        "confidence": "how sure a PASS and a FAIL are; between them the verdict is INCONCLUSIVE",
+        "limits": "beyond a limit nothing is decided: INCONCLUSIVE, never FAIL",
+    }
+
+    def asks_the_device_of_replays(self) -> bool:
+        return True
+
+    def dangling_names(
+        self,
+        on: Sequence[str],  # noqa: ARG002
+        claims: Mapping[str, Sequence[Judged]],
+    ) -> Iterator[Problem]:
+        yield from trajectory_problems(self.trajectory, claims, several_runs=True)
+
+    def undecidable(self) -> Iterator[Problem]:
+        # unanimity of n processes has a chance of 2^-n where the ratio is the demanded one
+        needed = math.ceil(-math.log2(1 - self.confidence) - 1e-9)
+        if self.processes < needed:
+            rule = (
+                f"{self.processes} processes cannot reach a verdict: unanimity of {self.processes} has a chance of "
+                f"{2.0**-self.processes:.3g}, above 1 - confidence = {1 - self.confidence:.3g}; use at least {needed}"
+            )
+            yield Problem(("processes",), rule)
+        if self.process_count() > MOST_PROCESSES:
+            rule = (
+                f"{self.measurements} measurements of {self.processes} are {self.process_count()} processes; "
+                f"use at most {MOST_PROCESSES}"
+            )
+            yield Problem(("measurements",), rule)
+
+    def process_count(self) -> int:
+        return self.processes * self.measurements
+
+    def measurement_of(self, process: int) -> int:
+        return process // self.processes
+
+
+def trajectory_problems(
+    named: str, claims: Mapping[str, Sequence[Judged]], *, several_runs: bool = False
+) -> Iterator[Problem]:
+    """Yield the field `trajectory` where it names no claim that compares the losses of measured steps.
+
+    several_runs: each arm is measured by several processes, so that its own noise is seen.
+    """
+    valid = [
+        name
+        for name, parts in claims.items()
+        if any(compares_timed_steps(one) and (several_runs or one.value_at("equality") != "noise") for one in parts)
+    ]
+    if named not in valid:
+        how = "" if several_runs else ", in bits or within a bound"
+        claims_here = f"a trajectory_match claim of this contract about losses{how}, and not of the first step alone"
+        rule = f"`trajectory` names {claims_here}"
+        yield Problem(("trajectory",), rule, f"'{named}'", nearest(named, valid) or "add one")
+    for one in claims.get(named, ()):
+        if isinstance(one, TrajectoryMatch) and one.parameter_dtypes is not None:
+            rule = "measured arms start from parameters that are equal in bits"
+            remedy = "name a claim without `parameter_dtypes`"
+            yield Problem(("trajectory",), rule, f"'{named}' compares rounded ones", remedy)
+
+
+def compares_timed_steps(part: Judged) -> bool:
+    """Return True if it can say that measured steps trained alike."""
+    return isinstance(part, TrajectoryMatch) and part.compare != "first" and part.metric == "loss"

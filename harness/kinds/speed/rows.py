@@ -1,0 +1,22 @@
+"""Rows of the kinds of claim about speed, and the report's sections about them."""
+
+from __future__ import annotations
+
+from harness.kinds.kind import Kind
+from harness.kinds.shared_reasons import MISSING_RUN, NO_GUARDS
+
+ROWS = (
+    Kind(
+        name="throughput_ratio",
+        model="harness.kinds.speed.model:ThroughputRatio",
+        judge="harness.kinds.speed.throughput_ratio:judge",
+        probes={"throughput": ("candidate", "baseline", "blocks", "block_steps")},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("throughput",),
+        evidence_faults=(MISSING_RUN,),
+        leaves_out={"guards": NO_GUARDS},
+        reasons={},
+    ),
+)
+SECTIONS = ("harness.kinds.speed.section:section",)

@@ -1,0 +1,282 @@
+"""Timing: each process's ratio, the interval, the demanded bound, A/A controls, clocks and throttling."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.evidence.run_evidence import RunEvidence
+from harness.evidence.run_records import Telemetry, TelemetrySample
+from harness.judging.verdict import Verdict
+from harness.kinds.speed.model import ThroughputRatio
+from harness.kinds.speed.time_axis_section import ProcessTiming, side_by_side
+from harness.report.blocks import JudgedPlot, Part, Section, Table, table
+from harness.report.charts.compact import ALONG
+from harness.report.charts.decimate import decimate
+from harness.report.charts.plots import BROAD, COLOURS, Role
+from harness.report.charts.svg import (
+    BASELINE,
+    CANDIDATE,
+    GRID,
+    INK,
+    LIMIT,
+    MUTED,
+    SERIES,
+    Plot,
+    draw,
+    drawn_once,
+    legend,
+    named,
+    plain,
+)
+from harness.report.text import label
+from harness.report.view import ReportView
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+DISTURBED = (
+    "In a disturbed round something else worked on the same processor core, by the pace of a fixed piece of work "
+    "beside each block, and a block waited for the host. Such rounds are left out; a process with fewer than two "
+    "others is, too, or its baseline's blocks count as the shorter that they would at least have been."
+)
+UNCLOCKED = (
+    "This run did not record when its blocks began: they are drawn end to end, and what the machine did is laid "
+    "beside them from the first block on, right to about a second."
+)
+SAMPLES = 160  # of a reading that are drawn, of all processes together
+Reading = Callable[[TelemetrySample], float | None]
+READINGS: dict[str, Reading] = {
+    "SM clock, MHz": lambda sample: sample.sm_clock_mhz,
+    "power, W": lambda sample: sample.power_w,
+    "temperature, °C": lambda sample: sample.temperature_c,
+}
+
+
+def section(view: ReportView) -> Section | None:
+    """A part for each unit with a throughput claim that was timed."""
+    shown = []
+    for verdict, parts, runs in view.judged():
+        for part in parts:
+            if isinstance(part, ThroughputRatio):
+                pair = (part.candidate, part.baseline)
+                timed = [run for run in runs if run.timing and (run.timing.candidate, run.timing.baseline) == pair]
+                shown.extend([_part(verdict, part, timed)] if timed else [])
+    lead = (
+        "Each process builds both arms and times them in turn; it gives one ratio: the baseline's lower quartile "
+        "over the candidate's median, because what disturbs a block only makes it slower. A/A is an arm against "
+        "itself, from the same blocks: how far a ratio strays when there is nothing to find."
+    )
+    return Section("throughput", "Throughput", lead, shown) if shown else None
+
+
+def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> Part:
+    processes = side_by_side(runs, claim.measure)
+    unit = "ms a step" if claim.measure == "step" else "ms to enqueue"
+    part = Part(f"{verdict.claim} · {verdict.workload}", runs=[run.run_id for run in runs])
+    if processes:
+        clocked = all(item.clocked for item in processes)
+        if not clocked:
+            part.text.append(UNCLOCKED)
+        plot = timing(processes, demanded=claim.at_least, interval=_interval(verdict), shares_clock=clocked)
+        part.judged.append(JudgedPlot(plot, frozenset({(verdict.contract, verdict.claim, verdict.workload)})))
+        if any(item.disturbed for item in processes):
+            part.text.append(DISTURBED)
+        columns = [
+            "process",
+            "ratio",
+            f"candidate, {unit}",
+            f"baseline, {unit}",
+            "A/A candidate",
+            "A/A baseline",
+            "blocks",
+            *(["disturbed rounds"] if any(item.disturbed for item in processes) else []),
+        ]
+        part.tables.append(
+            table(
+                f"Processes; demanded at least {claim.at_least:g}",
+                columns,
+                [_row(item)[: len(columns)] for item in processes],
+            )
+        )
+    telemetry = {
+        run.timing.process: run.telemetry for run in runs if run.timing and run.telemetry and run.telemetry.samples
+    }
+    if telemetry:
+        part.tables.append(_machine(telemetry))
+    return part
+
+
+def _row(item: ProcessTiming) -> list[object]:
+    medians = [median(block.step_ms for block in item.blocks if block.arm == arm) for arm in ("candidate", "baseline")]
+    return [item.process, item.ratio, *medians, item.candidate_aa, item.baseline_aa, len(item.blocks), item.disturbed]
+
+
+def _interval(verdict: Verdict) -> tuple[float, float] | None:
+    """The judge's own bounds of the mean ratio; None when a claim of several timings gives more than one pair."""
+    lower, upper = (
+        [
+            float(figure.value)
+            for name, figure in verdict.figures.items()
+            if name.split(".")[-1] == f"{end}_bound"
+            and "measurement_" not in name
+            and isinstance(figure.value, int | float)
+        ]
+        for end in ("lower", "upper")
+    )
+    return (lower[0], upper[0]) if len(lower) == len(upper) == 1 else None
+
+
+def _machine(telemetry: Mapping[int, Telemetry]) -> Table:
+    rows: list[list[object]] = []
+    for process, one in telemetry.items():
+        clocks = [float(item.sm_clock_mhz) for item in one.samples if item.sm_clock_mhz is not None]
+        reasons = sorted({reason for item in one.samples for reason in item.throttle_reasons})
+        throttled = sum(1 for item in one.samples if item.throttle_reasons)
+        foreign = max(item.foreign_processes for item in one.samples)
+        load = max(float(item.host_load_per_core) for item in one.samples)
+        ends: list[object] = [min(clocks), max(clocks)] if clocks else [None, None]
+        rows.append([process, len(one.samples), *ends, throttled, ", ".join(reasons) or "none", foreign, load])
+    columns = [
+        "process",
+        "samples",
+        "SM clock least, MHz",
+        "SM clock most, MHz",
+        "throttled samples",
+        "throttle reasons",
+        "foreign processes",
+        "host load a core",
+    ]
+    return table("Clocks and load", columns, rows)
+
+
+@drawn_once
+def timing(
+    processes: Sequence[ProcessTiming], *, demanded: float, interval: tuple[float, float] | None, shares_clock: bool
+) -> Plot:
+    """Each process's ratio, A/A ratios and blocks, and the machine's clocks and throttle reasons, in one figure.
+
+    demanded: the least ratio that the claim allows; interval: of the mean ratio; shares_clock: the blocks said when
+    they began, so the time axis holds gaps too.
+    """
+    samples = [pair for item in processes for pair in item.samples]
+    reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
+    readings = [name for name, read in READINGS.items() if any(read(sample) is not None for _, sample in samples)]
+    heights = (1.9, 1.0, 1.2, *(0.9 for _ in readings), *([0.35 + 0.17 * len(reasons)] if readings else []))
+
+    def paint(axes: list[Axes]) -> None:
+        _ratios(axes[0], processes, demanded, interval)
+        _selves(axes[1], processes)
+        _blocks(axes[2], processes)
+        for axis, name in zip(axes[3:], readings, strict=False):
+            _reading(axis, processes, name)
+        if readings:
+            _throttled(axes[-1], processes, reasons)
+        for axis in axes:
+            axis.set_xlim(-0.01 * processes[-1].end, 1.01 * processes[-1].end)
+            axis.xaxis.set_major_formatter(plain)
+            axis.tick_params(axis="x", labelbottom=axis is axes[-1])
+            axis.grid(visible=False, axis="x")  # the lines between the processes lead the eye
+            for before, after in itertools.pairwise(processes):
+                axis.axvline((before.end + after.start) / 2, color=GRID, lw=0.8)
+        whole = "seconds since the first block" if shares_clock else "seconds of timed blocks, end to end"
+        axes[-1].set_xlabel(f"{whole}; processes side by side")
+
+    values = ", ".join(f"{item.ratio:.4g}" for item in processes)
+    alt = f"Speed ratio of each process: {values}; demanded {demanded:g}. Over the same time: ms a step by block"
+    alt += "".join(f", {name}" for name in readings)
+    alt += f"; throttled: {', '.join(map(label, reasons)) or 'never'}." if readings else "."
+    return draw(paint, alt=alt, heights=heights)
+
+
+def _ratios(
+    axis: Axes, processes: Sequence[ProcessTiming], demanded: float, interval: tuple[float, float] | None
+) -> None:
+    if interval is not None:
+        low, high = interval[0], interval[1] if math.isfinite(interval[1]) else max(interval[0], demanded)
+        axis.axhspan(low, high, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
+    _spans(axis, [(item.start, item.end, item.ratio) for item in processes], CANDIDATE, 3.0, "candidate : baseline")
+    middles = [(item.start + item.end) / 2 for item in processes]
+    axis.axhline(demanded, color=LIMIT, lw=1.3, ls="--", label=f"demanded {demanded:g}")
+    axis.axhline(1.0, color=MUTED, lw=0.8, label="1: equally fast")
+    axis.set_ylabel("speed ratio")
+    axis.yaxis.set_major_formatter(plain)
+    axis.margins(y=0.2)  # the processes' numbers stand below everything
+    for item, middle in zip(processes, middles, strict=True):
+        at = axis.get_xaxis_transform()
+        axis.text(middle, 0.01, str(item.process), transform=at, ha="center", va="bottom", color=MUTED, gid=ALONG)
+    legend(axis)
+
+
+def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
+    """Each arm against itself, on a scale of its own: beside a large ratio nothing would be seen of it."""
+    middles = [(item.start + item.end) / 2 for item in processes]
+    # the baseline's marks are broad and below, as its lines are
+    axis.plot(middles, [item.baseline_aa for item in processes], "v", color=BASELINE, ms=8, label="A/A baseline")
+    axis.plot(middles, [item.candidate_aa for item in processes], "^", color=CANDIDATE, ms=4, label="A/A candidate")
+    axis.axhline(1.0, color=MUTED, lw=0.8, label="1: as fast as itself")
+    axis.margins(y=0.2)
+    axis.yaxis.set_major_formatter(plain)
+    legend(axis, columns=3)
+
+
+def _blocks(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
+    """Every block as long as it ran, at its milliseconds a step."""
+    for role, width in ((Role.BASELINE, BROAD), (Role.CANDIDATE, 1.8)):
+        blocks = [block for item in processes for block in item.blocks if block.arm == role]
+        spans = [(block.start, block.end, block.step_ms) for block in blocks]
+        _spans(axis, spans, COLOURS[role], width, f"{role}, ms a step")
+    axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(plain)
+    legend(axis)
+
+
+def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
+    moments: list[float] = []
+    values: list[float] = []
+    for item in processes:
+        seen = [(at, value) for at, sample in item.samples if (value := READINGS[name](sample)) is not None]
+        places, shown = decimate(np.array([value for _, value in seen], dtype=np.float64), SAMPLES // len(processes))
+        moments.extend([*(seen[int(place)][0] for place in places), math.nan])  # no line from one process to the next
+        values.extend([*shown.tolist(), math.nan])
+    axis.plot(moments, values, color=SERIES[0], lw=1.1, label=name)
+    axis.yaxis.set_major_formatter(plain)
+    legend(axis)
+
+
+def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
+    """A lane for each throttle reason, marked while samples gave it."""
+    for lane, reason in enumerate(reasons):
+        least = 0.006 * processes[-1].end  # a single sample must be seen too
+        spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason, least)]
+        _spans(axis, spans, LIMIT, 7.0, "_" if lane else "throttled")
+        named(axis.lines[-1], "throttled")
+    if reasons:
+        legend(axis)
+    else:
+        axis.set_title("throttled: never", loc="left", fontsize=8.5)
+    axis.set_yticks(range(len(reasons)), [label(reason, 20) for reason in reasons], color=INK)
+    axis.set_ylim(-0.6, max(len(reasons), 1) - 0.4)
+
+
+def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[float, float]]:
+    """From when to when the reason was given, sample after sample, drawn for `least` seconds at least."""
+    stretches = []
+    for given, run in itertools.groupby(item.samples, key=lambda pair: reason in pair[1].throttle_reasons):
+        moments = [at for at, _ in run]
+        if given:
+            stretches.append((moments[0], max(moments[-1], moments[0] + least)))
+    return stretches
+
+
+def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str, width: float, name: str) -> None:
+    """Level strokes (from, to, height) as one line."""
+    across = list(itertools.chain(*((start, end, math.nan) for start, end, _ in spans)))
+    heights = list(itertools.chain(*((height, height, math.nan) for _, _, height in spans)))
+    axis.plot(across, heights, color=colour, lw=width, solid_capstyle="butt", label=name)

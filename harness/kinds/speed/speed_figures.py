@@ -1,0 +1,159 @@
+"""What a timing's processes measured: both readings of them, the figures of a verdict, and the sentence's middle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+from typing import Literal
+
+import numpy as np
+
+from harness.evidence.run_records import TimingEvidence
+from harness.judging import reasons, statistics
+from harness.judging.demanded import Demanded, Interval
+from harness.judging.sheet import Sheet, number, settle
+from harness.judging.statistics import Reading, Spread
+from harness.kinds.speed.model import ThroughputRatio
+from harness.kinds.speed.pace import Counted
+from harness.kinds.speed.timing import StepTimes
+
+READ = ("ratios", "selves", "whole")
+READ_ALIKE = 0.01  # readings that differ by less are told as one number
+
+
+def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
+    """The cautious and the generous reading of all processes, whose numbers of rounds may differ."""
+    # those of as many rounds are read at once: eight calls on few numbers each took a third of a verdict
+    alike = [list(group) for _, group in groupby(times, lambda each: each.candidate.shape)]
+    both = [_of_as_many_rounds(group) for group in alike]
+    cautious, generous = (
+        Reading(*(np.concatenate([getattr(one, field) for one in each], axis=-1) for field in READ))
+        for each in zip(*both, strict=True)
+    )
+    return cautious, generous
+
+
+def _of_as_many_rounds(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
+    fields = ("candidate", "baseline", "free_candidate", "free_baseline")
+    both = statistics.readings(*(np.stack([getattr(each, field) for each in times]) for field in fields))
+    stalled = np.log([each.stalled for each in times])
+    cautious, generous = (replace(one, whole=one.whole - stalled) for one in both)
+    return cautious, generous
+
+
+def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> None:
+    """Measurements that overlap share the noise that they were to show: a later one begins when the earlier is over."""
+    if part.measurements == 1:
+        return
+    spans: list[tuple[float, float]] = []
+    for measurement in range(part.measurements):
+        here = [each for each in timings if part.measurement_of(each.process) == measurement]
+        blocks = [block for each in here for block in each.blocks]
+        if any(block.began is None for block in blocks):
+            settle(reasons.EVIDENCE_MISSING, f"measurement {measurement} does not say when its blocks began")
+        began = [block.began or 0.0 for block in blocks]
+        spans.append((min(began), max(block.seconds + (block.began or 0.0) for block in blocks)))
+    for later, ((_, over), (since, _)) in enumerate(pairwise(spans), start=1):
+        if not over <= since:
+            settle(
+                reasons.MEASUREMENTS_OVERLAP,
+                f"measurement {later} began {over - since:.3g} s before measurement {later - 1} was over",
+            )
+
+
+def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> None:
+    """The figures of all processes together, of each measurement where there are several, and of each process."""
+    for prefix, low, high in _together_and_apart(timed, cautious, generous):
+        sheet.figure(f"{prefix}mean_ratio", _mean(part, low), "x")
+        sheet.figure(f"{prefix}generous_mean_ratio", _mean(part, high), "x")
+        sheet.figure(f"{prefix}lower_bound", math.exp(statistics.lower_bound(low, part.confidence)), "x")
+        sheet.figure(f"{prefix}upper_bound", math.exp(statistics.upper_bound(high, part.confidence)), "x")
+        sheet.figure(f"{prefix}margin", math.exp(statistics.margin(low, part.confidence)), "x")
+        sheet.figure(f"{prefix}missed_bias", math.exp(statistics.missed_bias(low.selves)), "x")
+        sheet.figure(f"{prefix}log_ratio_deviation", Spread.of(low.ratios).deviation)
+        for arm, logs in zip(("candidate", "baseline"), low.selves, strict=True):
+            least, most = statistics.self_intervals(logs)
+            sheet.figure(f"{prefix}self_ratio_{arm}_low", math.exp(least), "x")
+            sheet.figure(f"{prefix}self_ratio_{arm}_high", math.exp(most), "x")
+    sheet.figure("demanded_ratio", part.at_least, "x")
+    sheet.note(ratio_demanded(part, "mean_ratio", cautious, generous))
+    if any(process.timing.own_processes for process in timed.processes):
+        sheet.figure("arms_in_own_processes", True)
+    arms: tuple[Literal["candidate", "baseline"], ...] = ("candidate", "baseline")
+    for arm in arms:
+        sheet.figure(f"{arm}_{part.measure}_ms", 1000 * median_seconds(timed, arm), "ms")
+    for process, value in zip(timed.processes, cautious.ratios, strict=True):
+        sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
+
+
+def ratio_demanded(part: ThroughputRatio, figure: str, cautious: Reading, generous: Reading) -> Demanded:
+    """Return the demand on `mean_ratio`, or on `generous_mean_ratio`, by which a candidate is too slow."""
+    low = math.exp(statistics.lower_bound(cautious, part.confidence))
+    high = math.exp(statistics.upper_bound(generous, part.confidence))
+    interval = Interval(low, high, part.confidence, "one-sided bounds", "processes")
+    mean = _mean(part, cautious if figure == "mean_ratio" else generous)
+    return Demanded(figure, mean, "at least", part.at_least, "x", interval=interval)
+
+
+def median_seconds(timed: Counted, arm: Literal["candidate", "baseline"]) -> float:
+    """The median over the processes of an arm's median block, in seconds a step."""
+    return float(np.median([np.median(getattr(each, arm)) for each in timed.times]))
+
+
+def _together_and_apart(timed: Counted, cautious: Reading, generous: Reading) -> Iterator[tuple[str, Reading, Reading]]:
+    yield "", cautious, generous
+    if len(timed.sizes) > 1:
+        parts = (each.of_measurements(timed.sizes) for each in (cautious, generous))
+        for measurement, (low, high) in enumerate(zip(*parts, strict=True)):
+            yield f"measurement_{measurement}.", low, high
+
+
+def measured(part: ThroughputRatio, timed: Counted, reading: Reading) -> str:
+    """`A is 1.203 times as fast as B (1.180 to 1.220 over 8 processes)`, or over 7 of 8, if one was left out."""
+    low, high = (float(math.exp(value)) for value in (reading.ratios.min(), reading.ratios.max()))
+    faster = f"{part.candidate} is {_mean(part, reading):.3f} times as fast{_to_enqueue(part)} as {part.baseline}"
+    return f"{faster} ({low:.3f} to {high:.3f} over {timed.only(part)}{_processes(part)}{_apart(timed)})"
+
+
+def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading) -> str:
+    """The same, too close to what is demanded; or what both readings say, where they lie on either side of it."""
+    low, high = _mean(part, cautious), _mean(part, generous)
+    if low < part.at_least <= high and high - low > READ_ALIKE * low:
+        return (
+            f"{part.candidate} is between {low:.3f} and {high:.3f} times as fast{_to_enqueue(part)} as {part.baseline} "
+            f"over {timed.only(part)}{_processes(part)}, by which of the blocks were disturbed, "
+            f"and {number(part.at_least)} is demanded"
+        )
+    sentence = f"{measured(part, timed, cautious)}, too close to {number(part.at_least)} to decide"
+    least = float(math.exp(statistics.lower_bound(cautious, part.confidence)))
+    most = float(math.exp(statistics.upper_bound(generous, part.confidence)))
+    if least < part.at_least <= most:  # of several measurements each is asked, too: all together may have decided
+        sure = f"at {part.confidence * 100:g}% confidence"
+        sentence += f": {sure} it is at least {_down(least):.3f} and at most {-_down(-most):.3f}"
+    return sentence
+
+
+def _down(value: float) -> float:
+    """Three places, no nearer to what is demanded than the value is."""
+    return math.floor(value * 1000) / 1000 if math.isfinite(value) else value
+
+
+def _to_enqueue(part: ThroughputRatio) -> str:
+    return " to enqueue" if part.measure == "enqueue" else ""
+
+
+def _apart(timed: Counted) -> str:
+    """What a reader must know of arms of two commits: no process held both."""
+    return ", each arm in one of its own" if any(each.timing.own_processes for each in timed.processes) else ""
+
+
+def _mean(part: ThroughputRatio, reading: Reading) -> float:
+    mean, _ = statistics.trimmed(reading.ratios, part.confidence)
+    return float(math.exp(mean))
+
+
+def _processes(part: ThroughputRatio) -> str:
+    processes = f"{part.processes} processes"
+    return processes if part.measurements == 1 else f"{part.measurements} measurements of {processes}"

@@ -1,0 +1,133 @@
+"""Kinds of judgement about single steps: beside a reference's, and their errors beside a peer's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from harness.contract.base import Count, Demand, Judged, Name, Positive, Problem
+
+
+class StepMatch(Judged):
+    """Every step of the candidate is, within rounding, the reference's step from the state that it had before."""
+
+    kind: Literal["step_match"]
+    """Judges loss, gradients, Adam's moments and parameters of every step against a reference."""
+    candidate: Name
+    """The arm whose steps are judged."""
+    reference: Name
+    """The arm that makes the same steps one by one, in higher precision."""
+    yardstick: Name
+    """The reference in the candidate's precision: how far rounding leads from it."""
+    steps: Count
+    """Steps that must have been compared."""
+    max_evaluation_error: Positive
+    """Largest relative error of the loss, of a norm before the clip, and of a gradient after it, in the L2 norm."""
+    times_yardstick: Positive
+    """Or this multiple of the yardstick's own largest error of that quantity up to the step, where that is more."""
+    max_update_error: Positive
+    """Largest error of an element of a moment or parameter, relative to the absolute values it is computed from."""
+
+    # Nothing is planted in the reference: a fault of both arms is one of every arm that the trainer itself runs.
+    baseline_path: ClassVar[str] = "candidate"
+    broken_by: ClassVar = {
+        "steps": Demand(("vacuous_steps",)),
+        "max_evaluation_error": Demand(("exceeds_tolerance",), {"exceeded": "max_evaluation_error"}),
+        "times_yardstick": Demand(("exceeds_tolerance",), {"exceeded": "max_evaluation_error"}),
+        "max_update_error": Demand(("exceeds_tolerance",), {"exceeded": "max_update_error"}),
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "reference": "names an arm",
+        "yardstick": "names an arm",
+    }
+
+    def arms(self) -> dict[str, str]:
+        return super().arms() | {"reference": self.reference, "yardstick": self.yardstick}
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"steps": self.steps}
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        return frozenset({"moments"})
+
+    def process_count(self) -> int:
+        return 1
+
+
+Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+class StepAccuracy(Judged):
+    """A step errs no more against a reference of higher precision than a peer of the step's own precision does."""
+
+    kind: Literal["step_accuracy"]
+    """Judges a step's errors against a reference, as multiples of a peer's errors against it."""
+    candidate: Name
+    """The arm under test."""
+    peer: Name
+    """The arm of another implementation in the candidate's precision."""
+    reference: Name
+    """The arm of another implementation in a higher precision."""
+    gradient_seeds: Seeds
+    """Seeds of the runs whose gradients are compared."""
+    gradient_steps: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    """Steps, counted from 0, at which they are compared: at the candidate's parameters and on its batch."""
+    median_gradient_ratio_at_most: Positive
+    """Largest median, over the trained tensors, of the candidate's gradient error over the peer's."""
+    gradient_ratio_at_most: Positive
+    """Largest candidate's gradient error over the peer's of any trained tensor."""
+    loss_seeds: Seeds
+    """Seeds of the runs whose losses are compared over all steps of the workload, each arm on its own parameters."""
+    loss_steps: Count
+    """Steps that must have been compared with each of them."""
+    loss_ratio_at_most: Positive
+    """Largest mean absolute loss error of the candidate over the peer's."""
+
+    broken_by: ClassVar = {
+        "loss_steps": Demand(("vacuous_steps",)),
+        **{
+            name: Demand(("exceeds_tolerance",), {"exceeded_bound": name})
+            for name in ("median_gradient_ratio_at_most", "gradient_ratio_at_most", "loss_ratio_at_most")
+        },
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "peer": "names an arm",
+        "reference": "names an arm",
+        "gradient_seeds": "how much is measured: fewer are an ERROR",
+        "gradient_steps": "chooses the steps that are compared; one without gradients is an ERROR",
+        "loss_seeds": "how much is measured: fewer are an ERROR",
+    }
+
+    def arms(self) -> dict[str, str]:
+        return {"candidate": self.candidate, "peer": self.peer, "reference": self.reference}
+
+    def seeds(self) -> list[int]:
+        """Every seed that is run, in the order of the arms' executions."""
+        return sorted({*self.gradient_seeds, *self.loss_seeds})
+
+    def contradictions(self) -> Iterator[Problem]:
+        for field in ("gradient_seeds", "gradient_steps", "loss_seeds"):
+            values: list[int] = getattr(self, field)
+            if len(set(values)) < len(values):
+                yield Problem((field,), f"`{field}` are distinct", str(values), "remove the repeated one")
+        named = list(self.arms().items())
+        for at, (field, arm) in enumerate(named):
+            if arm in [other for _, other in named[:at]]:
+                rule = "candidate, peer and reference are three arms"
+                yield Problem((field,), rule, f"'{arm}' again", "name another arm")
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"loss_steps": self.loss_steps}
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().beyond(steps)
+        for position, step in enumerate(self.gradient_steps):
+            if step >= steps:
+                yield ("gradient_steps", position), f"step {step} is one of the workload's steps, counted from 0"
+
+    def process_count(self) -> int:
+        return 1  # one process: the peer and the reference take the candidate's batches and parameters from it

@@ -1,0 +1,61 @@
+"""Rows of the kinds of claim about single steps beside a reference, and the report's sections about them."""
+
+from __future__ import annotations
+
+from harness.kinds.kind import Kind
+from harness.kinds.shared_reasons import MISSING_RUN, NO_GUARDS, NO_STEPS, OLDER
+
+_REFERENCE = "The reference computes in another precision, so that equal values have other digests."
+_FOLLOWS = "A reference makes each step from the candidate's state, and trains nothing by itself."
+_PARAMETERS_ALONE = "Published runs hold the parameters alone of a peer and a reference."
+_NOT_WATCHED = "Its probe does not watch single steps."
+
+ROWS = (
+    Kind(
+        name="step_match",
+        model="harness.kinds.steps.model:StepMatch",
+        judge="harness.kinds.steps.step_match:judge",
+        probes={"step_match": ("candidate", "reference", "yardstick")},
+        capabilities=frozenset({"parameters", "inputs", "gradients", "gradient_norms"}),
+        judges_unreadable_device=False,
+        card=("steps",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "comparable.reference": _REFERENCE,
+            "equal_start.reference": _REFERENCE,
+            "equal_frozen": "The reference stores frozen tensors in another format.",
+            "equal_state": "The reference gets the candidate's state before each step.",
+            "equal_ends": "Each step is compared within rounding, from the candidate's state before it.",
+            "trained.reference": _FOLLOWS,
+            "trained.yardstick": _FOLLOWS,
+            **OLDER,
+            "guards": NO_GUARDS,
+        },
+        reasons={},
+    ),
+    Kind(
+        name="step_accuracy",
+        model="harness.kinds.steps.model:StepAccuracy",
+        judge="harness.kinds.steps.step_accuracy:judge",
+        probes={
+            "step_accuracy": ("candidate", "peer", "reference", "gradient_seeds", "gradient_steps", "loss_seeds"),
+        },
+        capabilities=frozenset({"parameters", "inputs", "gradients"}),
+        judges_unreadable_device=False,
+        card=("step_accuracy",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "captured": "Asked where the candidate captures. No published run, which shows the checks, has such a one.",
+            "uncaptured": "The arms are different implementations, of which none is the plain form of the candidate.",
+            "watched": _NOT_WATCHED,
+            "recorded.peer": _PARAMETERS_ALONE,
+            "recorded.reference": _PARAMETERS_ALONE,
+            "equal_frozen": "The arms store frozen tensors in different precisions.",
+            "equal_state": "The arms are different implementations, with buffers and generators of their own.",
+            "equal_ends": "Errors are compared, and no bits.",
+            "guards": NO_GUARDS,
+        },
+        reasons={},
+    ),
+)
+SECTIONS = ("harness.kinds.steps.section:section", "harness.kinds.steps.accuracy_section:section")

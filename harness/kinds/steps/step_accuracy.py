@@ -1,0 +1,245 @@
+"""`step_accuracy`: the candidate errs against a reference of higher precision no more than a peer of its own does.
+
+Gradients are compared at the candidate's parameters and on its batches, losses along each arm's own trajectory; how
+errors are summed up stands in `error_ratios`, and why so in docs/step-accuracy.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import product
+
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.evidence.run_records import StepErrors
+from harness.evidence.series_file import distinct
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, replicas
+from harness.judging.end_state import note_watched
+from harness.judging.series import losses
+from harness.judging.sheet import Sheet, number, settle, some
+from harness.judging.verdict import Judgement
+from harness.kinds.seeds.unequal_seeds import require_unequal_seeds
+from harness.kinds.steps.error_ratios import Errors, gradient_errors, is_zero, loss_errors, median_ratio
+from harness.kinds.steps.model import StepAccuracy
+
+HIGHER_PRECISION = ("float32", "float64")
+UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # of a value: half its last place
+Executions = Mapping[str, ArmEvidence]  # of one seed, by arm: candidate, peer, reference
+
+
+def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
+    """Order: steps, finiteness, precisions, equal starts and batches, unequal seeds, gradients' errors, losses'
+    errors, guards, the candidate's end.
+    """
+    run = context.only_run("step_accuracy")
+    by_seed = _executions(part, run)
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(*(executions[part.candidate] for executions in by_seed.values()))
+    _require_steps(part, by_seed, sheet)
+    records = _records(part, run, by_seed)
+    for executions in by_seed.values():
+        _require_precisions(part, executions)
+    groups = [group for seed, executions in by_seed.items() for group in _groups(part, seed, executions)]
+    for group in groups:
+        comparison.begin(group)
+    _require_finite(part, records, sheet)
+    _require_alike(part, records, sheet)
+    require_unequal_seeds(part.candidate, {seed: each[part.candidate] for seed, each in by_seed.items()})
+    computes_in = str(next(iter(by_seed.values()))[part.candidate].start.facts.get("dtype"))
+    gradients, of_losses = gradient_errors(records, UNITS.get(computes_in, 0.0)), _loss_errors(part, by_seed)
+    _note(gradients, of_losses, records, sheet)
+    note_watched({part.candidate: next(iter(by_seed.values()))[part.candidate]}, sheet)
+    _require_gradients(part, gradients, sheet)
+    _require_losses(part, of_losses, sheet)
+    _require_distinct_batches(part, by_seed, sheet)
+    for group in groups:
+        comparison.end(group)
+    worst = max(gradients, key=lambda each: each.ratio)
+    return comparison.held(
+        f"the gradients of {len(gradients)} tensors err at the median {number(median_ratio(gradients))} times as much "
+        f"as {part.peer}'s against {part.reference}'s, those of {worst.name} most of all, {number(worst.ratio)} times, "
+        f"over {len(part.gradient_seeds)} seeds; the losses {number(of_losses.ratio)} times, "
+        f"over {len(part.loss_seeds)} seeds"
+    )
+
+
+# --- what was executed -------------------------------------------------------------------------------------------
+
+
+def _executions(part: StepAccuracy, run: RunEvidence) -> dict[int, Executions]:
+    """By seed the execution of each arm; settles with ERROR where one is missing, or is of another seed."""
+    seeds = part.seeds()
+    found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in seeds}
+    for arm in part.arms().values():
+        for seed, execution in zip(seeds, replicas(run, arm, len(seeds)), strict=True):
+            there = execution.start.facts.get("seed")
+            if there != seed:
+                settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} ran with seed {there} where {seed} is demanded")
+            found[seed][arm] = execution
+    return dict(found)
+
+
+def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group]:
+    """The arms of a seed. Where gradients alone are compared, only the candidate makes steps."""
+    named = {f"{arm} with seed {seed}": executions[arm] for arm in (part.candidate, part.peer, part.reference)}
+    candidate, peer, reference = named
+    roles = {peer: "peer", reference: "reference"}
+    if seed in part.loss_seeds:
+        return [Group(named, roles)]
+    return [Group(named, roles, own={"comparable", "trained"}), Group({candidate: named[candidate]})]
+
+
+def _require_steps(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet: Sheet) -> None:
+    steps = {seed: len(losses(by_seed[seed][part.candidate])) for seed in part.loss_seeds}
+    sheet.count("steps", sum(steps.values()))
+    sheet.count("seeds", len(by_seed))
+    sheet.figure("steps_run", min(steps.values()), "steps")
+    if not sheet.meets("steps_run", min(steps.values()), "at least", part.loss_steps, "steps", beside=True):
+        seed, seen = next((seed, seen) for seed, seen in steps.items() if seen < part.loss_steps)
+        settle(reasons.VACUOUS_STEPS, f"{seen} steps were run with seed {seed}, {part.loss_steps} are demanded")
+
+
+def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executions]) -> list[StepErrors]:
+    """One a seed and step, each of all three arms and of every trained tensor."""
+    wanted = sorted(product(part.gradient_seeds, part.gradient_steps))
+    by_place = {(record.seed, record.step): record for record in run.step_errors}
+    missing = [f"seed {seed} step {step}" for seed, step in wanted if (seed, step) not in by_place]
+    if missing:
+        settle(reasons.EVIDENCE_MISSING, f"gradients were not compared at {some(missing)}")
+    for seed, step in wanted:
+        record = by_place[seed, step]
+        for told in (record.parameters, record.batches, record.losses):
+            if lacking := sorted(set(part.arms().values()) - set(told)):
+                settle(reasons.EVIDENCE_MISSING, f"{_place(record)} says nothing of arm {some(lacking)}")
+        names = {tensor.name for tensor in record.tensors}
+        start = by_seed[seed][part.candidate].start
+        trained, known = start.trainable_tensors, start.trainable_names
+        if known is not None:
+            names &= set(known)  # a gradient of another tensor stands for none of these
+        if len(names) < trained or len(names) < len(record.tensors):
+            settle(
+                reasons.TENSORS_MISSING,
+                f"at {_place(record)} the gradients of {len(names)} of {trained} trainable tensors were compared",
+            )
+    return [by_place[place] for place in wanted]
+
+
+def _place(record: StepErrors) -> str:
+    return f"seed {record.seed} step {record.step}"
+
+
+def _require_finite(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) -> None:
+    for record in records:
+        for arm in part.arms().values():
+            if not math.isfinite(record.losses[arm]):
+                settle(reasons.NON_FINITE, f"the loss of {arm} is {record.losses[arm]} at {_place(record)}")
+        for tensor in record.tensors:
+            if not all(map(math.isfinite, (tensor.reference_norm, tensor.candidate_error, tensor.peer_error))):
+                sheet.figure("first_non_finite_step", record.step, "step")
+                sheet.figure("first_non_finite_tensor", tensor.name)
+                settle(reasons.NON_FINITE, f"a gradient of {tensor.name} is not finite at {_place(record)}")
+
+
+def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
+    """The reference computes in a higher precision than the two others, which compute in the same one."""
+    precisions = {arm: str(each.start.facts.get("dtype")) for arm, each in executions.items()}
+    ours, theirs, finest = (precisions[arm] for arm in (part.candidate, part.peer, part.reference))
+    if theirs != ours:
+        settle(
+            reasons.VACUOUS_PRECISION,
+            f"{part.peer} computes in {theirs} and {part.candidate} in {ours}: its errors are no measure for these",
+        )
+    if finest not in HIGHER_PRECISION or finest == ours:
+        settle(reasons.VACUOUS_PRECISION, f"{part.reference} computes in {finest}, which is no reference for {ours}")
+    if executions[part.reference].start.facts.get("tf32") is not False:
+        settle(reasons.VACUOUS_PRECISION, f"{part.reference} does not say that it rounds no product to TF32")
+
+
+def _require_alike(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) -> None:
+    """Equal batches and parameters wherever gradients are compared."""
+    others = (part.peer, part.reference)
+    for record in records:
+        for arm in others:
+            if record.batches[arm] != record.batches[part.candidate]:
+                sheet.figure("first_unequal_step", record.step, "step")
+                settle(reasons.UNEQUAL_BATCHES, f"at {_place(record)} {arm} read another batch than the candidate")
+            if record.parameters[arm] != record.parameters[part.candidate]:
+                settle(reasons.UNEQUAL_START, f"at {_place(record)} {arm} has other parameters than the candidate")
+
+
+# --- errors -------------------------------------------------------------------------------------------------------
+
+
+def _loss_errors(part: StepAccuracy, by_seed: Mapping[int, Executions]) -> Errors:
+    arms = (part.candidate, part.peer, part.reference)
+    return loss_errors("loss", ([losses(by_seed[seed][arm]) for arm in arms] for seed in part.loss_seeds))
+
+
+def _note(gradients: list[Errors], of_losses: Errors, records: list[StepErrors], sheet: Sheet) -> None:
+    sheet.count("tensors", len(gradients))
+    sheet.count("gradients", sum(not is_zero(tensor) for record in records for tensor in record.tensors))
+    if gradients:
+        worst = max(gradients, key=lambda each: each.ratio)
+        middle = sorted(gradients, key=lambda each: each.ratio)[len(gradients) // 2]
+        sheet.figure("median_gradient_ratio", median_ratio(gradients))
+        sheet.figure("gradient_error", middle.candidate, "of the gradient's norm")
+        sheet.figure("peer_gradient_error", middle.peer, "of the gradient's norm")
+        sheet.figure("largest_gradient_ratio", worst.ratio)
+        sheet.figure("largest_gradient_ratio_tensor", worst.name)
+    sheet.figure("loss_ratio", of_losses.ratio)
+    sheet.figure("loss_error", of_losses.candidate, "loss")
+    sheet.figure("peer_loss_error", of_losses.peer, "loss")
+
+
+def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet) -> None:
+    if not gradients:
+        settle(reasons.VACUOUS_GRADIENTS_ZERO, "every compared gradient is zero")
+    if not any(each.peer for each in gradients):
+        settle(reasons.VACUOUS_PRECISION, f"no gradient of {part.peer} errs, so there is nothing to measure by")
+    median, at_most = median_ratio(gradients), part.median_gradient_ratio_at_most
+    if not sheet.meets("median_gradient_ratio", median, "at most", at_most):
+        sheet.figure("exceeded_bound", "median_gradient_ratio_at_most")
+        settle(
+            reasons.EXCEEDS_TOLERANCE,
+            f"at the median of {len(gradients)} tensors gradients err {number(median)} times as much as {part.peer}'s, "
+            f"more than {number(at_most)} times",
+        )
+    bound = part.gradient_ratio_at_most
+    beyond = sorted((each for each in gradients if not each.ratio <= bound), key=lambda each: -each.ratio)
+    if not sheet.meets("largest_gradient_ratio", max(each.ratio for each in gradients), "at most", bound):
+        sheet.figure("exceeded_bound", "gradient_ratio_at_most")
+        settle(
+            reasons.EXCEEDS_TOLERANCE,
+            f"the gradients of {len(beyond)} of {len(gradients)} tensors err more than {number(bound)} times as much "
+            f"as {part.peer}'s, most of all {beyond[0].name}: {number(beyond[0].ratio)} times",
+        )
+
+
+def _require_losses(part: StepAccuracy, of_losses: Errors, sheet: Sheet) -> None:
+    if of_losses.peer == 0:
+        settle(reasons.VACUOUS_PRECISION, f"no loss of {part.peer} errs, so there is nothing to measure by")
+    if not sheet.meets("loss_ratio", of_losses.ratio, "at most", part.loss_ratio_at_most):
+        sheet.figure("exceeded_bound", "loss_ratio_at_most")
+        settle(
+            reasons.EXCEEDS_TOLERANCE,
+            f"over {len(part.loss_seeds)} seeds losses err by {number(of_losses.candidate)}, "
+            f"{number(of_losses.ratio)} times as much as {part.peer}'s {number(of_losses.peer)}: more than "
+            f"{number(part.loss_ratio_at_most)} times",
+        )
+
+
+# --- guards -------------------------------------------------------------------------------------------------------
+
+
+def _require_distinct_batches(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet: Sheet) -> None:
+    """Settle FAIL where a batch came twice."""
+    seen = {seed: executions[part.candidate].series.batch_digest for seed, executions in by_seed.items()}
+    sheet.figure("distinct_batches", distinct([digest for batches in seen.values() for digest in batches]), "batches")
+    for seed, batches in seen.items():
+        if distinct(batches) < len(batches):
+            settle(
+                reasons.VACUOUS_BATCHES_REPEAT,
+                f"{distinct(batches)} distinct batches were seen in {len(batches)} steps with seed {seed}",
+            )

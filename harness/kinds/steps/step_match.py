@@ -1,0 +1,177 @@
+"""`step_match`: every step of the candidate is, within rounding, what the reference makes of the state before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.evidence.arm_records import ComparedStep
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, executed
+from harness.judging.sheet import Sheet, number, settle
+from harness.judging.verdict import Judgement
+from harness.kinds.steps.model import StepMatch
+
+EVALUATED, UPDATED = ("loss", "norms", "gradients"), ("exp_avg", "exp_avg_sq", "parameters")
+OF_TENSORS = ("gradients", *UPDATED)  # of each trainable tensor; the others are of a loss and of groups
+_WORDS = {
+    "loss": "the loss",
+    "norms": "the norm of",
+    "gradients": "the gradient of",
+    "exp_avg": "the first moment of",
+    "exp_avg_sq": "the second moment of",
+    "parameters": "the parameter",
+}
+
+
+@dataclass(frozen=True)
+class Held:
+    """One reading against its bound."""
+
+    step: int
+    quantity: str
+    tensor: str
+    error: float
+    bound: float
+
+    @property
+    def name(self) -> str:
+        """What was compared, for a sentence."""
+        words = _WORDS[self.quantity]
+        return words if self.quantity == "loss" else f"{words} {self.tensor}"
+
+    @property
+    def times(self) -> float:
+        """The error as a multiple of its bound; what cannot be an error exceeds any."""
+        return self.error / self.bound if self.error >= 0 else math.inf
+
+
+def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, finiteness, every tensor, steps against bounds, equal start and batches, guards, the end."""
+    run = context.only_run("step_match")
+    arms = {role: executed(run, name) for role, name in part.arms().items()}
+    candidate = arms["candidate"]
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(candidate)
+    held = list(_held(part, candidate.compared_steps))
+    _note(part, candidate, held, sheet)
+
+    named = {f"{role} {part.arms()[role]}": execution for role, execution in arms.items()}
+    # the yardstick has the candidate's precision, and so the same digest of the same start
+    roles = {name: role for name, role in zip(named, arms, strict=True) if role != "candidate"}
+    group = Group(dict(reversed(named.items())), roles)
+    comparison.begin(group)
+    _require_every_tensor(candidate)
+    _require_within(held, sheet)
+    _require_steps(part, candidate, sheet)
+    comparison.end(group)
+    worst = max(held, key=lambda entry: entry.times)
+    return comparison.held(
+        f"{len(candidate.compared_steps)} steps of {part.candidate} are those of {part.reference} within rounding: the "
+        f"worst, {worst.name} at step {worst.step}, takes {number(worst.times)} of its bound"
+    )
+
+
+def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
+    """Every reading with its bound; that of an evaluation grows with the yardstick's largest error so far."""
+    seen: dict[str, float] = {}
+    for step in steps:
+        if (step.reference, step.yardstick) != (part.reference, part.yardstick):
+            settle(
+                reasons.EVIDENCE_MISSING, f"step {step.step} was compared with {step.reference} and {step.yardstick}"
+            )
+        if [reading.quantity for reading in step.readings] != [*EVALUATED, *UPDATED]:
+            settle(reasons.EVIDENCE_MISSING, f"not every quantity was compared at step {step.step}")
+        for reading in step.readings:
+            bound = part.max_update_error
+            if reading.quantity in EVALUATED:
+                if reading.yardstick is None or not math.isfinite(reading.yardstick):
+                    settle(reasons.EVIDENCE_MISSING, f"the yardstick has no {reading.quantity} at step {step.step}")
+                seen[reading.quantity] = max(seen.get(reading.quantity, 0.0), reading.yardstick)
+                bound = max(part.max_evaluation_error, part.times_yardstick * seen[reading.quantity])
+            yield Held(step.step, reading.quantity, reading.tensor, reading.error, bound)
+
+
+def _note(part: StepMatch, candidate: ArmEvidence, held: Sequence[Held], sheet: Sheet) -> None:
+    sheet.count("steps", len(candidate.compared_steps))
+    sheet.figure("steps_run", len(candidate.series.loss), "steps")
+    tensors = [
+        reading.tensors
+        for step in candidate.compared_steps
+        for reading in step.readings
+        if reading.quantity in OF_TENSORS
+    ]
+    sheet.count("tensors", min(tensors, default=0))
+    for quantity in (*EVALUATED, *UPDATED):
+        entries = [entry for entry in held if entry.quantity == quantity]
+        if entries:
+            worst = max(entries, key=lambda entry: entry.times)
+            sheet.figure(f"{quantity}_error", worst.error)
+            sheet.figure(f"{quantity}_error_over_bound", worst.times)
+            sheet.figure(f"{quantity}_error_step", worst.step, "step")
+    sheet.figure("update_bound", part.max_update_error)
+
+
+def _require_every_tensor(candidate: ArmEvidence) -> None:
+    """Settle where a quantity of a step leaves out a trainable tensor, or has nothing.
+
+    An error of zero over no tensors is within any bound. Nothing is excused: the reference's update is asked for every
+    parameter, with a gradient and both moments, so that a step that has them is the only one that can be compared.
+    """
+    trained = candidate.start.trainable_tensors
+    for step in candidate.compared_steps:
+        for reading in step.readings:
+            if reading.quantity not in OF_TENSORS:
+                if reading.tensors == 0:
+                    settle(
+                        reasons.VACUOUS_NOTHING_COMPARED,
+                        f"at step {step.step}, nothing was compared of the {reading.quantity}",
+                    )
+            elif reading.tensors < trained:
+                settle(
+                    reasons.TENSORS_MISSING,
+                    f"at step {step.step}, {reading.quantity} of {reading.tensors} of {trained} trainable tensors were "
+                    "compared",
+                )
+            elif reading.tensors > trained:
+                settle(
+                    reasons.EVIDENCE_INCONSISTENT,
+                    f"at step {step.step}, {reading.quantity} of {reading.tensors} tensors were compared, and "
+                    f"{trained} are trainable",
+                )
+
+
+def _require_within(held: Sequence[Held], sheet: Sheet) -> None:
+    worst = max(held, key=lambda entry: entry.times, default=None)
+    if worst is None or sheet.meets(
+        f"{worst.quantity}_error_over_bound", worst.times, "at most", 1, "of the error allowed"
+    ):
+        return
+    beyond = [entry for entry in held if not entry.times <= 1]
+    first = beyond[0]
+    sheet.figure("first_exceeding_step", first.step, "step")
+    sheet.figure("first_exceeding_quantity", first.quantity)
+    sheet.figure("first_exceeding_tensor", first.tensor)
+    sheet.figure("exceeded", "max_evaluation_error" if first.quantity in EVALUATED else "max_update_error")
+    sheet.figure("largest_error_over_bound", worst.times)
+    others = ""
+    if len(beyond) > 1:
+        others = (
+            f"; the worst of {len(beyond)}, {worst.name} at step {worst.step}, is {number(worst.times)} times its own"
+        )
+    settle(
+        reasons.EXCEEDS_TOLERANCE,
+        f"{first.name} at step {first.step} is off by {number(first.error)}, {number(first.times)} times its bound"
+        f"{others}",
+    )
+
+
+def _require_steps(part: StepMatch, candidate: ArmEvidence, sheet: Sheet) -> None:
+    compared, run = [step.step for step in candidate.compared_steps], len(candidate.series.loss)
+    if compared != list(range(run)):
+        settle(reasons.EVIDENCE_MISSING, f"of {run} steps those compared are {len(compared)}, or not in their order")
+    if not sheet.meets("steps_run", run, "at least", part.steps, "steps", beside=True):
+        settle(reasons.VACUOUS_STEPS, f"{run} steps were compared, the claim demands {part.steps}")

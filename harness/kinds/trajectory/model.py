@@ -1,0 +1,270 @@
+"""Kinds of judgement about series: of two arms, of repeated runs, and of arms that must differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from harness.contract.base import (
+    Count,
+    Demand,
+    Equality,
+    EqualityOrNoise,
+    GradientDemand,
+    Judged,
+    Metric,
+    Name,
+    Positive,
+    Problem,
+    Strict,
+)
+from harness.contract.ends import Ends
+from harness.contract.guards import Bounded, Guards
+
+RUNS = 5  # of each arm under `noise`: fewer have too few divisions for a false-alarm rate of 1 %
+NOISE_STEPS = (0, 1, 2, -1)  # whose gradients are compared under `noise`
+
+
+class Precisions(Strict):
+    """The data types that two arms compute in, as their systems state them (`dtype` among a run's facts)."""
+
+    candidate: Name
+    """That of the optimized arm, such as `bfloat16`."""
+    baseline: Name
+    """That of the plain arm, another one."""
+
+
+ParameterDtype = Literal["float64", "float32", "bfloat16", "float16"]
+# How fine each is; of two that are equally fine, neither holds the other's values.
+_FINENESS = {"float64": 2, "float32": 1, "bfloat16": 0, "float16": 0}
+
+
+class ParameterDtypes(Strict):
+    """The data types of two arms' trainable parameters, of which one holds all values of the other."""
+
+    candidate: ParameterDtype
+    """That of every trainable tensor of the optimized arm."""
+    baseline: ParameterDtype
+    """That of every one of the plain arm, another one."""
+
+    def coarser(self) -> str:
+        """The one with fewer values."""
+        return min(self.candidate, self.baseline, key=_FINENESS.__getitem__)
+
+
+class TrajectoryMatch(Bounded):
+    """Two series agree at every step (or at the final one), in bits, within a bound, or as far as the baseline agrees
+    with itself.
+    """
+
+    kind: Literal["trajectory_match"]
+    """Judges one series of two arms against each other."""
+    candidate: Name
+    """The optimized arm."""
+    baseline: Name
+    """The plain arm."""
+    metric: Metric = "loss"
+    """The series compared: the loss, or a metric that the systems of both arms report."""
+    equality: EqualityOrNoise
+    """`bitwise`: every bit decides; `within`: the bounds alone do; `noise`: several runs of each arm do, whose losses,
+    gradients and ends must lie no further apart than the baseline's runs from each other. It has no bound."""
+    runs: Annotated[int, Field(ge=RUNS, le=8)] | None = None
+    """Under `noise`: how often each arm runs; left out, 5 times. With 5 an equal arm fails at most once in 126."""
+    max_abs_difference: Positive | None = None
+    """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
+    max_relative_difference: Positive | None = None
+    """Largest difference allowed relative to the baseline's absolute value at that step: where that is 0, none is.
+    Beside `max_abs_difference` both bounds hold."""
+    compare: Literal["every", "final", "first"] = "every"
+    """At every step, or at the last one only; or at the first alone, before any update, where the ends may differ."""
+    precisions: Precisions | None = None
+    """What the arms must compute in, where that is what they differ in. Their frozen tensors then have other formats,
+    and are not compared; each must still end as it began."""
+    parameter_dtypes: ParameterDtypes | None = None
+    """The data types of the arms' trainable parameters, where they differ. Starts are then equal where they hold the
+    same values once rounded to the coarser type; frozen tensors are not compared, and each must end as it began."""
+    ends: Ends | None = None
+    """Within a bound: how far apart the arms may end. In bits they end equal anyway."""
+    switched_on: bool = False
+    """If the candidate must be another step than the baseline: by its operators, by types, shapes or strides of what
+    they read, or by any bit. A switch that does nothing leaves the claim undecided (`optimization_off`)."""
+    guards: Guards
+    """What must be true before PASS may be said."""
+
+    broken_by: ClassVar = {
+        **Bounded.broken_by,
+        "equality": Demand(("differs", "beyond_noise")),
+        "precisions.candidate": Demand(("vacuous_precision",)),
+        "precisions.baseline": Demand(("vacuous_precision",)),
+        "parameter_dtypes.candidate": Demand(("vacuous_parameter_dtype",)),
+        "parameter_dtypes.baseline": Demand(("vacuous_parameter_dtype",)),
+        "ends.at_most": Demand(("ends_apart",)),
+    }
+    no_demand: ClassVar = {
+        **Bounded.no_demand,
+        "baseline": "names an arm",
+        "metric": "names a series",
+        "runs": "how much is measured: fewer are an ERROR",
+        "compare": "chooses the steps that are compared",
+        "ends.control": "names an arm",
+        "switched_on": "unmet leaves the claim undecided",
+    }
+
+    def arms(self) -> dict[str, str]:
+        return super().arms() | ({} if self.ends is None else {"ends.control": self.ends.control})
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
+
+    def demanded(self) -> dict[str, Demand]:
+        """Return the demands, with the one reason that this equality gives for unequal arms."""
+        found = super().demanded()
+        if "equality" in found:
+            found["equality"] = Demand(("beyond_noise" if self.equality == "noise" else "differs",))
+        return found
+
+    def contradictions(self) -> Iterator[Problem]:
+        yield from self._noise_contradictions()
+        if self.equality == "bitwise" and (self.precisions or self.parameter_dtypes):
+            rule = "arms of two precisions are compared within a bound"
+            yield Problem(("equality",), rule, "`bitwise`", "say `within`")
+        if (
+            self.ends is not None
+            and self.equality != "noise"
+            and (self.equality == "bitwise" or self.compare == "first")
+        ):
+            rule = "`ends` is for arms that train on within a bound"
+            got = (
+                "`bitwise`, which compares every bit of the ends" if self.equality == "bitwise" else "`compare: first`"
+            )
+            yield Problem(("ends",), rule, got, "leave `ends` out")
+        if self.precisions is not None and self.precisions.candidate == self.precisions.baseline:
+            rule = "`precisions` are two different ones"
+            yield Problem(("precisions",), rule, f"`{self.precisions.candidate}` for both")
+        types = self.parameter_dtypes
+        if types is not None and _FINENESS[types.candidate] == _FINENESS[types.baseline]:
+            rule = "of `parameter_dtypes` one holds all values of the other"
+            found = f"`{types.candidate}` and `{types.baseline}`"
+            yield Problem(("parameter_dtypes",), rule, found, "name float32 or float64 as one of them")
+
+    def _noise_contradictions(self) -> Iterator[Problem]:
+        """Under `noise` both arms do the same arithmetic, and their runs are all that decides."""
+        if self.equality != "noise":
+            if self.runs is not None:
+                yield Problem(("runs",), "`runs` is for `equality: noise`", str(self.runs), "leave `runs` out")
+            return
+        bounding = ("max_abs_difference", "max_relative_difference", "ends", "precisions", "parameter_dtypes")
+        for name in bounding:
+            if getattr(self, name) is not None:
+                rule = f"`{name}` is for arms that are compared within a bound"
+                yield Problem((name,), rule, "`noise`", f"leave `{name}` out, or say `equality: within`")
+        if self.compare != "every":
+            rule = "under `noise` every step, the gradients and the ends are compared"
+            yield Problem(("compare",), rule, f"`{self.compare}`", "leave `compare` out")
+
+    def gradients(self) -> GradientDemand | None:
+        if self.equality != "noise":
+            return None
+        return GradientDemand(self.candidate, None, NOISE_STEPS, also=(self.baseline,))
+
+    def recorded_of(self) -> dict[str, dict[str, int | str]]:
+        if self.equality == "noise":
+            return {arm: {"sketches": True} for arm in (self.candidate, self.baseline)}
+        found: dict[str, dict[str, int | str]] = {}
+        if self.parameter_dtypes is not None:
+            rounding = {"rounded_to": self.parameter_dtypes.coarser()}
+            found = {self.candidate: {**rounding}, self.baseline: {**rounding}}
+        if self.ends is not None:
+            for arm, fields in self.ends.recorded_of(self.candidate, self.baseline).items():
+                found[arm] = found.get(arm, {}) | fields
+        return found
+
+    def formats_differ(self) -> bool:
+        """Whether the arms store tensors in other formats, so that frozen ones are not compared."""
+        return self.precisions is not None or self.parameter_dtypes is not None
+
+    def replicas(self) -> dict[str, int]:
+        if self.equality == "noise":
+            return dict.fromkeys((self.candidate, self.baseline), self.runs or RUNS)
+        return {self.baseline: 2}  # two runs of the baseline show the noise floor
+
+    def compared(self) -> list[list[str]]:
+        # How far the parameters end apart, which a claim in bits tells only where the process has both: digests decide
+        # it. Of the baseline's repetition and the control series and digests are read.
+        if self.equality == "bitwise":
+            return []
+        if self.equality == "noise":  # what a process chooses once, such as an algorithm, is then the same for both
+            return [[self.candidate, self.baseline], [self.candidate], [self.baseline]]
+        control = [] if self.ends is None else [[self.ends.control, self.baseline]]
+        return [[self.candidate, self.baseline], *control]
+
+
+class Repeatability(Bounded):
+    """N runs of one arm with one seed agree, in bits or within a bound. In bits all runs but the first share another
+    process, which begins later, with another hash seed. Within a bound, and with ranks, all runs share processes.
+    """
+
+    kind: Literal["repeatability"]
+    """Judges runs of one arm with one seed against each other."""
+    candidate: Name
+    """The arm that is run again."""
+    runs: Annotated[int, Field(ge=2, le=32)] = 2
+    """How many runs."""
+    equality: Equality
+    """`bitwise`: every bit decides; `within`: the bounds alone do."""
+    max_abs_difference: Positive | None = None
+    """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
+    max_relative_difference: Positive | None = None
+    """Largest difference allowed relative to the first run's absolute value at that step: where that is 0, none is.
+    Beside `max_abs_difference` both bounds hold."""
+    guards: Guards
+    """What must be true before PASS may be said."""
+
+    no_demand: ClassVar = {**Bounded.no_demand, "runs": "how much is measured: fewer are an ERROR"}
+
+    def replicas(self) -> dict[str, int]:
+        return {self.candidate: self.runs}
+
+    def compared(self) -> list[list[str]]:
+        # digests decide bits; within a bound, how far the parameters of every run end from those of the first
+        return [] if self.equality == "bitwise" else [[self.candidate]]
+
+
+class RunsDiffer(Judged):
+    """Two arms that differ in a setting differ in their losses, and in what else it must reach."""
+
+    kind: Literal["runs_differ"]
+    """Judges that a setting, such as the seed, reaches what it is there for."""
+    candidate: Name
+    """The arm with the other setting."""
+    baseline: Name
+    """The arm that differs from it in that setting alone."""
+    steps: Count
+    """Steps that must have been compared."""
+    losses_from: Annotated[int, Field(ge=0)]
+    """The first step, counted from 0, from which on the losses differ in bits at every step."""
+    batches: bool = False
+    """Whether the arms read another batch at every step."""
+    start: bool = False
+    """Whether the arms start from other trainable parameters."""
+
+    broken_by: ClassVar = {
+        "steps": Demand(("vacuous_steps",)),
+        "losses_from": Demand(("losses_equal",)),
+        "batches": Demand(("batches_equal",)),
+        "start": Demand(("start_equal",)),
+    }
+    no_demand: ClassVar = {"candidate": "names an arm", "baseline": "names an arm"}
+
+    def compared(self) -> list[list[str]]:
+        return []  # by series and digests alone
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"steps": self.steps}
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().beyond(steps)
+        if self.losses_from >= steps:
+            yield ("losses_from",), f"`losses_from` ({self.losses_from}) is one of the workload's steps, from 0"

@@ -1,0 +1,55 @@
+"""Rows of the kinds of claim about series of losses and metrics, and the report's sections about them."""
+
+from __future__ import annotations
+
+from harness.kinds.kind import Kind
+from harness.kinds.shared_reasons import CONTROL, MISSING_RUN, NO_GUARDS, NO_STEPS
+
+_NOISE = "The baseline's second run shows its noise, and no claim says how that run ends."
+
+ROWS = (
+    Kind(
+        name="trajectory_match",
+        model="harness.kinds.trajectory.model:TrajectoryMatch",
+        judge="harness.kinds.trajectory.trajectory_match:judge",
+        probes={"paired": ()},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("trajectories",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={**CONTROL, "equal_ends.repetition": _NOISE},
+        reasons={},
+    ),
+    Kind(
+        name="repeatability",
+        model="harness.kinds.trajectory.model:Repeatability",
+        judge="harness.kinds.trajectory.repeatability:judge",
+        probes={"paired": ()},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("trajectories",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out=CONTROL,
+        reasons={},
+    ),
+    Kind(
+        name="runs_differ",
+        model="harness.kinds.trajectory.model:RunsDiffer",
+        judge="harness.kinds.trajectory.runs_differ:judge",
+        probes={"paired": ()},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("trajectories",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        leaves_out={
+            "comparable": "The arms differ in a setting, such as the seed, that may reach their batches.",
+            "equal_start": "The arms differ in a setting that may reach their start.",
+            "equal_frozen": "The arms differ in a setting that may reach their start.",
+            "equal_state": "The arms differ in a setting that may reach their start.",
+            "equal_ends": "The arms must train differently.",
+            "guards": NO_GUARDS,
+        },
+        reasons={},
+    ),
+)
+SECTIONS = ("harness.kinds.trajectory.section:section",)

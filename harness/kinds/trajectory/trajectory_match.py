@@ -1,0 +1,268 @@
+"""`trajectory_match`: two arms' losses, or another metric, agree at every step or at one end, in bits or within bounds.
+
+In bits means the state that they end with too; within a bound, how far their parameters end apart is reported.
+Within the baseline's noise (`own_noise`) several runs of both arms are compared, with their gradients and ends.
+The noise floor is the largest absolute difference between the baseline and its own repetition.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.comparison import Comparison, Group
+from harness.judging.context import Context, end_of, executed, replicas
+from harness.judging.end_state import (
+    differing,
+    distance,
+    note_distance,
+    note_watched,
+    require_distance,
+    require_equal_counts,
+)
+from harness.judging.near_ends import require_near_ends
+from harness.judging.own_noise import require_decided, require_within_noise
+from harness.judging.rounding_control import moved_by_rounding
+from harness.judging.series import (
+    EXACT,
+    LOSS,
+    Bounds,
+    called,
+    difference,
+    losses,
+    note_difference,
+    require_equal,
+    rounding_of,
+    values,
+)
+from harness.judging.sheet import Sheet, number, settle, some
+from harness.judging.verdict import Judgement
+from harness.kinds.seeds.model import NotWorse
+from harness.kinds.trajectory.model import TrajectoryMatch
+from harness.numbers import counted
+
+NO_BOUNDS = Bounds(None)
+SAME = "the same operators on the same types, shapes and strides, and equal bits in every loss and all state"
+
+
+def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, finiteness, equal start and work, the difference, guards, the ends, the noise floor."""
+    if part.equality == "noise":
+        return _judge_by_noise(part, context, sheet)
+    run = context.only_run("paired")
+    candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
+    repetitions = replicas(run, part.baseline, max(2, len(run.arms[part.baseline])))[1:]
+    comparison = Comparison(part, context, sheet)
+    comparison.captured(candidate, baseline, *repetitions)
+
+    floor = rounding_of(baseline) if part.metric == LOSS else 0.0
+    control = None if part.ends is None else executed(run, part.ends.control)
+    rounding = None if control is None else moved_by_rounding(control, baseline, part.metric)
+    bounds = Bounds(part.max_abs_difference, part.max_relative_difference, floor, rounding)
+    found = difference(values(candidate, part.metric), values(baseline, part.metric), part.compare, bounds)
+    note_difference(sheet, found, part.equality, bounds, part.metric)
+    repeats = [
+        difference(values(each, part.metric), values(baseline, part.metric), part.compare, bounds)
+        for each in repetitions
+    ]
+    noise = max(each.largest for each in repeats)
+    _note_noise(sheet, noise, found.largest, part.metric)
+    _note_ends(sheet, candidate, baseline, part.metric)
+    note_distance(candidate, baseline, sheet)
+
+    ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
+    repeated = {f"{theirs} (repetition {index})": each for index, each in enumerate(repetitions, 1)}
+    compared = {theirs: baseline, ours: candidate, **repeated}
+    note_watched(compared, sheet)
+    same_system = context.same_system(part.candidate, part.baseline)
+    require_precisions(part, candidate, baseline)
+    require_parameter_dtypes(part, candidate, baseline)
+    group = Group(
+        compared,
+        roles=dict.fromkeys(repeated, "repetition"),
+        metric=part.metric,
+        same_system=same_system,
+        same_formats=same_system and not part.formats_differ(),
+        rounded=part.parameter_dtypes is not None,
+        more_in=ours if part.equality == "within" else None,
+        bits=part.equality == "bitwise" and part.compare != "first",
+        run=run,
+    )
+    comparison.begin(group)
+    if any(each.first_exceeding is not None for each in repeats):
+        settle(
+            reasons.NOISE_ABOVE_TOLERANCE,
+            f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance {bounds}",
+        )
+    in_noise = _in_noise(noise, found.largest)
+    require_equal(found, part.equality, bounds, f"{ours} and {theirs}", sheet, in_noise, part.metric)
+    comparison.end(group)
+    if part.equality == "within" and part.compare == "every" and same_system:
+        require_equal_counts(ours, candidate, theirs, baseline, part.max_relative_difference or 0.0)
+    ends, excused = "", ""
+    if part.ends is not None and control is not None:
+        excused = require_near_ends(
+            part.ends, ours, candidate, theirs, baseline, control, sheet, same_system=same_system
+        )
+    if part.compare != "first":
+        require_equal_clips(ours, candidate, theirs, baseline, sheet)
+    same = note_same_step(part, context, candidate, baseline, sheet)
+    if part.equality == "within":
+        require_distance(ours, candidate, baseline)
+        ends = distance(candidate, baseline)
+    where = f"at all {found.steps} steps" if part.compare == "every" else f"at the {part.compare} step"
+    how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
+    if found.as_rounding and part.ends is not None:
+        sheet.figure("rounding_steps", found.as_rounding, "steps")
+        if found.rounding >= np.ptp(values(baseline, part.metric)):
+            sheet.leave_open(
+                reasons.ENDS_UNDECIDED,
+                f"a rounding at the start moves the {called(part.metric)} of {part.ends.control} so far from {theirs} "
+                "that none of any size could be told",
+            )
+        how += f", at {counted(found.as_rounding, 'step')} no further than rounding alone may take them,"
+    return comparison.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}{same}")
+
+
+def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
+    """Judge every run of both arms, in the same order; ends are part of the difference."""
+    run = context.only_run("paired")
+    ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
+    comparison = Comparison(part, context, sheet)
+    executions = {}
+    for name, arm in ((theirs, part.baseline), (ours, part.candidate)):
+        for index, each in enumerate(replicas(run, arm, part.replicas()[arm])):
+            comparison.captured(each)
+            executions[name if index == 0 else f"{name} (repetition {index})"] = each
+    baselines = {name: each for name, each in executions.items() if each.start.arm == part.baseline}
+    candidates = {name: each for name, each in executions.items() if name not in baselines}
+    candidate, baseline = candidates[ours], baselines[theirs]
+    found, *repeats = (
+        difference(values(each, part.metric), values(baseline, part.metric), "every", NO_BOUNDS)
+        for each in (candidate, *baselines.values())
+    )
+    note_difference(sheet, found, part.equality, NO_BOUNDS, part.metric)
+    _note_noise(sheet, max(each.largest for each in repeats), found.largest, part.metric)
+    _note_ends(sheet, candidate, baseline, part.metric)
+    note_distance(candidate, baseline, sheet)
+    note_watched(executions, sheet)
+    same_system = context.same_system(part.candidate, part.baseline)
+    group = Group(executions, metric=part.metric, same_formats=same_system, bits=False, run=run)
+    comparison.begin(group)
+    comparison.finite_ends(executions)
+    if not found.steps:
+        comparison.end(group)
+    ends = partial(comparison.equal_but_for, same_system=same_system)
+    seen = require_within_noise(part, candidates, baselines, sheet, ends)
+    comparison.end(group)
+    require_equal_clips(ours, candidate, theirs, baseline, sheet)
+    hidden = require_decided(part, seen, candidates, baselines, run)
+    return comparison.held(
+        f"{len(candidates)} runs of {ours} and of {theirs} differ as those of either arm do, in the "
+        f"{called(part.metric)} of all {found.steps} steps{hidden}"
+    )
+
+
+def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
+    """Settle FAIL unless both arms compute in what the claim compares."""
+    if part.precisions is None:
+        return
+    for demanded, execution in ((part.precisions.candidate, candidate), (part.precisions.baseline, baseline)):
+        found = execution.start.facts.get("dtype", "a type that it does not state")
+        if found != demanded:
+            settle(reasons.VACUOUS_PRECISION, f"{execution.start.arm} computes in {found}, and {demanded} is demanded")
+
+
+def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
+    """Settle FAIL unless every trainable tensor of both arms has the data type that the claim compares."""
+    if part.parameter_dtypes is None:
+        return
+    types = part.parameter_dtypes
+    for demanded, execution in ((types.candidate, candidate), (types.baseline, baseline)):
+        arm, found = execution.start.arm, execution.start.trainable_dtypes
+        if found is None:
+            settle(reasons.EVIDENCE_MISSING, f"the data types of {arm}'s trainable parameters were not recorded")
+        if found != [demanded]:
+            settle(
+                reasons.VACUOUS_PARAMETER_DTYPE,
+                f"the trainable parameters of {arm} are {some(found) or 'none'}, and {demanded} is demanded",
+            )
+
+
+def multiple_of(largest: float, floor: float) -> float:
+    """A difference as a multiple of the noise floor; over a floor of zero, infinite, or 0 when it is zero too."""
+    if floor == 0:
+        return 0.0 if largest == 0 else math.inf if largest > 0 else math.nan
+    return largest / floor
+
+
+def _note_noise(sheet: Sheet, noise: float, largest: float, metric: str) -> None:
+    sheet.figure("noise_floor", noise, metric)
+    sheet.figure("multiple_of_noise_floor", multiple_of(largest, noise))
+
+
+def _in_noise(noise: float, largest: float) -> str:
+    if noise == 0:
+        return "; the baseline repeats itself exactly"
+    return f"; {number(multiple_of(largest, noise))} times the noise floor of {number(noise)}"
+
+
+def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metric: str) -> None:
+    for name, execution in (("candidate", candidate), ("baseline", baseline)):
+        series = values(execution, metric)
+        sheet.figure(f"final_{metric}_{name}", float(series[-1]) if len(series) else None, metric)
+    equal = end_of(candidate).trainable_digest == end_of(baseline).trainable_digest
+    sheet.figure("final_parameters_equal", equal)
+
+
+def note_same_step(
+    part: TrajectoryMatch, context: Context, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet
+) -> str:
+    """Return what a sentence says of a candidate that is the baseline's step once more; "" of any other one.
+
+    Leaves the claim open where the claim demands another step, and none was seen.
+    """
+    ours, theirs = end_of(candidate).step_form, end_of(baseline).step_form
+    equal = _equal_bits(candidate, baseline)
+    if part.switched_on and equal and (None in (ours, theirs) or ours == theirs):
+        sheet.leave_open(
+            reasons.OPTIMIZATION_OFF,
+            f"the optimization is not on, as far as was seen: {part.candidate} and {part.baseline} run {SAME}. Where "
+            "it changes neither, a claim of speed or memory shows what it gains, and `switched_on` can go",
+        )
+    arms = context.contract.arms
+    differs = arms[part.candidate].settings() != arms[part.baseline].settings()
+    return f"; nothing tells them apart: {SAME}" if differs and equal and ours is not None and ours == theirs else ""
+
+
+def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
+    ours, theirs = end_of(candidate), end_of(baseline)
+    apart = difference(losses(candidate), losses(baseline), "every", EXACT)
+    if apart.first_differing is not None or ours.trainable_digest != theirs.trainable_digest:
+        return False
+    return ours.state is None or theirs.state is None or not differing(ours.state, theirs.state)
+
+
+def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
+    """Leave the claim open where one arm was seen to bound its gradients to no effect, and the other one surely not.
+
+    A bound that acted shows in the numbers that are compared, whatever was seen of the other arm.
+    """
+    clips = {ours: end_of(candidate).clip, theirs: end_of(baseline).clip}
+    found = {name: clip for name, clip in clips.items() if clip is not None and clip.seen}
+    without = [name for name, clip in clips.items() if clip is not None and clip.seen is False]
+    if len(found) != 1 or not without:
+        return
+    ((name, clip),) = found.items()
+    if not clip.acted:
+        sheet.figure("clip_without_effect", f"{name}: {clip.operator}")
+        sheet.leave_open(
+            reasons.CLIP_UNSEEN,
+            f"{name} bounds its gradients (`{clip.operator}`), which changed none in the watched steps, and "
+            f"{without[0]} does not: nothing compared shows whether that bound is missing. Lower it in both arms, or "
+            "give them batches whose gradients reach it",
+        )

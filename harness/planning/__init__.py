@@ -1,0 +1,1 @@
+"""From contracts to units and runs, and what this machine cannot decide."""

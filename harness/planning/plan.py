@@ -1,0 +1,173 @@
+"""Plan: which units there are, which runs decide them, and which units this machine cannot decide.
+
+Pure: contracts, machine and system descriptions in; units and runs out. What several claims can be judged from is
+run once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from harness.contract.claims import AnyClaim, parts_of
+from harness.contract.schema import Contract, Workload
+from harness.devices.environment import Machine
+from harness.errors import SystemResolutionError, UsageError
+from harness.evidence.base import Obstacle
+from harness.evidence.plan_records import Run, Unit
+from harness.planning.baseline import Baseline, HasContract, commit_obstacle
+from harness.planning.faults import PlannedFault, plan_fault
+from harness.planning.obstacles import find_obstacle, system_obstacle
+from harness.planning.run_builder import RunBuilder
+from harness.system.protocol import FaultDescription, SystemDescription
+
+Describe = Callable[[str], SystemDescription]
+SHOWN = 12  # names that there are, where none is near the one that there is not
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Units in the contracts' order; runs in the order in which to execute them."""
+
+    units: list[Unit]
+    runs: list[Run]
+
+
+def plan(
+    contracts: Sequence[HasContract],
+    *,
+    claims: Sequence[str] = (),
+    workloads: Sequence[str] = (),
+    fault: str | None = None,
+    machine: Machine,
+    describe: Describe,
+    harness_faults: Mapping[str, FaultDescription] = MappingProxyType({}),
+    data: str | None = None,
+    model_directory: str | None = None,
+    baseline: Baseline | None = None,
+) -> Plan:
+    """Plan the contracts, or the named claims and workloads of them.
+
+    `describe` answers for a system's name; where it raises SystemResolutionError, the units of that system are not run
+    and become ERRORs that say why. A named `fault` needs the description, and the error is raised.
+    `fault` is planted in the arms that it breaks. `baseline`: the commit of the arms that claims name as `baseline`;
+    None: what stands there, also for arms of equal settings. Raises UsageError for a claim, workload or fault that no
+    contract has.
+    """
+    selected = [loaded.contract for loaded in contracts]
+    refuse_unknown(
+        "no contract here has this claim", claims, {claim.id for contract in selected for claim in contract.claims}
+    )
+    refuse_unknown(
+        "no contract here has this workload", workloads, {name for contract in selected for name in contract.workloads}
+    )
+    descriptions = _Descriptions(describe)
+    if fault is not None:
+        known = {name for contract in selected for name in descriptions.faults(contract)} | set(harness_faults)
+        refuse_unknown("no contract here has this fault", [fault], known)
+    units: list[Unit] = []
+    runs: list[Run] = []
+    for contract in selected:
+        wanted = [claim for claim in contract.claims if not claims or claim.id in claims]
+        planted = None
+        if fault is not None:
+            planted = plan_fault(fault, {**harness_faults, **descriptions.faults(contract)}, wanted)
+        for workload_name, workload in contract.workloads.items():
+            if workloads and workload_name not in workloads:
+                continue
+            on_workload = [claim for claim in wanted if workload_name in claim.judged_on]
+            commit = None if baseline is None else baseline.commit
+            builder = RunBuilder(contract, workload_name, planted, data, model_directory, commit)
+            units += _plan_workload(
+                contract, workload_name, workload, on_workload, builder, planted, machine, descriptions, baseline
+            )
+            runs += builder.runs()
+    return Plan(_in_order_of_claims(units, selected), runs)
+
+
+def _plan_workload(
+    contract: Contract,
+    name: str,
+    workload: Workload,
+    claims: Sequence[AnyClaim],
+    builder: RunBuilder,
+    planted: PlannedFault | None,
+    machine: Machine,
+    descriptions: _Descriptions,
+    baseline: Baseline | None,
+) -> list[Unit]:
+    units = []
+    for claim in claims:
+        obstacle = (
+            system_obstacle(contract, claim, descriptions.get)
+            or _fault_obstacle(planted, machine)
+            or find_obstacle(contract, claim, workload, machine, descriptions.get)
+            or (commit_obstacle(contract, claim, baseline) if baseline is not None else None)
+        )
+        runs: list[str] = []
+        if obstacle is None:
+            for index, part in enumerate(parts_of(claim)):
+                runs += [run for run in builder.add(claim, index, part) if run not in runs]
+        units.append(Unit(contract=contract.id, claim=claim.id, workload=name, runs=runs, obstacle=obstacle))
+    return units
+
+
+def _fault_obstacle(planted: PlannedFault | None, machine: Machine) -> Obstacle | None:
+    if planted is None:
+        return None
+    if planted.description is None:
+        return Obstacle(reason="fault_not_offered", message=f"this contract's system has no fault `{planted.name}`")
+    if planted.description.needs == "cuda" and not machine.cuda:
+        return Obstacle(reason="needs_cuda", message=f"the fault needs CUDA: {machine.cuda_message}")
+    return None
+
+
+def _in_order_of_claims(units: list[Unit], contracts: Sequence[Contract]) -> list[Unit]:
+    """The order in which a reader expects them: contract, claim, workload, as the files have them."""
+    order = {
+        (contract.id, claim.id, workload): (number, position, claim.judged_on.index(workload))
+        for number, contract in enumerate(contracts)
+        for position, claim in enumerate(contract.claims)
+        for workload in claim.judged_on
+    }
+    return sorted(units, key=lambda unit: order[unit.contract, unit.claim, unit.workload])
+
+
+class _Descriptions:
+    """Asks each system once, and keeps the error of one that cannot be described."""
+
+    def __init__(self, describe: Describe) -> None:
+        self._describe = describe
+        self._known: dict[str, SystemDescription | SystemResolutionError] = {}
+
+    def get(self, system: str) -> SystemDescription | SystemResolutionError:
+        if system not in self._known:
+            try:
+                self._known[system] = self._describe(system)
+            except SystemResolutionError as error:
+                self._known[system] = error
+        return self._known[system]
+
+    def faults(self, contract: Contract) -> dict[str, FaultDescription]:
+        """Faults of the contract's system, and of the systems that its arms name."""
+        faults: dict[str, FaultDescription] = {}
+        for system in reversed(contract.systems()):
+            description = self.get(system)
+            if isinstance(description, SystemResolutionError):
+                raise description
+            faults.update(description.faults)
+        return faults
+
+
+def refuse_unknown(rule: str, names: Sequence[str], known: Collection[str]) -> None:
+    """Raise UsageError for the first of `names` that is not known, with the nearest that is; else with some of them."""
+    there = sorted(known)
+    for name in names:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, there, n=1)
+            more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
+            some = f"known: {', '.join(there[:SHOWN]) or 'none'}{more}"
+            remedy = f"did you mean `{nearest[0]}`?" if nearest else some
+            raise UsageError(rule, got=f"`{name}`", remedy=remedy)

@@ -1,0 +1,292 @@
+"""Turn the judgements on one workload into runs, sharing a run wherever several can be judged from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import cast
+
+from harness.contract.base import NUDGED_CONTROLS
+from harness.contract.claims import AnyClaim, AnyPart
+from harness.contract.schema import Contract
+from harness.evidence.base import ProbeName
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.kinds import kind_of, probe_of
+from harness.planning.faults import PlannedFault
+
+ID_LIMIT = 150  # characters; a run's id names a directory
+TRIED_TOGETHER = ("operations", "magnitudes")  # of kernel comparisons; a judge reads those that its claim names
+_OF_BASELINE = ("baseline", *NUDGED_CONTROLS)  # of two commits, both are of the baseline's
+BASELINE, CANDIDATE, CONTROL = range(3)  # the order of arms in a paired run
+
+
+@dataclass
+class _PairedRun:
+    """Arms of one run of a probe that goes arm by arm, as parts are added."""
+
+    probe: ProbeName
+    role: dict[str, int] = field(default_factory=dict)
+    replicas: dict[str, int] = field(default_factory=dict)
+    observe_syncs: set[str] = field(default_factory=set)
+    watch_every_step: set[str] = field(default_factory=set)
+    baseline_of: dict[str, str] = field(default_factory=dict)
+    gradient_steps: set[int] = field(default_factory=set)
+    gradient_arms: set[str] = field(default_factory=set)
+    groups: list[list[str]] = field(default_factory=list)
+    compared: list[list[str]] = field(default_factory=list)
+    recorded_of: dict[str, dict[str, int | str]] = field(default_factory=dict)  # arm -> fields of its PlannedArm
+    baselines: set[str] = field(default_factory=set)  # arms that some part names so
+    others: set[str] = field(default_factory=set)  # arms that some part names as anything else
+
+    def takes(self, part: AnyPart, *, two_commits: bool) -> bool:
+        """Whether digests and gradients stay unambiguous, without a circle; of two commits, every arm is of one."""
+        baselines, others = _by_role(part)
+        if two_commits and (baselines & (self.others | others) or others & self.baselines):
+            return False
+        for arm, fields in part.recorded_of().items():
+            known = self.recorded_of.get(arm, {})
+            if any(known.get(name, value) != value for name, value in fields.items()):
+                return False
+        if any(self._nudged(arm) is not _nudged(part, arm) for arm in part.arms().values() if arm in self.role):
+            return False
+        demand = part.gradients()
+        if demand is None or demand.baseline is None:
+            return True
+        chain = self._chain(demand.baseline)
+        return all(
+            self.baseline_of.get(arm, demand.baseline) == demand.baseline and arm not in chain
+            for arm in demand.compared()
+        )
+
+    def _nudged(self, arm: str) -> bool:
+        return bool(self.recorded_of.get(arm, {}).get("nudged", False))
+
+    def _chain(self, arm: str) -> list[str]:
+        chain = [arm]
+        while chain[-1] in self.baseline_of:
+            chain.append(self.baseline_of[chain[-1]])
+        return chain
+
+    def add(self, part: AnyPart) -> None:
+        baselines, others = _by_role(part)
+        self.baselines |= baselines
+        self.others |= others
+        for field_name, arm in part.arms().items():
+            role = {part.candidate_path: CANDIDATE, "baseline": BASELINE}.get(field_name, CONTROL)
+            self.role[arm] = min(role, self.role.get(arm, role))
+            self._repeat(arm, part.replicas().get(arm, 1))
+        group = sorted(set(part.arms().values()))
+        self.groups += [group] if group not in self.groups else []
+        self.compared += [arms for arms in part.compared() if arms not in self.compared]
+        for arm, fields in part.recorded_of().items():
+            self.recorded_of[arm] = self.recorded_of.get(arm, {}) | fields
+        self.observe_syncs |= part.sync_arms()
+        if part.sync_arms():
+            self.watch_every_step.add(part.arms()[part.candidate_path])
+        demand = part.gradients()
+        if demand is not None:
+            self.gradient_steps |= set(demand.steps)
+            self.gradient_arms |= {demand.candidate, demand.baseline or demand.candidate, *demand.also}
+            self.gradient_arms |= {*demand.compared()}
+            if demand.baseline is not None:
+                self.baseline_of |= dict.fromkeys(demand.compared(), demand.baseline)
+
+    def _repeat(self, arm: str, times: int) -> None:
+        self.replicas[arm] = max(times, self.replicas.get(arm, 0))
+
+    def order(self, contract: Contract) -> list[str]:
+        """A baseline before whatever is compared with it; then candidates; then controls."""
+        as_written = list(contract.arms)
+        return sorted(self.role, key=lambda arm: (self.role[arm], len(self._chain(arm)), as_written.index(arm)))
+
+
+def _steps_within(steps: Collection[int], length: int) -> list[int]:
+    """The steps that a workload has, counted from 0; negative ones count from its end."""
+    counted = {step if step >= 0 else length + step for step in steps}
+    return sorted(step for step in counted if 0 <= step < length)
+
+
+def _nudged(part: AnyPart, arm: str) -> bool:
+    """Whether an arm starts a rounding away for this part, and so trains otherwise than for another one."""
+    return bool(part.recorded_of().get(arm, {}).get("nudged", False))
+
+
+def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
+    """The arm that a part names as its baseline, if it has one, with what is that once more; and its other arms."""
+    arms = part.arms()
+    return {arm for name, arm in arms.items() if name in _OF_BASELINE}, {
+        arm for name, arm in arms.items() if name not in _OF_BASELINE
+    }
+
+
+def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
+    """Settings that serve both parts and try nothing else; None where there are none.
+
+    Operations and magnitudes of both are tried together where the parts differ in one of them, or one tries all that
+    the other does. Of bounds by data type the types alone are tried. Everything else must be equal.
+    """
+    names = [name for name in TRIED_TOGETHER if name in one and name in other]
+    ours, theirs = ({name: cast("list[object]", settings[name]) for name in names} for settings in (one, other))
+    union = {name: [*ours[name], *(each for each in theirs[name] if each not in ours[name])] for name in names}
+    joined = {**one, **union}
+    if _tried(joined) != _tried({**other, **union}):
+        return None
+    lacking = [{name for name in names if len(given[name]) < len(union[name])} for given in (ours, theirs)]
+    return joined if not all(lacking) or len(set.union(*lacking)) == 1 else None
+
+
+def _tried(settings: dict[str, object]) -> dict[str, object]:
+    """What is tried of the settings: a judge reads bounds in its claim."""
+    bounds = settings.get("max_relative_error")
+    return {**settings, "max_relative_error": list(bounds)} if isinstance(bounds, dict) else settings
+
+
+class RunBuilder:
+    """Collects the parts judged on one workload of one contract; `runs` are what to execute for them."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        workload_name: str,
+        fault: PlannedFault | None,
+        data: str | None,
+        model_directory: str | None,
+        baseline: str | None = None,
+    ) -> None:
+        """baseline: the commit of arms that play the baseline; None: of all arms what stands there."""
+        self._contract, self._workload_name, self._fault = contract, workload_name, fault
+        self._baseline = baseline
+        self._data, self._model_directory = data, model_directory
+        self._paired: dict[ProbeName, list[_PairedRun]] = {}
+        self._others: dict[str, Run] = {}
+
+    def add(self, claim: AnyClaim, index: int, part: AnyPart) -> list[str]:
+        """Plan one part (`index` within its claim); the ids of the runs whose evidence decides it."""
+        row = probe_of(part)
+        probe = row.name
+        if row.arm_by_arm:
+            return [self._add_paired(part, probe)]
+        settings = part.model_dump(mode="json", include=set(kind_of(part.kind).probes[probe]))
+        processes = part.process_count()
+        if processes is None:
+            return [self._shared(part, probe, settings)]
+        return [
+            self._other(
+                probe,
+                f"{claim.id}+{index}+{process}",
+                dict.fromkeys(part.arms_of(process), 1),
+                settings,
+                process,
+                part.measurement_of(process),
+                _by_role(part)[0],
+            )
+            for process in range(processes)
+        ]
+
+    def runs(self) -> list[Run]:
+        """Paired runs first: they take least and tell most."""
+        paired = [self._paired_run(n, one) for planned in self._paired.values() for n, one in enumerate(planned)]
+        return [*paired, *self._others.values()]
+
+    def _add_paired(self, part: AnyPart, probe: ProbeName) -> str:
+        two_commits = self._baseline is not None
+        known = self._paired.setdefault(probe, [])
+        taking = (n for n, planned in enumerate(known) if planned.takes(part, two_commits=two_commits))
+        number = next(taking, len(known))
+        if number == len(known):
+            known.append(_PairedRun(probe))
+        known[number].add(part)
+        return self._paired_id(probe, number)
+
+    def _paired_id(self, probe: ProbeName, number: int) -> str:
+        return self._id(probe if number == 0 else f"{probe}+{number}")
+
+    def _paired_run(self, number: int, planned: _PairedRun) -> Run:
+        arms = {arm: planned.replicas[arm] for arm in planned.order(self._contract)}
+        run = self._run(self._paired_id(planned.probe, number), planned.probe, arms, {}, 0, planned.baselines)
+        observed = {
+            name: arm.model_copy(
+                update={
+                    "observe_syncs": name in planned.observe_syncs,
+                    "watch_every_step": name in planned.watch_every_step,
+                    **planned.recorded_of.get(name, {}),
+                }
+            )
+            for name, arm in run.arms.items()
+        }
+        return run.model_copy(
+            update={
+                "arms": observed,
+                "baseline_of": planned.baseline_of,
+                "gradient_steps": _steps_within(planned.gradient_steps, run.workload.steps),
+                "gradient_arms": sorted(planned.gradient_arms),
+                "groups": planned.groups,
+                "compared": planned.compared,
+            }
+        )
+
+    def _shared(self, part: AnyPart, probe: ProbeName, values: dict[str, object]) -> str:
+        """A run of one arm that every part with the same arm and settings shares; it tries what all of them ask for."""
+        candidate = part.arms()[part.candidate_path]
+        for run in self._others.values():
+            if run.probe == probe and list(run.arms) == [candidate]:
+                joined = _joined(run.settings, values)
+                if joined is not None:
+                    self._others[run.id] = run.model_copy(update={"settings": joined})
+                    return run.id
+        number = sum(run.probe == probe for run in self._others.values())
+        return self._other(probe, f"{candidate}+{number}", {candidate: 1}, values, 0)
+
+    def _other(
+        self,
+        probe: ProbeName,
+        suffix: str,
+        arms: dict[str, int],
+        settings: dict[str, object],
+        process: int,
+        measurement: int = 0,
+        baselines: Collection[str] = (),
+    ) -> str:
+        identity = self._id(f"{probe}+{suffix}")
+        run = self._run(identity, probe, arms, settings, process, baselines)
+        self._others[identity] = run.model_copy(update={"measurement": measurement})
+        return identity
+
+    def _run(
+        self,
+        identity: str,
+        probe: ProbeName,
+        arms: dict[str, int],
+        settings: dict[str, object],
+        process: int,
+        baselines: Collection[str],
+    ) -> Run:
+        fault_arms = sorted(set(arms) & self._fault.arms) if self._fault is not None else []
+        return Run(
+            id=identity,
+            contract=self._contract.id,
+            probe=probe,
+            workload_name=self._workload_name,
+            workload=self._contract.workloads[self._workload_name],
+            arms={name: self._arm(name, replicas, at_baseline=name in baselines) for name, replicas in arms.items()},
+            process=process,
+            settings=settings,
+            fault=self._fault.name if self._fault is not None and fault_arms else None,
+            fault_arms=fault_arms,
+            data=self._data,
+            model_directory=self._model_directory,
+        )
+
+    def _arm(self, name: str, replicas: int, *, at_baseline: bool) -> PlannedArm:
+        arm = self._contract.arms[name]
+        commit = self._baseline if at_baseline else None
+        return PlannedArm(arm=arm, system=arm.system or self._contract.system, commit=commit, replicas=replicas)
+
+    def _id(self, suffix: str) -> str:
+        """Unambiguous (no name contains `+`), readable, and short enough for a directory's name."""
+        identity = f"{self._contract.id}+{self._workload_name}+{suffix}"
+        if len(identity) <= ID_LIMIT:
+            return identity
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        return f"{identity[: ID_LIMIT - 17]}+{digest}"

@@ -1,0 +1,1 @@
+"""Streams, signals, paths and caches of the machine."""

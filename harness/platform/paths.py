@@ -1,0 +1,45 @@
+"""Refuse paths on a command line where nothing is, and find a system's module from the working directory."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from harness.errors import UsageError
+
+
+def require_existing(paths: Iterable[Path]) -> None:
+    """Raises UsageError that lists the paths at which nothing is, with the nearest name beside the first."""
+    missing = [path for path in paths if not os.path.lexists(path)]  # a link that leads nowhere is there
+    if missing:
+        rule, where = "a path that is named must exist", ", ".join(map(str, missing))
+        raise UsageError(rule, where=where, got="nothing there", remedy=_remedy(missing[0]))
+
+
+def _remedy(path: Path) -> str:
+    """The name beside it that was probably meant; or how far the path can be followed."""
+    there = next((parent for parent in path.parents if parent.is_dir()), None)
+    if there is None:
+        return "check the path"
+    name = path.relative_to(there).parts[0]
+    try:
+        beside = sorted(each.name for each in there.iterdir())
+    except OSError:
+        return "check the path"
+    close = difflib.get_close_matches(name, beside, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean `{there / close[0]}`?"
+    return f"`{there.resolve() if str(there) == '.' else there}` has no `{name}`"
+
+
+def add_working_directory() -> None:
+    """Make the working directory importable, as `python -m` does, but last: it hides no installed package.
+
+    A contract that lies beside its trainer can so name it without any installation.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)

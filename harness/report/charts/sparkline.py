@@ -1,0 +1,85 @@
+"""Small images of series without axes, as inline SVG in the page's own colours (`style.css`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.report.charts.decimate import Doubles, decimate
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+WIDTH, HEIGHT = 96, 18  # of a sparkline, CSS pixels
+POINTS = 40  # of a sparkline's line
+
+
+@dataclass(frozen=True)
+class Box:
+    """Where a series is drawn, CSS pixels from the image's left upper corner; `low` and `high` are its ends in y."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    low: float = 0.0
+    high: float = 1.0
+
+    def y(self, value: float) -> str:
+        span = self.high - self.low
+        return _short(self.top + self.height * (1 - ((value - self.low) / span if span else 0.5)))
+
+    def path(self, role: str, values: Doubles, last: float, points: int = POINTS) -> str:
+        """The values [steps] as a line of the style `role`, from step 0 at the left to `last` at the right."""
+        at, shown = (each.tolist() for each in decimate(values, points))
+        places = (f"{_short(self.left + self.width * x / last)} {self.y(y)}" for x, y in zip(at, shown, strict=True))
+        return f'<path class="{role}" d="M{"L".join(places)}"/>'
+
+
+def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
+    """Two series [steps]: the baseline as a broad band, the candidate as a line on it; None where nothing is finite."""
+    drawn = [values for values in (baseline, candidate) if values is not None and finite(values)]
+    if not finite(candidate):
+        return None
+    box = around(drawn, Box(2, 3, WIDTH - 4, HEIGHT - 6))
+    last = float(max(len(values) for values in drawn) - 1)
+    band = box.path("baseline", drawn[0], last) if len(drawn) > 1 else ""
+    return _image(f"{band}{box.path('candidate', candidate, last)}")
+
+
+def of_ratios(ratios: Sequence[float], demanded: float) -> Markup | None:
+    """A dot for each process's ratio, over the demanded one as a line; None where there are fewer than two."""
+    logs = [math.log(ratio) for ratio in ratios if ratio > 0 and math.isfinite(ratio)]
+    if len(logs) < 2 or demanded <= 0:
+        return None
+    bound = math.log(demanded)
+    box = Box(3, 3, WIDTH - 6, HEIGHT - 6, min(*logs, bound), max(*logs, bound))
+    step = box.width / (len(logs) - 1)
+    dots = "".join(f"M{_short(box.left + place * step)} {box.y(value)}h0" for place, value in enumerate(logs))
+    return _image(f'<path class="limit" d="M0 {box.y(bound)}H{WIDTH}"/><path class="dots" d="{dots}"/>')
+
+
+def finite(values: Doubles) -> bool:
+    """Whether there are two points at least to draw a line between."""
+    return int(np.isfinite(values).sum()) > 1
+
+
+def around(series: Sequence[Doubles], box: Box) -> Box:
+    """The box with the ends of all these series [steps]."""
+    values = np.concatenate([each[np.isfinite(each)] for each in series])
+    return replace(box, low=float(values.min()), high=float(values.max()))
+
+
+def _image(body: str) -> Markup:
+    """What it shows stands in words beside it."""
+    from markupsafe import Markup
+
+    return Markup(f'<svg class="spark" aria-hidden="true" viewBox="0 0 {WIDTH} {HEIGHT}">{body}</svg>')  # noqa: S704
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

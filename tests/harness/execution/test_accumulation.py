@@ -1,0 +1,102 @@
+"""A stranger's step of micro-batches, judged: the right one passes, each wrong one has its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from claims_in_process import CLAIM, judged
+
+from harness.execution.watchers.micro_batches import split
+from harness.execution.watchers.reductions import digests
+
+STEPS = 4
+ARMS: dict[str, dict[str, Any]] = {
+    "captured": {"capture": "step", "micro_batches": 4},
+    "plain": {"capture": "none", "micro_batches": 4},
+    "one-batch": {"capture": "none"},
+}
+TEXT = {name: CLAIM[name] for name in ("id", "title", "why", "if_fails", "judged_on")}
+ACCUMULATION: dict[str, Any] = {
+    **TEXT,
+    "kind": "accumulation",
+    "mechanism": "traced",
+    "candidate": "captured",
+    "baseline": "one-batch",
+    "micro_batches": 4,
+    "steps": [0, 1],
+    "max_relative_difference": 1e-3,
+}
+TRAJECTORY: dict[str, Any] = {
+    **TEXT,
+    "kind": "trajectory_match",
+    "mechanism": "traced",
+    "candidate": "captured",
+    "baseline": "plain",
+    "equality": "bitwise",
+    "max_abs_difference": 0.1,
+    "guards": {"steps": STEPS, "distinct_batches": STEPS},
+}
+
+
+def verdict(system: str, folder: Path, claim: dict[str, Any] | None = None) -> Any:
+    return judged(f"accumulating_systems:{system}", folder, claim or ACCUMULATION, steps=STEPS, arms=ARMS)
+
+
+@pytest.mark.parametrize("system", ["Accumulating", "ClippedOnce", "WithOwnCounter"])
+def test_a_right_one_passes(system: str, tmp_path: Path) -> None:
+    found = verdict(system, tmp_path)
+    assert found.reason == "held", found.message
+    assert (found.figures["micro_batches"].value, found.figures["updates"].value) == (4, STEPS)
+    assert found.denominators["micro_batches"] == 4 * STEPS
+
+
+def test_a_captured_one_trains_as_the_plain_one(tmp_path: Path) -> None:
+    assert verdict("Accumulating", tmp_path, TRAJECTORY).reason == "held"
+
+
+def test_gradients_that_a_capture_does_not_keep_and_the_plain_step_does_set_them_apart(tmp_path: Path) -> None:
+    assert verdict("Kept", tmp_path, TRAJECTORY).reason == "differs"
+
+
+WRONG: dict[str, tuple[str, dict[str, object]]] = {
+    "UsedTwice": ("differs_from_one_batch", {"first_exceeding_step": 0, "first_exceeding_quantity": "loss"}),
+    "FirstForAll": ("differs_from_one_batch", {"first_exceeding_step": 0, "first_exceeding_quantity": "loss"}),
+    "Dropped": ("differs_from_one_batch", {"first_exceeding_step": 0, "first_exceeding_quantity": "loss"}),
+    "Undivided": ("differs_from_one_batch", {"first_exceeding_step": 0, "first_exceeding_quantity": "loss"}),
+    "MeanOfMeans": ("differs_from_one_batch", {"first_exceeding_step": 0, "first_exceeding_quantity": "loss"}),
+    "Kept": ("differs_from_one_batch", {"first_exceeding_step": 1, "first_exceeding_quantity": "gradients"}),
+    "Overwritten": ("differs_from_one_batch", {"first_exceeding_step": 0, "first_exceeding_quantity": "gradients"}),
+    "ClippedEach": ("differs_from_one_batch", {"first_exceeding_step": 0, "first_exceeding_quantity": "gradients"}),
+    "UpdatedEach": ("update_count", {"updates": 4 * STEPS, "updates_in_a_step": 4}),
+    "LoadedTwice": ("micro_batches_repeat", {"first_repeating_step": 0}),
+    "WithoutCounter": ("updates_uncounted", {}),
+}
+
+
+@pytest.mark.parametrize("system", WRONG)
+def test_a_wrong_one_has_its_reason(system: str, tmp_path: Path) -> None:
+    reason, figures = WRONG[system]
+    found = verdict(system, tmp_path, ACCUMULATION | {"candidate": "plain", "mechanism": None})
+    assert found.reason == reason, found.message
+    assert {name: found.figures[name].value for name in figures} == figures
+
+
+def test_another_number_of_micro_batches_is_seen(tmp_path: Path) -> None:
+    found = verdict("Accumulating", tmp_path, ACCUMULATION | {"micro_batches": 2})
+    assert (found.reason, found.figures["micro_batches"].value) == ("micro_batch_count", 4)
+
+
+def test_an_arm_that_takes_the_batch_at_once_is_no_accumulation(tmp_path: Path) -> None:
+    claim = ACCUMULATION | {"baseline": "plain"}
+    assert verdict("Accumulating", tmp_path, claim).reason == "vacuous_one_batch"
+
+
+def test_inputs_are_split_along_their_first_dimension_and_what_has_none_is_shared() -> None:
+    tokens = torch.arange(12).view(3, 4)
+    found = split({"tokens": tokens, "rate": torch.tensor(0.1), "scales": torch.ones(2)}, 3)
+    assert digests(found) == digests({"tokens": tokens})
+    assert split({"rate": torch.tensor(0.1)}, 3) == {}
+    assert len(split({"tokens": tokens}, 4)["tokens"]) == 3

@@ -1,0 +1,110 @@
+"""Workers that share a machine: real processes, one of which is alone for a while."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from run_builders import stand_in_run
+from waiting import LIMIT_S
+
+from harness.evidence.files import read_model
+from harness.evidence.run_records import ArmFailed
+from harness.evidence.worker_times import ProcessTimes
+from harness.execution import watched_worker
+from harness.execution.remaining import without_the_arm
+from harness.execution.supervisor import Company, execute
+from harness.execution.watched_worker import WatchedWorker
+from harness.processes.child import Child
+from harness.processes.line import pair
+
+pytestmark = pytest.mark.usefixtures("stand_in")
+
+
+def test_meanwhile_the_other_is_stopped_and_its_seconds_are_told(tmp_path: Path) -> None:
+    moments_of, until_there = str(tmp_path / "moments"), str(tmp_path / "until")
+    company = Company()
+    # the limits count no second in which it was stopped
+    ticking = stand_in_run("ticks", moments=moments_of, until=until_there)
+    measuring = stand_in_run("measures_alone", moments=moments_of, until=until_there)
+    beside = threading.Thread(target=execute, args=(ticking, tmp_path / "ticks"), kwargs={"company": company})
+    beside.start()
+    death = execute(measuring, tmp_path / "alone", company=company)
+    beside.join(LIMIT_S)
+    assert death is None
+    began, ended = (float(word) for word in (tmp_path / "until").read_text().split())
+    moments = [float(line.split()[1]) for line in (tmp_path / "moments").read_text().splitlines()]
+    assert [moment for moment in moments if began < moment < ended] == []
+    assert moments[0] < began < ended < moments[-1]
+    [(since, until)] = read_model(tmp_path / "ticks" / "process.json", ProcessTimes).stopped
+    assert since < began < ended < until
+
+
+class Process:
+    """A worker's process that lives on."""
+
+    pid = -1
+
+    def __init__(self) -> None:
+        self.stdout = io.BytesIO()
+
+    def poll(self) -> None:
+        """It has not ended."""
+
+    def send_signal(self, _number: int) -> None:
+        """It takes any signal."""
+
+    def kill(self) -> None:
+        """It ends."""
+
+    def wait(self) -> int:
+        """It has ended."""
+        return 0
+
+
+@pytest.mark.parametrize(("wall_limit_s", "heartbeat_s", "overrun"), [(9, 99, "wall_limit"), (99, 9, "heartbeat")])
+def test_a_limit_counts_no_second_in_which_a_worker_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wall_limit_s: float, heartbeat_s: float, overrun: str
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(watched_worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(watched_worker, "is_compiling", lambda *_of_no_process: False)
+    ours, theirs = pair()
+    child = Child(cast("Any", Process()), ours, started=0.0)
+    run = stand_in_run("ticks", wall_limit_s=wall_limit_s, heartbeat_s=heartbeat_s)
+    worker = WatchedWorker(run, tmp_path, child, lambda _progress: None)
+    with theirs:
+        worker.begin({}, None)
+        now[0] = 5.0
+        worker.stop()
+        now[0] = 100.0
+        assert worker._overrun() is None
+        worker.resume()
+        now[0] = 103.0
+        assert worker._overrun() is None
+        now[0] = 110.0
+        assert worker._overrun() == overrun
+    worker.end()
+    assert worker.stopped == [(5.0, 100.0)]
+
+
+def test_who_dies_alone_leaves_the_machine_to_the_others(tmp_path: Path) -> None:
+    company = Company()
+    death = execute(stand_in_run("dies_alone"), tmp_path / "dead", company=company)
+    assert death is not None
+    assert (death.cause, death.detail) == ("signal", "SIGKILL")
+    assert execute(stand_in_run("one_arm"), tmp_path / "next", company=company) is None
+
+
+def test_an_arm_whose_kernels_end_the_worker_as_it_waits_is_named(tmp_path: Path) -> None:
+    """What it enqueued before shows at the wait for a quiet device; other arms are executed without it."""
+    death = execute(stand_in_run("dies_as_it_waits"), tmp_path / "dead", company=Company())
+    assert death is not None
+    assert (death.phase, death.cause) == ("plain.0: wait to be alone", "signal")
+    failed: dict[str, ArmFailed] = {}
+    without_the_arm(stand_in_run("dies_as_it_waits"), tmp_path / "dead", death, failed)
+    assert [(arm, failure.cause) for arm, failure in failed.items()] == [("plain", "signal")]

@@ -1,0 +1,82 @@
+"""The harness's own count of captures that begin, of either mechanism, how they fail, and none of it left behind."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.execution.watchers.capture_attempts import CaptureAttempts
+from harness.system.replay.traced import HostSyncError, TracedStep
+
+
+def waiting_step() -> TracedStep:
+    value = torch.ones(2)
+
+    def body() -> Tensor:
+        return value * value.sum().item()
+
+    return TracedStep(body, lambda: {"value": value})
+
+
+def test_a_traced_recording_that_fails_is_an_attempt_each_time() -> None:
+    step = waiting_step()
+    with CaptureAttempts() as attempts:
+        for _ in range(2):
+            with pytest.raises(HostSyncError):
+                step.record()
+    assert attempts.count == 2
+
+
+def test_a_graph_of_torch_is_an_attempt_though_it_cannot_begin() -> None:
+    """Without a graph it raises, on any machine."""
+    with CaptureAttempts() as attempts, pytest.raises(TypeError):
+        torch.cuda.CUDAGraph.capture_begin()  # type: ignore[call-arg]
+    assert attempts.count == 1
+
+
+def test_a_failure_that_somebody_catches_is_kept_with_the_users_line() -> None:
+    step = waiting_step()
+    with CaptureAttempts() as attempts, suppress(HostSyncError):
+        step.record()
+    (error,) = attempts.errors
+    assert error.startswith("tests/harness/execution/test_capture_attempts.py:")
+    assert "host sync by aten._local_scalar_dense" in error
+
+
+def test_what_the_captured_code_raised_is_kept_and_not_how_its_capture_ended() -> None:
+    """A `with` that an exception leaves ends the capture; ending it fails, too, here for want of a graph."""
+    with CaptureAttempts() as attempts:
+        with suppress(TypeError):
+            torch.cuda.CUDAGraph.capture_begin()  # type: ignore[call-arg]
+        try:
+            raise ValueError("no room in the pool")  # noqa: TRY301 - as a library does
+        except ValueError:
+            with suppress(TypeError):
+                torch.cuda.CUDAGraph.capture_end()  # type: ignore[call-arg]
+    assert [error.rpartition("found ")[2].partition(", in ")[0] for error in attempts.errors[1:]] == [
+        "ValueError: no room in the pool"
+    ]
+
+
+def test_an_exception_from_before_the_capture_is_none_of_it() -> None:
+    """As where a capture is what an `except` tries instead."""
+    with CaptureAttempts() as attempts:
+        try:
+            raise ValueError("something else")  # noqa: TRY301 - likewise
+        except ValueError:
+            with suppress(TypeError):
+                torch.cuda.CUDAGraph.capture_begin()  # type: ignore[call-arg]
+            with suppress(TypeError):
+                torch.cuda.CUDAGraph.capture_end()  # type: ignore[call-arg]
+    assert not [error for error in attempts.errors if "something else" in error]
+
+
+def test_nothing_is_counted_after_the_block() -> None:
+    methods = (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end, TracedStep.record)
+    with CaptureAttempts() as attempts:
+        pass
+    assert attempts.count == 0
+    assert (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end, TracedStep.record) == methods

@@ -1,0 +1,85 @@
+"""A worker that compiles for longer than its heartbeat is not hung; one that spins or waits is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from run_builders import stand_in_run
+
+from harness.evidence.run_evidence import Death
+from harness.execution.compiling import shows_compiler
+from harness.execution.supervisor import execute
+
+pytestmark = pytest.mark.usefixtures("stand_in", "warm_commands", "ends_alone")
+HEARTBEAT_S, LONGER_S = 1.5, 5
+INDUCTOR = "/opt/python/torch/_inductor/codegen/wrapper.py"
+
+
+def ended(folder: Path, behaviour: str, wall_limit_s: float = 60.0, **settings: object) -> Death | None:
+    settings = {"folder": str(folder), "seconds": LONGER_S, **settings}
+    run = stand_in_run(behaviour, heartbeat_s=HEARTBEAT_S, wall_limit_s=wall_limit_s, **settings)
+    death = execute(run, folder / "run")
+    left = {path.name.partition(".")[0] for path in (folder / "run").iterdir()}
+    assert not left & {"threads", "stack", "heartbeat"}
+    return death
+
+
+@pytest.mark.parametrize("name", ["ptxas", "cc1plus", "x86_64-linux-gnu-g++-12"])
+def test_a_worker_whose_compiler_works_is_not_hung(tmp_path: Path, name: str) -> None:
+    assert ended(tmp_path, "compiles_elsewhere", name=name) is None
+
+
+@pytest.mark.parametrize(("name", "idle"), [("ptxas", True), ("dataloader", False)])
+def test_a_compiler_that_only_waits_and_another_child_that_works_prove_nothing(
+    tmp_path: Path, name: str, idle: bool
+) -> None:
+    death = ended(tmp_path, "compiles_elsewhere", name=name, idle=idle, seconds=30)
+    assert death is not None
+    assert (death.cause, death.phase) == ("heartbeat", "waiting for a child")
+
+
+@pytest.mark.parametrize("spins", [False, True])
+@pytest.mark.parametrize(
+    "file", [INDUCTOR, "/x/torch/_dynamo/symbolic_convert.py", "/x/triton/compiler/code_generator.py"]
+)
+def test_a_frame_of_a_compiler_says_that_it_compiles(tmp_path: Path, file: str, spins: bool) -> None:
+    assert ended(tmp_path, "compiles_here", file=file, spins=spins) is None
+
+
+@pytest.mark.parametrize("spins", [False, True])
+@pytest.mark.parametrize(
+    "file", ["/home/u/train.py", "/x/torch/_dynamo/eval_frame.py", "/home/u/mytorch/_inductors.py"]
+)
+def test_a_worker_that_spins_or_waits_elsewhere_is_hung(tmp_path: Path, file: str, spins: bool) -> None:
+    death = ended(tmp_path, "compiles_here", file=file, spins=spins, seconds=30)
+    assert death is not None
+    assert (death.cause, death.phase) == ("heartbeat", "within a function")
+    assert "in work" in death.stack
+
+
+def test_the_wall_limit_holds_for_one_that_compiles(tmp_path: Path) -> None:
+    death = ended(tmp_path, "compiles_here", file=INDUCTOR, spins=True, seconds=30, wall_limit_s=4.0)
+    assert death is not None
+    assert death.cause == "wall_limit"
+
+
+def stack(*frames: str) -> str:
+    lines = [f'  File "{frame.partition(":")[0]}", line 3 in {frame.partition(":")[2]}' for frame in frames]
+    return "\n".join(["Thread 0x00007f (most recent call first):", *lines])
+
+
+@pytest.mark.parametrize(
+    ("frames", "compiles"),
+    [
+        (["/v/torch/_inductor/compile_fx.py:compile_fx", "/v/torch/_dynamo/eval_frame.py:_fn"], True),
+        (["/v/torch/_inductor/async_compile.py:wait"], True),
+        (["/v/triton/backends/nvidia/compiler.py:make_cubin"], True),
+        (["/v/torch/_inductor/runtime/triton_heuristics.py:run", "/v/torch/_inductor/utils.py:run"], False),
+        (["/v/torch/_inductor/compile_fx.py:run", "/v/torch/_inductor/cudagraph_trees.py:run"], False),
+        (["/v/torch/_inductor/compile_worker/subproc_pool.py:_read_thread"], False),
+        (["/v/triton/runtime/jit.py:run", "train.py:step"], False),
+    ],
+)
+def test_what_runs_compiled_code_does_not_compile(frames: list[str], compiles: bool) -> None:
+    assert shows_compiler(stack("train.py:step", *frames)) is compiles

@@ -1,0 +1,122 @@
+"""The CUDA device's memory as torch and NVML tell it, without a device: what is patched, and what is put back."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.devices.peak_watch import Levels, PeakWatch
+from harness.execution import rank_seat
+from harness.execution.watchers import cuda_memory
+from harness.execution.watchers.cuda_memory import CudaMemory
+from harness.system.protocol import NotAvailable
+
+
+def test_without_cuda_it_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(NotAvailable, match="needs CUDA"):
+        CudaMemory()
+
+
+@pytest.mark.parametrize("name", cuda_memory._RESETS)
+def test_a_reset_by_either_name_is_told_and_done(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(torch._C, name, done.append, raising=False)
+    original = getattr(torch._C, name)
+
+    def around(reset: Any) -> Any:
+        done.append("told")
+        return reset()
+
+    with CudaMemory.watch_resets(object.__new__(CudaMemory), around):
+        getattr(torch._C, name)(0)
+    assert done == ["told", 0]
+    assert getattr(torch._C, name) is original
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+def test_a_rank_asks_about_its_own_device(rank: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is sampled by a thread, whose current device is the first one."""
+    asked: list[int] = []
+
+    def note(device: int) -> Any:
+        asked.append(device)
+        return SimpleNamespace(uuid=device)
+
+    def note_and_tell(device: int) -> dict[str, Any]:
+        asked.append(device)
+        return {}
+
+    seat = None if rank is None else rank_seat.Seat(rank, 0, object(), lambda _: None)  # type: ignore[arg-type]
+    monkeypatch.setattr(rank_seat, "_seat", seat)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", note)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", note_and_tell)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", note)
+    memory = object.__new__(CudaMemory)
+    memory._reset_stats = note
+    memory.reserved()
+    memory.peaks()
+    memory.reset_peaks()
+    assert memory._uuid == f"GPU-{rank or 0}"
+    assert asked == [rank or 0] * 4
+
+
+def test_a_look_before_the_system_uses_the_device_is_no_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that sets the allocator up as it opens would come too late: the sampler looks every two milliseconds."""
+
+    def current_device() -> int:
+        raise AssertionError("torch sets CUDA and its allocator up")
+
+    monkeypatch.setattr(torch.cuda, "current_device", current_device)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    watch = PeakWatch(object.__new__(CudaMemory))
+    watch.look()
+    assert object.__new__(CudaMemory).peaks() == Levels(0, 0)
+
+
+class Nvml:
+    """Two GPUs, one of which stops telling its memory."""
+
+    NVMLError = RuntimeError
+
+    def __init__(self, used: list[int]) -> None:
+        self._used = used
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
+        if handle == 1:
+            raise RuntimeError("no permission")
+        return SimpleNamespace(used=self._used.pop(0) if len(self._used) > 1 else self._used[0])
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[int]:  # noqa: N802
+        return [1, 2] if handle == 0 else []
+
+
+def test_what_one_gpu_does_not_tell_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", Nvml([7]))
+    gpus = cuda_memory._Nvml()
+    assert (gpus.in_use(), gpus.processes()) == ({"GPU-0": 7}, {"GPU-0": 2, "GPU-1": 0})
+
+
+def test_the_device_is_at_rest_once_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory of a process that has just ended is given back a little later."""
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", Nvml([900, 500, 100]))
+    monkeypatch.setattr(cuda_memory, "sleep", lambda _: None)
+    monkeypatch.setattr(cuda_memory, "REST_S", 0.01)
+    assert cuda_memory._Nvml().at_rest()[0] == {"GPU-0": 100}

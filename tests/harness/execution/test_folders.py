@@ -1,0 +1,18 @@
+"""Paths in evidence are relative."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from harness.system.raised import without_folders
+
+
+def test_module_roots_and_the_working_folder_are_left_out() -> None:
+    inside = f"{Path.cwd()}/package/module.py"
+    installed = f"{sys.prefix}/lib/library.py"
+    assert without_folders(f'File "{inside}", then {installed}') == 'File "package/module.py", then lib/library.py'
+
+
+def test_other_text_stays() -> None:
+    assert without_folders("a/b and /elsewhere/c") == "a/b and /elsewhere/c"

@@ -1,0 +1,170 @@
+"""A long replay on a machine without CUDA: what its probe keeps, and what its faults make the judge say."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from budget import slow_but
+from claims_in_process import contract_of, executed, judged
+from step_function_systems import Regression
+
+from harness.contract.schema import Arm
+from harness.drill.expectations import is_killed
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.execution.probes.long_replay import SeenSteps
+from harness.execution.recorder import SeriesWriter
+from harness.system.wrappers import HARNESS_FAULTS
+
+SYSTEM = "step_function_systems:Regression"
+STEPS, EVERY = 330, 10
+CLAIM: dict[str, Any] = {
+    "id": "LONG",
+    "title": "t",
+    "why": "w",
+    "if_fails": "f",
+    "judged_on": ["w"],
+    "kind": "long_replay",
+    "mechanism": "traced",
+    "candidate": "captured",
+    "baseline": "plain",
+    "steps": STEPS,
+    "every": EVERY,
+    "distinct_batches": STEPS,
+}
+WITHOUT_TIME = ["late_stale_batch", "late_dropped_update", "late_nan", "one_batch", "nan_end_state", "constant_loss"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads of a small step only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def run_of(arm: str, steps: int, every: int) -> Run:
+    return Run(
+        id=arm,
+        contract="c",
+        probe="long_replay",
+        workload_name="w",
+        workload=contract_of(SYSTEM, CLAIM, steps=STEPS).workloads["w"].model_copy(update={"steps": steps}),
+        arms={arm: PlannedArm(arm=Arm(capture="step" if arm == "captured" else "none"), system=SYSTEM)},
+        settings={"candidate": "captured", "every": every},
+    )
+
+
+def test_a_replay_without_a_fault_holds(tmp_path: Path) -> None:
+    verdict = judged(SYSTEM, tmp_path, CLAIM, steps=STEPS)
+    assert (verdict.reason, verdict.mechanism) == ("held", "traced"), verdict.message
+    assert verdict.denominators == {"steps": STEPS, "blocks": STEPS // EVERY, "state_tensors": 27}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("system", "reason"), [("AveragesLater", "end_differs"), ("ListsItsLosses", "held")])
+def test_what_the_plain_arm_makes_is_compared(system: str, reason: str, tmp_path: Path) -> None:
+    verdict = judged(f"loose_systems:{system}", tmp_path, CLAIM, steps=STEPS)
+    assert verdict.reason == reason, verdict.message
+
+
+@pytest.mark.parametrize("fault", slow_but(["late_stale_batch", "late_nan"], WITHOUT_TIME))
+def test_a_late_fault_is_killed(fault: str, tmp_path: Path) -> None:
+    verdict = judged(SYSTEM, tmp_path, CLAIM, fault=fault, steps=STEPS)
+    assert is_killed(HARNESS_FAULTS[fault].breaks["long_replay"], verdict), (verdict.reason, verdict.message)
+
+
+class Clock:
+    """Time that passes when somebody looks at it, a millisecond each, and when somebody sleeps."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 1e-3
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("slowing_steps", "slows_down"), (None, "held")])
+def test_steps_that_become_slower_are_killed_and_others_hold(
+    fault: str | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("harness.execution.probes.long_replay.monotonic", clock.perf_counter)
+    monkeypatch.setattr("harness.system.memory_faults.time", clock)
+    verdict = judged(SYSTEM, tmp_path, CLAIM | {"slowdown_at_most": 0.2}, fault=fault, steps=STEPS)
+    assert verdict.reason == reason, verdict.message
+
+
+def test_a_block_has_its_last_row_and_digests_of_all(tmp_path: Path) -> None:
+    long, short = (executed(run_of("plain", 23, every), tmp_path / str(every)) for every in (10, 23))
+    replay = long.arms["plain"][0].long_replay
+    assert replay is not None
+    assert [(block.first_step, block.steps) for block in replay.blocks] == [(0, 10), (10, 10), (20, 3)]
+    assert replay.distinct_batches == 23
+    rows = list(csv.DictReader((tmp_path / "10" / "plain.0.csv").read_text().splitlines()))
+    assert [row["step"] for row in rows] == ["9", "19", "22"]
+    with Regression().open(run_of("plain", 23, 10).workload, Arm()) as plain:
+        losses = [float(plain.step(index).double()) for index in range(23)]
+    assert [float(row["loss"]) for row in rows] == [losses[9], losses[19], losses[22]]
+    assert long.arms["plain"][0].end == short.arms["plain"][0].end  # blocks change nothing of the training
+
+
+def test_an_arm_has_a_process_to_itself_and_the_candidate_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone: list[str] = []
+    monkeypatch.setattr("harness.execution.recorder.Recorder.alone", lambda self: Alone(self.current_phase, alone))
+    for arm in ("plain", "captured"):
+        executed(run_of(arm, 4, 2), tmp_path / arm)
+    assert alone == ["captured: steps"]
+
+
+class Alone:
+    """Notes in which phase somebody was alone."""
+
+    def __init__(self, phase: str, noted: list[str]) -> None:
+        self._phase, self._noted = phase, noted
+
+    def __enter__(self) -> None:
+        self._noted.append(self._phase)
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Rows(SeriesWriter):
+    """Takes the rows that would be written."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[Any, ...]] = []
+
+    def rows(self, *rows: Any) -> None:
+        self.written.append(rows)
+
+
+def block_of(losses: list[float], batches: list[str]) -> Any:
+    seen = SeenSteps(Rows())
+    steps = list(range(len(losses)))
+    seen.rows(steps, losses, batches, [-1] * len(losses), [8] * len(losses), {})
+    return seen.block(1.0, 0.1)
+
+
+def test_any_loss_and_any_batch_changes_its_digest() -> None:
+    first = block_of([1.0, 2.0, 3.0], ["a", "b", "c"])
+    other_loss = block_of([1.0, 2.0000000000000004, 3.0], ["a", "b", "c"])
+    other_batch = block_of([1.0, 2.0, 3.0], ["a", "a", "c"])
+    assert (first.losses == other_loss.losses, first.batches == other_loss.batches) == (False, True)
+    assert (first.losses == other_batch.losses, first.batches == other_batch.batches) == (True, False)
+
+
+def test_the_first_loss_that_is_no_number_is_named() -> None:
+    assert block_of([1.0, float("inf"), float("nan")], ["a", "b", "c"]).first_non_finite == 1
+    assert block_of([1.0], ["a"]).first_non_finite is None

@@ -1,0 +1,136 @@
+"""How otherwise an execution moved tensors than another: the difference of two movements, not of two ends."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.evidence.arm_records import MovedApart
+from harness.execution.watchers.moves import SAMPLED, Moves, copied, median_moved, movable, moved, sampled
+
+WEIGHT, MEAN, COUNT = "parameters weight", "buffers mean", "buffers count"
+
+
+def tensors(**values: list[float]) -> dict[str, Tensor]:
+    return {{"weight": WEIGHT, "mean": MEAN}[name]: torch.tensor(each) for name, each in values.items()}
+
+
+def apart(start: dict[str, Tensor], end: dict[str, Tensor], other: tuple[dict[str, Tensor], ...]) -> MovedApart:
+    moves = Moves()
+    moves.keep(moved(*other), "plain")
+    [found] = moves.apart(moved(start, end), {*end, COUNT})
+    assert found.arm == "plain"
+    return found
+
+
+def test_a_start_that_was_nudged_is_no_movement() -> None:
+    """Ends 0.5 apart, of which 0.25 were there before."""
+    plain = tensors(weight=[1.0, 2.0]), tensors(weight=[1.0, 5.0])
+    found = apart(tensors(weight=[1.0, 2.25]), tensors(weight=[1.0, 5.5]), plain)
+    assert found.tensors[WEIGHT] == pytest.approx((0.25, 3.0, math.hypot(1, 5.5)))
+    assert found.uncompared == [COUNT]
+
+
+def test_norms_are_over_all_elements() -> None:
+    plain = tensors(weight=[0.0, 0.0]), tensors(weight=[6.0, 8.0])
+    found = apart(tensors(weight=[0.0, 0.0]), tensors(weight=[3.0, 4.0]), plain)
+    assert found.tensors == {WEIGHT: (5.0, 10.0, 5.0)}
+
+
+def test_what_came_with_the_first_step_was_moved_there_from_zero() -> None:
+    plain = tensors(), tensors(mean=[3.0])
+    assert apart(tensors(), tensors(mean=[4.0]), plain).tensors == {MEAN: (1.0, 3.0, 4.0)}
+
+
+def test_what_began_infinite_was_moved_from_zero() -> None:
+    """The least value so far begins infinite, and no two ends of it would be apart; a mask stays where it is."""
+    start = {"mean": [math.inf, -math.inf]}
+    plain = tensors(**start), tensors(mean=[3.0, -math.inf])
+    assert apart(tensors(**start), tensors(mean=[4.0, -math.inf]), plain).tensors == {MEAN: (1.0, 3.0, math.inf)}
+
+
+def test_what_is_not_yet_filled_stays_where_it_is() -> None:
+    """A log that begins as NaN and is written to from the front; what becomes NaN has moved, who knows where."""
+    start = {"mean": [math.nan, math.nan, 1.0]}
+    plain = tensors(**start), tensors(mean=[3.0, math.nan, 1.0])
+    apart_by, moved_by, _ = apart(tensors(**start), tensors(mean=[4.0, math.nan, 1.0]), plain).tensors[MEAN]
+    assert (apart_by, moved_by) == (1.0, 3.0)
+    lost, _, _ = apart(tensors(**start), tensors(mean=[3.0, math.nan, math.nan]), plain).tensors[MEAN]
+    assert math.isnan(lost)
+
+
+def test_another_name_or_shape_is_not_compared_and_named() -> None:
+    plain = tensors(weight=[0.0]), tensors(weight=[1.0])
+    found = apart(tensors(weight=[0.0, 0.0]), tensors(weight=[1.0, 1.0], mean=[1.0]), plain)
+    assert (found.tensors, found.uncompared) == ({}, [COUNT, MEAN, WEIGHT])
+
+
+def test_generators_and_batchnorms_counts_are_judged_elsewhere() -> None:
+    batches = {"1.num_batches_tracked": torch.ones(1, dtype=torch.int64)}
+    state = {
+        "parameters": {"weight": torch.ones(1)},
+        "buffers": {"mean": torch.ones(1), "count": torch.ones(1, dtype=torch.int64), **batches},
+        "optimizer": {"exp_avg": torch.ones(1)},
+        "generators": {"cpu": torch.ones(1)},
+        "tensors": {"wave": torch.ones(1, dtype=torch.complex64)},
+    }
+    assert sorted(movable(state)) == [COUNT, MEAN, "optimizer exp_avg", WEIGHT, "tensors wave"]
+
+
+def test_whole_numbers_and_flags_are_moved_as_others_are() -> None:
+    plain = {COUNT: torch.tensor([0, 0])}, {COUNT: torch.tensor([6, 8])}
+    assert apart({COUNT: torch.tensor([0, 0])}, {COUNT: torch.tensor([12, 16])}, plain).tensors == {
+        COUNT: (10.0, 10.0, 20.0)
+    }
+    flags = {COUNT: torch.tensor([False])}, {COUNT: torch.tensor([True])}
+    assert apart(flags[0], flags[0], flags).tensors == {COUNT: (1.0, 1.0, 0.0)}
+
+
+def test_a_copy_of_the_start_is_the_hosts_own() -> None:
+    weight = torch.ones(1)
+    kept = copied({WEIGHT: weight})
+    weight.add_(1)
+    assert kept[WEIGHT].tolist() == [1.0]
+
+
+def test_equal_infinities_are_no_movement_and_no_distance() -> None:
+    mask = tensors(mean=[-math.inf, 1.0])
+    assert apart(mask, mask, (mask, mask)).tensors == {MEAN: (0.0, 0.0, math.inf)}
+    assert apart({}, mask, ({}, mask)).tensors == {MEAN: (0.0, math.inf, math.inf)}
+
+
+def test_of_several_executions_of_an_arm_the_first_is_kept_and_a_failed_arm_is_forgotten() -> None:
+    moves = Moves()
+    for value in (1.0, 2.0):
+        moves.keep(moved({}, tensors(weight=[value])), "plain")
+    assert moves.kept("plain")[WEIGHT].tolist() == [1.0]
+    moves.forget("plain")
+    assert moves.apart(moved({}, tensors(weight=[1.0])), {WEIGHT}) == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "median"),
+    [
+        ({"a": 1.01, "b": 1.02, "c": 1.03}, 0.02),
+        ({"a": 1.01, "b": 1.02, "c": 1.02, "d": 1.03}, 0.02),
+        ({"a": 1.0, "zeros": 1.0}, 0.0),
+        ({"zeros": 1.0}, None),
+    ],
+)
+def test_the_median_tensor_tells_how_far_training_moved_and_zeros_have_no_size(
+    ends: dict[str, float], median: float | None
+) -> None:
+    start = {name: torch.full((3, 2), float(name != "zeros")) for name in ends}
+    before = sampled(start)
+    for name, end in ends.items():
+        start[name].fill_(end)
+    assert median_moved(before, sampled(start)) == (None if median is None else pytest.approx(median, rel=1e-4))
+
+
+def test_a_large_tensor_is_sampled_from_one_end_to_the_other() -> None:
+    assert sampled({"counts": torch.arange(10 * SAMPLED)}) == {}
+    [sample] = sampled({"weight": torch.arange(10 * SAMPLED, dtype=torch.float32)}).values()
+    assert (len(sample), float(sample[0]), float(sample[-1])) == (SAMPLED, 0.0, 10 * (SAMPLED - 1))

@@ -1,0 +1,88 @@
+"""Ends within a bound, executed and judged: what no loss shows is told, and what rounding alone moves is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import near_ends_systems
+import pytest
+import stateful_systems
+from claims_in_process import ARMS, CLAIM, STEPS, judged
+from stateful_systems import CORRECT, Stateful
+
+from harness.judging.verdict import Status, Verdict
+
+WITHIN: dict[str, Any] = CLAIM | {
+    "equality": "within",
+    "max_abs_difference": 1e-3,
+    "guards": {"steps": STEPS, "distinct_batches": STEPS},
+    "ends": {"control": "nudged", "at_most": 0.01},
+}
+# What training ends with: of the systems that end elsewhere those whose parameters, buffers, averages or moments do.
+# Generators are what a later step reads; a flag and a drift of a millionth are no movement.
+TOLD = dict.fromkeys(
+    ("DropsTheLastUpdate", "SecondHead", "LateTable", "WipesItsMoments", "ReplacesItsMoments"), "ends_apart"
+) | {"ForgetsAStep": "end_differs", "LosesItsAverage": "ends_uncompared"}
+
+
+def verdict_of(system: type, directory: Path, fault: str | None = None, **claim: Any) -> Verdict:
+    arms = ARMS | {"nudged": {"capture": "none"}}
+    return judged(f"{system.__module__}:{system.__name__}", directory, WITHIN | claim, fault=fault, arms=arms)
+
+
+@pytest.mark.parametrize("system", CORRECT, ids=lambda system: system.__name__)
+def test_a_correct_step_holds(system: type[Stateful], tmp_path: Path) -> None:
+    found = verdict_of(system, tmp_path)
+    assert (found.status, found.reason) == (Status.PASS, "held"), found.message
+    assert found.figures["end_distance"].value == 0
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_losses_within_a_bound_do_not_hide_another_end(name: str, tmp_path: Path) -> None:
+    found = verdict_of(getattr(stateful_systems, name), tmp_path)
+    assert found.reason == TOLD[name], found.message
+
+
+@pytest.mark.parametrize("system", near_ends_systems.WRONG, ids=lambda system: system.__name__)
+def test_what_no_loss_reads_is_told_by_its_name(system: Any, tmp_path: Path) -> None:
+    without = verdict_of(system, tmp_path / "without", ends=None)
+    assert without.reason == "held", "the losses show nothing of it"
+    found = verdict_of(system, tmp_path / "with")
+    assert found.reason == "ends_apart", found.message
+    assert found.figures["end_distance_tensor"].value == system.told
+
+
+@pytest.mark.parametrize("system", near_ends_systems.ROUNDED, ids=lambda system: system.__name__)
+def test_what_rounding_moves_as_far_is_not_told(system: Any, tmp_path: Path) -> None:
+    found = verdict_of(system, tmp_path)
+    assert found.reason == "held", found.message
+    assert found.figures["rounding_tensors"].value in (3, 4), (
+        "the bias, both its moments, and the running mean that follows it"
+    )
+    assert "end_distance" in found.figures
+
+
+@pytest.mark.parametrize(
+    ("system", "reason"),
+    [(near_ends_systems.KeepsItFlat, "held"), (near_ends_systems.KeepsItFlatUnsaid, "unequal_start")],
+)
+def test_another_layout_is_compared_by_what_both_arms_name(system: Any, reason: str, tmp_path: Path) -> None:
+    found = verdict_of(system, tmp_path)
+    assert found.reason == reason, found.message
+    assert "built.more.average.0" in found.message
+
+
+def test_training_in_which_rounding_decides_every_end_is_not_decided(tmp_path: Path) -> None:
+    found = verdict_of(near_ends_systems.Chaotic, tmp_path, max_abs_difference=1e9)
+    assert (found.status, found.reason) == (Status.INCONCLUSIVE, "ends_undecided"), found.message
+
+
+def test_losses_that_rounding_takes_beyond_a_relative_bound_accuse_nobody(tmp_path: Path) -> None:
+    found = verdict_of(near_ends_systems.Chaotic, tmp_path, max_abs_difference=None, max_relative_difference=1e-6)
+    assert (found.status, found.reason) == (Status.INCONCLUSIVE, "ends_undecided"), found.message
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("half_moved", "ends_apart"), ("dropped_last_update", "ends_apart")])
+def test_the_harness_can_plant_such_an_end_in_any_system(fault: str, reason: str, tmp_path: Path) -> None:
+    assert verdict_of(Stateful, tmp_path, fault=fault).reason == reason

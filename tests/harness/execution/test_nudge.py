@@ -1,0 +1,129 @@
+"""A nudged start: every parameter a rounding away, alike in every process, and nothing else changed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.contract.schema import Arm, Workload
+from harness.execution.probes.nudge import _alike, _multiply, nudge
+from harness.system.step_function import StepFunctionSystem
+from harness.system.step_function_run import StepFunctionRun
+
+
+class Norm(StepFunctionSystem):
+    dtype = torch.float32
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[object, object, object]:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30)).to(self.dtype)
+        torch.nn.init.zeros_(self.model.get_parameter("0.bias"))
+
+        def step(batch: dict[str, Tensor]) -> Tensor:
+            loss: Tensor = self.model(batch["x"]).sum()
+            return loss
+
+        return step, lambda _index: {"x": torch.ones(2, 40)}, self.model
+
+
+def opened(dtype: torch.dtype = torch.float32) -> StepFunctionRun:
+    system = Norm()
+    system.dtype = dtype
+    run = system.open(Workload(model="any", batch_size=2, seq_len=1, steps=8), Arm())
+    assert isinstance(run, StepFunctionRun)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "share"),
+    [
+        (torch.float32, 2**-20, 1.0),
+        (torch.float64, 2**-20, 1.0),
+        (torch.bfloat16, 2**-7, 1 / 16),
+        (torch.float16, 2**-10, 1 / 16),
+    ],
+)
+def test_elements_are_multiplied_by_a_little_more_or_less_than_one(
+    dtype: torch.dtype, size: float, share: float
+) -> None:
+    run = opened(dtype)
+    before = run.parameters()["0.weight"].detach().clone()
+    nudge(run)
+    change = run.parameters()["0.weight"].double() / before.double() - 1
+    changed = change[change != 0]
+    assert len(changed) / change.numel() == pytest.approx(share, rel=0.3)
+    assert changed.abs().tolist() == pytest.approx([size] * len(changed), rel=0.6)  # the type rounds it once more
+    assert abs(changed.sign().mean()) < 0.3, "as many up as down"
+
+
+class Mastered(Norm):
+    """Parameters in bfloat16, and what the optimizer steps on in float32: a list, one flat tensor, or its own alone."""
+
+    dtype = torch.bfloat16
+    held = "list"
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[object, object, object]:
+        _, batch, model = super().build(workload, arm)
+        parameters = [each.detach().float() for each in self.model.parameters()]
+        if self.held == "flat":
+            parameters = [torch.cat([each.flatten() for each in parameters])]
+        masters = [each.requires_grad_() for each in parameters]
+        optimizer = self.optimizer = torch.optim.SGD(masters, lr=0.1)
+        listed = None if self.held == "alone" else masters
+
+        def step(batch: dict[str, Tensor]) -> Tensor:
+            optimizer.step()
+            loss: Tensor = self.model(batch["x"]).sum() if listed is None or listed else torch.zeros(())
+            return loss
+
+        return step, batch, model
+
+
+@pytest.mark.parametrize("held", ["list", "flat", "alone"])
+def test_master_weights_are_nudged_and_the_parameters_follow(held: str) -> None:
+    system = Mastered()
+    system.held = held
+    run = system.open(Workload(model="any", batch_size=2, seq_len=1, steps=8), Arm())
+    assert isinstance(run, StepFunctionRun)
+
+    def masters() -> Tensor:
+        return torch.cat([each.detach().flatten() for each in system.optimizer.param_groups[0]["params"]])
+
+    before = masters().clone()
+    nudge(run)
+    changed = (masters().double() / before.double() - 1)[(before != 0) & (before != 1)]
+    assert changed.abs().tolist() == pytest.approx([2**-20] * len(changed), rel=0.6)
+    trained = torch.cat([each.flatten() for each in run.parameters().values()])
+    assert torch.equal(trained, masters().bfloat16())
+
+
+def test_zeros_stay_and_buffers_are_not_touched() -> None:
+    run = opened()
+    buffers = {name: tensor.clone() for name, tensor in run.state()["buffers"].items()}
+    nudge(run)
+    assert run.parameters()["0.bias"].tolist() == [0.0] * 30
+    assert all(torch.equal(tensor, buffers[name]) for name, tensor in run.state()["buffers"].items())
+
+
+def test_two_processes_nudge_alike_and_no_random_number_is_spent() -> None:
+    one, other = opened(), opened()
+    drawn = torch.get_rng_state()
+    nudge(one)
+    nudge(other)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    for name, tensor in one.parameters().items():
+        assert torch.equal(tensor, other.parameters()[name])
+
+
+def test_a_flat_copy_of_a_parameter_in_another_memory_format_follows() -> None:
+    """A convolution's weight in `channels_last` has no view of one dimension."""
+    weight = torch.rand(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    other, flat = torch.rand(5), weight.contiguous().view(-1).clone()
+    [(_, tensors), _] = _alike({"weight": weight, "other": other}, [flat])
+    assert len(tensors) == 2
+    before = weight.clone()
+    with torch.no_grad():
+        _multiply("weight", tensors)
+    assert not torch.equal(weight, before)
+    assert torch.equal(flat.view(weight.shape), weight)

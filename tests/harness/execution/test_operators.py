@@ -1,0 +1,71 @@
+"""The operators of a captured step and of the plain one: other kernels are seen and named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from evidence_builders import arm, graphed
+from judge_cases_training import nudged, trajectory
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from harness.evidence.run_evidence import ArmEvidence
+from harness.execution.watchers.capture_attempts import CaptureAttempts
+from harness.judging.verdict import Status
+from harness.system.replay.operators import OperatorWatch
+from harness.system.replay.traced import TracedStep
+
+
+def attention(mask: Tensor | None) -> set[str]:
+    query = torch.ones(1, 1, 4, 8)
+    with OperatorWatch() as watch, torch.no_grad():
+        scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    names: set[str] = watch.names
+    return names
+
+
+def test_a_kernel_with_a_mask_is_another_one_than_without() -> None:
+    flash = "aten._scaled_dot_product_flash_attention_for_cpu"
+    assert attention(None) == {flash}
+    assert f"{flash} with attn_mask" in attention(torch.zeros(4, 4))
+
+
+def test_what_moves_memory_is_no_kernel() -> None:
+    with OperatorWatch() as watch:
+        torch.zeros(2, 3).t().clone().reshape(6).copy_(torch.ones(6))
+    assert watch.names == set()
+
+
+def test_the_operators_of_a_recording_are_those_that_the_step_ran() -> None:
+    value = torch.ones(2)
+
+    def body() -> Tensor:
+        return (value.sin() + 1).sum()
+
+    with OperatorWatch() as watch:
+        body()
+    step = TracedStep(body, lambda: {"value": value})
+    with CaptureAttempts() as attempts:
+        step.record()
+    assert attempts.operators == watch.names == {"aten.sin", "aten.add", "aten.sum"}
+
+
+def ran(execution: ArmEvidence, *operators: str) -> ArmEvidence:
+    assert execution.end is not None
+    return replace(execution, end=execution.end.model_copy(update={"operators": list(operators)}))
+
+
+def test_a_difference_in_bits_names_the_operators_that_one_arm_alone_ran() -> None:
+    plain = ran(arm("ungraphed"), "aten.mm", "flash")
+    verdict = trajectory(ran(graphed(nudged(4)), "aten.mm", "flash with attn_mask"), plain)
+    assert verdict.status is Status.FAIL
+    assert verdict.message.endswith(
+        "they ran other operators: arm graphed ran flash with attn_mask, and arm ungraphed flash"
+    )
+    assert verdict.figures["other_operators"].value == "flash with attn_mask, flash"
+
+
+def test_operators_that_were_not_recorded_are_not_compared() -> None:
+    verdict = trajectory(ran(graphed(nudged(4)), "aten.mm"), arm("ungraphed"))
+    assert "operators" not in verdict.message

@@ -1,0 +1,233 @@
+"""Peaks by the harness's own account, over a device whose memory a test makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from claims_in_process import contract_of, executed
+from step_function_systems import Regression
+from torch import Tensor
+from waiting import eventually
+
+from harness.contract.schema import Arm
+from harness.devices import peak_watch
+from harness.devices.peak_watch import Levels, PeakWatch
+from harness.evidence.arm_records import MemoryPeak
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.execution.probes import peak_memory
+
+MIB = 2**20
+OTHERS = 500 * MIB  # of the driver, before the process used the device
+CONTEXT = 300 * MIB
+
+
+class Device:
+    """A GPU whose allocator keeps what it took; `hidden` is what the driver gave behind its back."""
+
+    def __init__(self) -> None:
+        self.allocated = self.taken = self.hidden = 0
+        self.peak = Levels(0, 0)
+        self.readable = True
+        self.number = 1
+        self.in_context = True
+        self.around: Callable[[Callable[[], object]], object] | None = None
+
+    def hold(self, size: int) -> None:
+        """So many bytes from now on."""
+        self.allocated = size
+        self.taken = max(self.taken, size)
+        self.peak = Levels(max(self.peak.allocated, size), max(self.peak.reserved, self.taken))
+
+    def reset_by_user(self) -> None:
+        """As `torch.cuda.reset_peak_memory_stats`."""
+        assert self.around is not None
+        self.around(self.reset_peaks)
+
+    def peaks(self) -> Levels:
+        return self.peak
+
+    def reserved(self) -> int:
+        return self.taken
+
+    def reset_peaks(self) -> None:
+        self.peak = Levels(self.allocated, self.taken)
+
+    @contextmanager
+    def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> Iterator[None]:
+        self.around = around
+        yield
+        self.around = None
+
+    def apart(self) -> Any:
+        return nullcontext()
+
+    def used(self) -> bool:
+        return self.in_context
+
+    def before(self) -> tuple[int | None, int | None]:
+        return (OTHERS, 0) if self.readable else (None, None)
+
+    def in_use(self) -> int | None:
+        return OTHERS + CONTEXT + self.taken + self.hidden if self.readable else None
+
+    def processes(self) -> int | None:
+        return self.number if self.readable else None
+
+    def names(self) -> tuple[str, str]:
+        return "native", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """Nothing is sampled but where the test looks."""
+    monkeypatch.setattr(peak_watch, "INTERVAL_S", 3600.0)
+    return Device()
+
+
+def measured(device: Device, *events: Callable[[], None]) -> tuple[MemoryPeak, Any]:
+    """The peak of a stretch in which these things happen, and the evidence of a run of nothing else."""
+    peaks: list[MemoryPeak] = []
+    with PeakWatch(device) as watch:
+        with watch.measuring(peaks.append):
+            for event in events:
+                event()
+                watch.look()
+        return peaks[0], watch.evidence("arm", peaks[0], peaks[0])
+
+
+def test_a_spike_between_two_looks_is_in_the_peak(device: Device) -> None:
+    def spike() -> None:
+        device.hold(700 * MIB)
+        device.hold(100 * MIB)
+
+    peak, _ = measured(device, lambda: device.hold(200 * MIB), spike)
+    assert (peak.allocated_bytes, peak.reserved_bytes) == (700 * MIB, 700 * MIB)
+
+
+def test_what_was_held_before_a_stretch_counts_and_earlier_peaks_do_not(device: Device) -> None:
+    device.hold(900 * MIB)
+    device.hold(50 * MIB)
+    peak, _ = measured(device, lambda: device.hold(60 * MIB))
+    assert (peak.allocated_bytes, peak.reserved_bytes) == (60 * MIB, 900 * MIB)
+
+
+def test_a_reset_hides_no_peak_and_is_counted(device: Device) -> None:
+    def spike_and_reset() -> None:
+        device.hold(700 * MIB)
+        device.hold(100 * MIB)
+        device.reset_by_user()
+
+    peak, evidence = measured(device, spike_and_reset)
+    assert (peak.allocated_bytes, evidence.resets, evidence.lost_peaks) == (700 * MIB, 1, 0)
+
+
+def test_statistics_that_fall_without_a_reset_that_is_seen_are_noted(device: Device) -> None:
+    def reset_behind_our_back() -> None:
+        device.hold(100 * MIB)
+        device.reset_peaks()
+
+    _, evidence = measured(device, lambda: device.hold(700 * MIB), reset_behind_our_back)
+    assert (evidence.resets, evidence.lost_peaks) == (0, 1)
+
+
+def test_the_harness_own_reset_between_stretches_loses_nothing(device: Device) -> None:
+    peaks: list[MemoryPeak] = []
+    with PeakWatch(device) as watch:
+        for size in (700, 100):
+            with watch.measuring(peaks.append):
+                device.hold(size * MIB)
+        evidence = watch.evidence("arm", *peaks)
+    assert [peak.allocated_bytes for peak in peaks] == [700 * MIB, 700 * MIB]  # it still held that when the next began
+    assert (evidence.resets, evidence.lost_peaks) == (0, 0)
+
+
+def test_memory_behind_the_allocator_is_outside(device: Device) -> None:
+    def hide() -> None:
+        device.hidden = 2000 * MIB
+
+    peak, _ = measured(device, lambda: device.hold(100 * MIB), hide)
+    assert peak.outside_bytes == CONTEXT + 2000 * MIB
+    assert peak.device_bytes == CONTEXT + 2100 * MIB
+    assert peak.allocated_bytes == 100 * MIB
+
+
+def test_memory_that_was_hidden_for_a_while_is_sampled(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak_watch, "INTERVAL_S", 0.0)
+    peaks: list[MemoryPeak] = []
+    with PeakWatch(device) as watch, watch.measuring(peaks.append):
+        device.hidden = 2000 * MIB
+        first = watch._samples
+        eventually(lambda: watch._samples >= first + 2, "two samples")
+        device.hidden = 0
+    assert peaks[0].outside_bytes == CONTEXT + 2000 * MIB
+
+
+def test_a_device_that_is_not_read_gives_nothing(device: Device) -> None:
+    device.readable = False
+    peak, evidence = measured(device, lambda: device.hold(100 * MIB))
+    assert (peak.device_bytes, peak.outside_bytes, peak.samples) == (None, None, 0)
+    assert evidence.foreign_processes is None
+
+
+def test_nothing_is_read_of_a_device_that_is_not_used_yet(device: Device) -> None:
+    """The driver's answer would be of a process without a context."""
+    device.in_context = False
+
+    def begin() -> None:
+        device.in_context = True
+
+    peak, evidence = measured(device, lambda: None, begin)
+    assert (peak.samples, peak.outside_bytes, evidence.foreign_processes) == (2, CONTEXT, 0)
+
+
+@pytest.mark.parametrize(("processes", "foreign"), [(0, 0), (1, 0), (3, 2)])
+def test_other_processes_are_those_beside_this_one(device: Device, processes: int, foreign: int) -> None:
+    device.number = processes  # in a container the driver may list none
+    _, evidence = measured(device, lambda: None)
+    assert evidence.foreign_processes == foreign
+
+
+class Heavy(Regression):
+    """Its opening takes 400 MiB, each step 10 MiB more than the last one, up to 150."""
+
+    device: Device
+
+    def open(self, *given: Any, **named: Any) -> Any:
+        self.device.hold(400 * MIB)
+        self.device.hold(100 * MIB)
+        return super().open(*given, **named)
+
+    def before_update(self, loss: Tensor, model: Any) -> None:
+        self.device.hold(min(self.device.allocated + 10 * MIB, 150 * MIB))
+
+
+def test_the_probe_tells_the_opening_from_the_steps(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peak_memory, "CudaMemory", lambda: device)
+    monkeypatch.setattr(Heavy, "device", device, raising=False)
+    monkeypatch.setattr("step_function_systems.Heavy", Heavy, raising=False)
+    system = "step_function_systems:Heavy"
+    text = {"id": "C", "title": "t", "why": "w", "if_fails": "f", "judged_on": ["w"]}
+    claim: dict[str, Any] = {**text, "kind": "repeatability"}
+    claim |= {"candidate": "plain", "equality": "bitwise", "max_abs_difference": 0.1, "guards": {"steps": 8}}
+    run = Run(
+        id="peaks",
+        contract="c",
+        probe="peak_memory",
+        workload_name="w",
+        workload=contract_of(system, claim, steps=8).workloads["w"],
+        arms={"plain": PlannedArm(arm=Arm(), system=system)},
+    )
+    (execution,) = executed(run, tmp_path / "run").arms["plain"]
+    seen = execution.peak_memory
+    assert seen is not None
+    assert (seen.opening.allocated_bytes, seen.steps.allocated_bytes) == (400 * MIB, 150 * MIB)
+    assert (seen.steps.reserved_bytes, seen.allocator_settings) == (
+        400 * MIB, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    )  # fmt: skip
+    assert (len(execution.series.loss), execution.end is not None and execution.end.steps_called) == (8, 8)

@@ -1,0 +1,242 @@
+"""Planning: what the machine or the system lacks is an obstacle, with its reason, and nothing is run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from planning import (
+    ARMS,
+    CAPTURE,
+    GRADIENTS,
+    H200,
+    MEMORY,
+    NO_GPU,
+    PTX,
+    SYNCS,
+    THROUGHPUT,
+    TRAJECTORY,
+    WORKLOADS,
+    describe,
+    planned,
+)
+
+from harness.devices.environment import Machine
+from harness.errors import SystemResolutionError
+from harness.platform.installing import command_for
+from harness.system.protocol import CAPABILITIES, SystemDescription
+
+
+def on(**needs: Any) -> dict[str, Any]:
+    return {"w": {**WORKLOADS["small"], "needs": needs}}
+
+
+@pytest.mark.parametrize(
+    ("claim", "needs", "machine", "reason", "message"),
+    [
+        (CAPTURE, {"device": "cuda"}, NO_GPU, "needs_cuda", "needs CUDA: this machine has no CUDA device"),
+        (
+            {**CAPTURE, "mechanism": "cuda_graph"},
+            {},
+            NO_GPU,
+            "needs_cuda",
+            "needs CUDA: this machine has no CUDA device",
+        ),
+        ({**PTX, "target": "device"}, {}, NO_GPU, "needs_cuda", "needs CUDA: this machine has no CUDA device"),
+        (
+            CAPTURE,
+            {"device": "cuda", "memory_gib": 200},
+            H200,
+            "needs_memory",
+            "needs 200 GiB of GPU memory: this machine has 139.8 GiB",
+        ),
+        (
+            CAPTURE,
+            {"gpu": ["H100", "A100"]},
+            H200,
+            "needs_gpu",
+            "needs a GPU named H100 or A100: this machine has NVIDIA H200",
+        ),
+        (
+            CAPTURE,
+            {"gpu": "h200", "capability_at_least": "10.0"},
+            H200,
+            "needs_gpu",
+            "needs compute capability 10.0 or more: NVIDIA H200 has 9.0",
+        ),
+        (CAPTURE, {"gpu": "H200"}, NO_GPU, "needs_cuda", "needs CUDA: this machine has no CUDA device"),
+        (
+            CAPTURE,
+            {"memory_gib": 32},
+            NO_GPU,
+            "needs_memory",
+            "needs 32 GiB of host memory: this machine has 16.0 GiB",
+        ),
+        (
+            CAPTURE,
+            {"modules": ["json", "no_such_module"]},
+            NO_GPU,
+            "module_missing",
+            "needs no_such_module: not installed here",
+        ),
+    ],
+)
+def test_what_a_machine_lacks_is_an_obstacle_and_nothing_is_run(
+    claim: dict[str, Any], needs: dict[str, Any], machine: Machine, reason: str, message: str
+) -> None:
+    result = planned(claim, machine=machine, workloads_=on(**needs))
+    [unit] = result.units
+    assert unit.obstacle is not None
+    assert (unit.obstacle.reason, unit.obstacle.message) == (reason, message)
+    assert (unit.runs, result.runs) == ([], [])
+
+
+def test_an_obstacle_to_one_claim_leaves_the_others_their_run() -> None:
+    result = planned({**CAPTURE, "mechanism": "cuda_graph"}, TRAJECTORY)
+    assert [unit.obstacle is None for unit in result.units] == [False, True]
+    assert [run.id for run in result.runs] == ["c+w+paired"]
+
+
+def test_what_the_machine_has_is_no_obstacle() -> None:
+    workloads = on(device="cuda", memory_gib=12, modules=["json"])
+    result = planned({**CAPTURE, "mechanism": "cuda_graph"}, machine=H200, workloads_=workloads)
+    assert result.units[0].obstacle is None
+
+
+def test_without_the_extra_nothing_runs_whatever_else_is_there() -> None:
+    bare = replace(H200, has_module=lambda name: name not in {"torch", "pynvml"})
+    result = planned(TRAJECTORY, machine=bare, workloads_=on(modules=["no_such_module"]))
+    assert result.units[0].obstacle is not None
+    assert (result.units[0].obstacle.reason, result.units[0].obstacle.message, result.runs) == (
+        "module_missing",
+        f"needs torch, pynvml: not installed here; `{command_for('run')}` adds what runs need",
+        [],
+    )
+
+
+def test_a_system_without_process_groups_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "killpg")
+    [unit] = planned(TRAJECTORY).units
+    assert unit.obstacle is not None
+    assert (unit.obstacle.reason, unit.obstacle.message) == (
+        "not_available",
+        "runs need Linux or macOS; evidence is judged anywhere",
+    )
+
+
+def test_an_unreadable_gpu_goes_to_the_ptx_judge_and_not_to_not_run() -> None:
+    broken = replace(NO_GPU, gpu_unreadable=True)
+    result = planned({**PTX, "target": "device"}, {**CAPTURE, "mechanism": "cuda_graph"}, machine=broken)
+    assert [unit.obstacle is None for unit in result.units] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("claim", "missing"),
+    [
+        (TRAJECTORY, "inputs"),
+        (TRAJECTORY, "parameters"),
+        ({**TRAJECTORY, "guards": {"steps": 3, "clip_active_steps": 2}}, "gradient_norms"),
+        (GRADIENTS, "gradients"),
+        ({**GRADIENTS, "clipped_norm": {"at_most": 1.0, "relative_rounding": 1e-6}}, "gradient_norms"),
+        (GRADIENTS, "inputs"),
+        (CAPTURE, "capture"),
+        (CAPTURE, "parameters"),
+        (SYNCS, "inputs"),
+        (MEMORY, "inputs"),
+        (THROUGHPUT, "parameters"),
+        (PTX, "kernels"),
+        (
+            {
+                "id": "K",
+                "kind": "kernel_match",
+                "candidate": "graphed",
+                "operations": ["clip"],
+                "max_relative_error": {"float32": 1e-5},
+            },
+            "kernel_cases",
+        ),
+    ],
+)
+def test_a_capability_that_the_system_lacks_is_named(claim: dict[str, Any], missing: str) -> None:
+    lacking = replace(describe(""), capabilities=frozenset(CAPABILITIES) - {missing})
+    result = planned(claim, machine=H200, describe=lambda _system: lacking)
+    [unit] = result.units
+    assert unit.obstacle is not None
+    assert unit.obstacle.reason == "capability_missing"
+    said = f"arm graphed: system lacks the capability `{missing}` that {claim['kind']} needs"
+    assert unit.obstacle.message == said
+
+
+CLIPPED = {**TRAJECTORY, "guards": {"steps": 3, "clip_active_steps": 2}}
+BASELINES = [
+    (CLIPPED, "capability_missing"),
+    ({**GRADIENTS, "clip_active_steps": 2}, "capability_missing"),
+    ({**GRADIENTS, "clipped_norm": {"at_most": 1.0, "relative_rounding": 1e-6}}, None),
+    (TRAJECTORY, None),
+]
+
+
+@pytest.mark.parametrize(("claim", "reason"), BASELINES)
+def test_an_active_clip_is_asked_of_the_baseline_too(claim: dict[str, Any], reason: str | None) -> None:
+    lacking = replace(describe(""), name="theirs", capabilities=frozenset(CAPABILITIES) - {"gradient_norms"})
+    arms = {**ARMS, "plain": {"system": "their.system:Theirs"}}
+    answers = {"their.system:Theirs": lacking}
+    [unit] = planned(claim, arms=arms, describe=lambda name: answers.get(name, describe(""))).units
+    assert (unit.obstacle.reason if unit.obstacle else None) == reason
+
+
+UNTRACED = [
+    (MEMORY, "needs_cuda"),
+    (THROUGHPUT, "needs_cuda"),
+    ({**THROUGHPUT, "candidate": "untrained"}, None),
+    (CAPTURE, None),
+    ({**CAPTURE, "kernels_per_layer_at_least": 1}, "needs_cuda"),
+    ({**CAPTURE, "clipped_tensors_per_layer": 6}, "needs_cuda"),
+]
+
+
+@pytest.mark.parametrize(("claim", "reason"), UNTRACED)
+def test_what_a_traced_replay_cannot_decide_needs_cuda(claim: dict[str, Any], reason: str | None) -> None:
+    unit = planned(TRAJECTORY, claim, machine=NO_GPU).units[1]
+    assert (unit.obstacle.reason if unit.obstacle else None) == reason
+
+
+def test_a_capability_that_one_arms_system_lacks_costs_the_claims_that_name_the_arm() -> None:
+    lacking = replace(describe(""), name="theirs", capabilities=frozenset(CAPABILITIES) - {"inputs"})
+    arms = {**ARMS, "foreign": {"system": "their.system:Theirs"}}
+    foreign = {**TRAJECTORY, "id": "X", "baseline": "foreign"}
+    result = planned(
+        TRAJECTORY, foreign, arms=arms, describe=lambda name: lacking if name == "their.system:Theirs" else describe("")
+    )
+    sound, costly = result.units
+    assert (sound.obstacle, sound.runs) == (None, [result.runs[0].id])
+    assert costly.obstacle is not None
+    assert costly.obstacle.message.startswith("arm foreign: theirs lacks the capability `inputs`")
+    assert "foreign" not in result.runs[0].arms
+
+
+def test_a_capture_scope_that_the_system_does_not_understand() -> None:
+    plain = replace(describe(""), captures=frozenset({"none"}))
+    [unit] = planned(CAPTURE, describe=lambda _system: plain).units
+    assert unit.obstacle is not None
+    assert unit.obstacle.message == "arm graphed: system does not understand `capture: step`"
+
+
+def broken(system: str) -> SystemDescription:
+    raise SystemResolutionError("a system is described", where=system, got="nothing")
+
+
+def test_a_system_that_cannot_be_described_is_not_run_and_says_why() -> None:
+    """Also where its worker would open it: without the description the unit would be another."""
+    result = planned(CAPTURE, describe=broken)
+    assert result.runs == []
+    assert result.units[0].obstacle is not None
+    assert result.units[0].obstacle.reason == "system_not_described"
+    assert result.units[0].obstacle.message == "some.system:System: a system is described; found nothing"
+
+
+def test_a_fault_of_a_system_that_cannot_be_described_is_no_unknown_name() -> None:
+    with pytest.raises(SystemResolutionError, match="a system is described; found nothing"):
+        planned(CAPTURE, describe=broken, fault="stale_batch")

@@ -1,0 +1,134 @@
+"""The step_match probe, over a regression: what it writes, what it begins each step from, what it needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import single_step_systems
+import torch
+from single_step_systems import TrainedRun
+
+from harness.contract.schema import Arm, Workload
+from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, ComparedStep
+from harness.evidence.base import Record
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.records import parsed
+from harness.execution.probes import step_match
+from harness.execution.recorder import Recorder
+from harness.system.protocol import NotAvailable
+
+STEPS = 8
+RUN = Run(
+    id="r",
+    contract="c",
+    probe="step_match",
+    workload_name="w",
+    workload=Workload(model="any", batch_size=4, seq_len=6, steps=STEPS),
+    arms={
+        "exact": PlannedArm(arm=Arm(dtype="float64"), system="single_step_systems:Reference"),
+        "noisy": PlannedArm(arm=Arm(dtype="float32"), system="single_step_systems:Reference"),
+        "trained": PlannedArm(arm=Arm(), system="single_step_systems:Trained"),
+    },
+    settings={"reference": "exact", "yardstick": "noisy", "candidate": "trained"},
+)
+ROUNDING = 2.0**-24
+
+
+def executed(directory: Path, run: Run = RUN) -> list[Record]:
+    with Recorder(directory) as recorder:
+        step_match.execute(run, recorder)
+    return [parsed(line) for line in (directory / "records.jsonl").read_text().splitlines()]
+
+
+def errors(records: list[Record], quantity: str) -> list[float]:
+    steps = [record for record in records if isinstance(record, ComparedStep)]
+    return [each.error for step in steps for each in step.readings if each.quantity == quantity]
+
+
+def test_every_step_is_compared_and_every_arm_begins_and_ends(tmp_path: Path) -> None:
+    records = executed(tmp_path)
+    steps = [record for record in records if isinstance(record, ComparedStep)]
+    assert [step.step for step in steps] == list(range(STEPS))
+    assert {(step.arm, step.reference, step.yardstick) for step in steps} == {("trained", "exact", "noisy")}
+    for kind in (ArmStart, ArmEnd):
+        assert Counter(record.arm for record in records if isinstance(record, kind)) == dict.fromkeys(RUN.arms, 1)
+    assert all(len((tmp_path / f"{arm}.0.csv").read_text().splitlines()) == 1 + STEPS for arm in RUN.arms)
+
+
+def test_a_right_trainer_is_off_by_a_few_roundings_however_far_it_came(tmp_path: Path) -> None:
+    records = executed(tmp_path)
+    for quantity in ("loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"):
+        found = errors(records, quantity)
+        assert len(found) == STEPS
+        assert max(found) <= 20 * ROUNDING, quantity
+    noise = [each.yardstick for step in records if isinstance(step, ComparedStep) for each in step.readings]
+    assert [value is None for value in noise] == [False, False, False, True, True, True] * STEPS
+    assert 0 < max(value for value in noise if value is not None) <= 20 * ROUNDING
+
+
+def test_of_an_arm_that_is_to_be_captured_it_is_told_whether_it_was(tmp_path: Path) -> None:
+    asking = RUN.arms["trained"].model_copy(update={"arm": Arm(capture="step")})
+    records = executed(tmp_path, RUN.model_copy(update={"arms": {**RUN.arms, "trained": asking}}))
+    [capture] = [record for record in records if isinstance(record, CaptureEvidence)]
+    assert (capture.arm, capture.requested, capture.captured) == ("trained", True, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "shown", "beside"),
+    [("reset", "exp_avg", ("exp_avg_sq", "gradients")), ("nudge", "gradients", ("exp_avg", "exp_avg_sq"))],
+)
+def test_what_changes_between_steps_shows_in_the_next_one_alone(
+    change: str, shown: str, beside: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainedRun, "changes", {5: change})
+    records = executed(tmp_path)
+    large = [step for step, error in enumerate(errors(records, shown)) if error > 100 * ROUNDING]
+    assert large == [5]
+    assert [step for step, error in enumerate(errors(records, "parameters")) if error > 100 * ROUNDING] == [5]
+    for quantity in beside:
+        assert max(errors(records, quantity)) <= 20 * ROUNDING
+
+
+def test_moments_that_are_not_zero_at_the_start_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Warm(TrainedRun):
+        def __init__(self) -> None:
+            super().__init__()
+            self.second += 1e-3
+
+    monkeypatch.setattr(single_step_systems, "TrainedRun", Warm)
+    found = errors(executed(tmp_path), "exp_avg_sq")
+    assert [step for step, error in enumerate(found) if error > 100 * ROUNDING] == [0]
+
+
+@pytest.mark.parametrize(
+    ("role", "arm", "capability"), [("reference", "trained", "single_steps"), ("candidate", "noisy", "moments")]
+)
+def test_an_arm_that_lacks_a_capability_is_not_available(role: str, arm: str, capability: str, tmp_path: Path) -> None:
+    run = RUN.model_copy(update={"settings": {**RUN.settings, role: arm}})
+    with pytest.raises(NotAvailable, match=rf"arm {arm} lacks the capability `{capability}`"):
+        executed(tmp_path, run)
+
+
+def test_what_a_step_left_is_kept_where_the_next_call_writes_over_it() -> None:
+    """A captured step returns one tensor again and again; a reference's update may write to it before it is read."""
+
+    class Overwrites:
+        def __init__(self) -> None:
+            self.loss, self.norm, self.gradient = torch.ones(()), torch.ones(1), torch.ones(2)
+
+        def gradient_norms(self) -> dict[str, torch.Tensor]:
+            return {"before": self.norm}
+
+        def gradient_groups(self) -> dict[str, list[str]]:
+            return {"all": ["a"]}
+
+        def gradients(self) -> dict[str, torch.Tensor]:
+            return {"a": self.gradient}
+
+    training = Overwrites()
+    seen = step_match._seen(training, training.loss)  # type: ignore[arg-type]
+    for tensor in (training.loss, training.norm, training.gradient):
+        tensor.zero_()
+    assert (float(seen.loss), float(seen.norms["all"]), seen.gradients["a"].tolist()) == (1.0, 1.0, [1.0, 1.0])

@@ -1,0 +1,144 @@
+"""The watch over every step: detectors that are made once count each step by itself, and leave torch as it was."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from harness.execution.watchers import sync_detectors
+from harness.execution.watchers.step_watch import SeriesWatch
+from harness.execution.watchers.sync_detectors import SyncWarnings, WaitingCalls
+from harness.system.replay.outside_step import not_of_the_step
+
+
+def test_each_step_is_counted_by_itself() -> None:
+    """Steps 1 and 3 of four do two operations, the others one; step 3 reads a value."""
+    watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: 1)
+    value = torch.ones(3)
+    for index in range(5):
+        with watch.step(index):
+            total = value.sum()
+            if index == 3:
+                total.item()
+    operations = watch.operations()
+    assert operations is not None
+    assert (operations.steps, operations.fewest_operations, operations.most_operations) == (4, 1, 2)
+    assert operations.busiest_step == 3
+    (reading,) = watch.readings()
+    assert (reading.detector, reading.steps, reading.count, reading.first_step) == ("dispatch_mode", 4, 1, 3)
+
+
+def test_the_busiest_step_is_known_by_its_syncs() -> None:
+    watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: 1)
+    value = torch.ones(3)
+    for index, reads in enumerate([0, 1, 3, 0, 3]):
+        with watch.step(index):
+            for _ in range(reads):
+                value.sum().item()
+    (reading,) = watch.readings()
+    assert (reading.count, reading.first_step, reading.most, reading.busiest_step) == (7, 1, 3, 2)
+
+
+def test_a_step_that_captured_is_left_out() -> None:
+    captures = [1]
+    watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: captures[0])
+    for index in range(4):
+        with watch.step(index):
+            torch.ones(3).sum()
+            if index == 2:
+                captures[0] = 2
+                torch.ones(3).sum()
+    operations = watch.operations()
+    assert operations is not None
+    assert (operations.steps, operations.most_operations) == (2, 2)
+
+
+def test_the_first_watched_step_is_left_out_where_it_captures_a_second_shape() -> None:
+    captures = [1]
+    watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: captures[0])
+    for index in range(4):
+        with watch.step(index):
+            torch.ones(3).sum()
+            if index == 1:
+                captures[0] = 2
+                torch.ones(3).sum()
+    operations = watch.operations()
+    assert operations is not None
+    assert (operations.steps, operations.fewest_operations, operations.most_operations) == (2, 2, 2)
+
+
+def test_a_capture_that_does_no_more_than_the_steps_before_it_hides_no_later_sync() -> None:
+    """Three plain steps, of which the last is captured as well, and replays; one of them reads a value."""
+    captures, value = [0], torch.ones(3)
+    watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: captures[0], attempts=lambda: captures[0])
+    for index in range(8):
+        with watch.step(index):
+            if index == 3:
+                captures[0] = 1
+            total = value.sum() + (value.prod() if index <= 3 else 0)
+            if index == 6:
+                total.item()
+    [reading] = watch.readings()
+    assert (reading.steps, reading.count, reading.first_step) == (6, 1, 6)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Something that waits, in place of torch's calls."""
+    found = SimpleNamespace(__name__="library", synchronize=lambda: "waited")
+    monkeypatch.setattr(sync_detectors, "_WAITING_CALLS", ((found, "synchronize"), (found, "absent")))
+    return found
+
+
+def test_waits_are_counted_block_by_block_and_the_call_is_put_back(library: SimpleNamespace) -> None:
+    original, waits, counts = library.synchronize, WaitingCalls(), []
+    for times in (2, 0, 1):
+        with waits as seen:
+            for _ in range(times):
+                assert library.synchronize() == "waited"
+            with not_of_the_step():  # a batch that waits for its copy
+                assert library.synchronize() == "waited"
+        counts.append(seen.total())
+        assert library.synchronize is original
+    assert counts == [2, 0, 1]
+
+
+def test_a_call_that_somebody_replaced_meanwhile_is_the_one_that_is_made(library: SimpleNamespace) -> None:
+    waits = WaitingCalls()
+    with waits:
+        library.synchronize()
+    library.synchronize = replaced = lambda: "waited otherwise"
+    with waits as seen:
+        assert library.synchronize() == "waited otherwise"
+    assert seen.total() == 1
+    assert library.synchronize is replaced
+
+
+def test_a_wait_for_whichever_accelerator_there_is_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[object] = []
+    monkeypatch.setattr(torch._C, "_accelerator_synchronizeDevice", waited.append)
+    monkeypatch.setattr(torch.accelerator, "_get_device_index", lambda *_, **__: 0, raising=False)
+    with WaitingCalls() as seen:
+        torch.accelerator.synchronize()
+    assert (seen.total(), len(waited)) == (1, 1)
+
+
+def test_warnings_of_syncs_are_counted_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[object] = [0]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    shown, detector, counts = warnings.showwarning, SyncWarnings(), []
+    for times in (1, 0, 2):
+        with detector as seen:
+            for _ in range(times):
+                warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+            with not_of_the_step():
+                warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+            warnings.warn("something else", stacklevel=1)
+        counts.append(seen.total())
+    assert counts == [1, 0, 2]
+    assert modes == [0, "warn", 0, "warn", 0, "warn", 0]
+    assert warnings.showwarning is shown

@@ -1,0 +1,59 @@
+"""Arms whose parameters have two data types: compared by their values, and a wrong start or type is seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from claims_in_process import CLAIM, judged
+
+from harness.execution.watchers.reductions import digest_of_all, digest_of_rounded
+from harness.judging.verdict import Verdict
+
+ARMS = {"half": {"capture": "none", "dtype": "bfloat16"}, "full": {"capture": "none", "dtype": "float32"}}
+CHANGES: dict[str, Any] = {
+    "candidate": "half",
+    "baseline": "full",
+    "equality": "within",
+    "max_abs_difference": 0.5,
+    "parameter_dtypes": {"candidate": "bfloat16", "baseline": "float32"},
+    "guards": {"steps": 12},
+}
+
+
+def verdict(system: str, folder: Path, **changes: Any) -> Verdict:
+    return judged(f"two_dtypes_systems:{system}", folder, CLAIM | CHANGES | changes, arms=ARMS)
+
+
+def test_values_that_are_equal_once_rounded_are_one_start(tmp_path: Path) -> None:
+    found = verdict("TwoDtypes", tmp_path)
+    assert found.reason == "held", found.message
+    apart = found.figures["end_max_abs_difference"].value
+    assert isinstance(apart, float)
+    assert 0 < apart < 0.1
+
+
+def test_the_same_arms_without_the_field_start_apart(tmp_path: Path) -> None:
+    assert verdict("TwoDtypes", tmp_path, parameter_dtypes=None).reason == "unequal_start"
+
+
+@pytest.mark.parametrize(
+    ("system", "reason"),
+    [
+        ("UnheededDtype", "vacuous_parameter_dtype"),
+        ("OneElementOff", "unequal_start"),
+        ("OtherSeed", "unequal_start"),
+    ],
+)
+def test_what_is_wrong_has_its_reason(system: str, reason: str, tmp_path: Path) -> None:
+    found = verdict(system, tmp_path)
+    assert found.reason == reason, found.message
+
+
+def test_a_rounded_digest_is_that_of_the_rounded_values() -> None:
+    full = {"w": torch.tensor([1.0 + 2**-12, 3.0]), "b": torch.tensor([0.1])}
+    half = {name: tensor.bfloat16() for name, tensor in full.items()}
+    assert digest_of_rounded(full, "bfloat16") == digest_of_rounded(half, "bfloat16") == digest_of_all(half)
+    assert digest_of_rounded({**full, "b": torch.tensor([0.2])}, "bfloat16") != digest_of_all(half)

@@ -1,0 +1,116 @@
+"""Whether steps become slower: the interval holds the median, and noise decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import comb
+
+import numpy as np
+import pytest
+
+from harness.evidence.arm_records import ReplayBlock
+from harness.kinds.captures import long_replay as flatness
+from harness.kinds.captures.long_replay import Slowdown, slowdown
+
+STEPS = 10
+
+
+def blocks(seconds: Sequence[float], yardstick: Sequence[float] | None = None) -> list[ReplayBlock]:
+    """Blocks whose steps take these seconds each."""
+    return [
+        ReplayBlock(
+            first_step=number * STEPS,
+            steps=STEPS,
+            losses="l",
+            batches="b",
+            first_non_finite=None,
+            seconds=STEPS * each,
+            yardstick_seconds=1.0 if yardstick is None else yardstick[number],
+            allocated_bytes=None,
+            reserved_bytes=None,
+        )
+        for number, each in enumerate(seconds)
+    ]
+
+
+def quarters(early: float, late: float, count: int = 8) -> list[float]:
+    return [*[early] * count, *[1.0] * (2 * count), *[late] * count]
+
+
+def test_late_steps_over_early_ones() -> None:
+    assert slowdown(blocks(quarters(1.0, 1.5))) == Slowdown(0.5, 0.5, 0.5, 0.5)
+
+
+def test_what_comes_between_counts_nowhere() -> None:
+    times = quarters(2.0, 2.0)
+    times[16] = 100.0
+    assert slowdown(blocks(times)) == Slowdown(0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("count", [31, 28, 4, 0])
+def test_too_few_blocks_have_no_interval(count: int) -> None:
+    assert slowdown(blocks([1.0] * count)) is None
+
+
+def test_a_single_disturbed_block_of_many_moves_nothing() -> None:
+    times = quarters(1.0, 1.0, 24)
+    times[0] = times[-1] = 50.0
+    assert slowdown(blocks(times)) == Slowdown(0.0, 0.0, 0.0)
+
+
+def test_of_few_blocks_the_extremes_are_the_interval() -> None:
+    times = quarters(1.0, 1.0)
+    times[-1] = 4.0
+    assert slowdown(blocks(times)) == Slowdown(0.0, 0.0, 3.0)
+
+
+def test_a_machine_that_became_slower_explains_as_much_of_it() -> None:
+    found = slowdown(blocks(quarters(1.0, 1.5), quarters(1.0, 1.25)))
+    assert found == Slowdown(0.5, 1.5 / 1.25 - 1, 0.5, 0.5)
+
+
+def test_a_machine_that_became_faster_may_hide_as_much() -> None:
+    assert slowdown(blocks(quarters(1.0, 1.0), quarters(1.0, 0.5))) == Slowdown(0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(("count", "rank"), [(7, None), (8, 0), (10, 0), (11, 0), (12, 1), (24, 5), (100, 36)])
+def test_the_rank_is_the_highest_that_keeps_99_percent(count: int, rank: int | None) -> None:
+    assert flatness._rank(count) == rank
+
+    def outside(k: int) -> float:
+        """Chance that fewer than k + 1 of the values lie on one side of their median, or on the other."""
+        return 2 * sum(comb(count, below) for below in range(k + 1)) / 2.0**count
+
+    assert rank is None or outside(rank) <= flatness.OUTSIDE < outside(rank + 1)
+
+
+@pytest.mark.parametrize("noise", ["normal", "skewed", "bursts"])
+def test_equal_times_are_hardly_ever_called_slower_or_flat_by_noise(noise: str) -> None:
+    """2,000 runs of 96 blocks: the interval misses no slowdown in more than 2 % of them, on either side."""
+    draw = np.random.default_rng(0)
+    missed = 0
+    for _ in range(2000):
+        spread = {
+            "normal": 1 + 0.05 * draw.standard_normal(96),
+            "skewed": 1 + 0.1 * draw.exponential(size=96),
+            "bursts": 1 + (draw.random(96) < 0.2) * draw.exponential(2.0, 96),
+        }[noise]
+        found = slowdown(blocks(spread.tolist()))
+        assert found is not None
+        missed += not found.least <= 0 <= found.most
+    assert missed <= 40
+
+
+def test_the_third_fastest_block_of_a_quarter_stands_for_its_fastest() -> None:
+    times = [*[0.5, 0.5, 2.0, *[3.0] * 5], *[1.0] * 16, *[3.0, 2.5, 2.2, *[4.0] * 5]]
+    found = slowdown(blocks(times))
+    assert found is not None
+    assert found.fastest == pytest.approx(3.0 / 2.0 - 1)
+
+
+def test_an_early_disturbance_that_hides_slower_steps_leaves_them_in_the_fastest_blocks() -> None:
+    times = [*[1.0] * 4, *[2.0] * 20, *[1.1] * 24, *[1.2] * 24, *[1.25] * 24]
+    found = slowdown(blocks(times))
+    assert found is not None
+    assert found.most == pytest.approx(1.25 / 2.0 - 1)
+    assert found.fastest == pytest.approx(0.25)

@@ -1,0 +1,101 @@
+"""The rule of claims over several seeds: known values, its limits, and the rates that are published of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import seed_error_rates
+from budget import slow_but
+from check_error_rates import points_in
+from judge_cases import figures
+from judge_cases_seeds import executions, seeds
+from seed_error_rates import REPORTS, simulate, wanted
+from simulated_seeds import NOISES
+
+from harness.kinds.seeds import paired_seeds
+
+EXPERIMENTS = 4000
+
+
+def test_an_interval_is_that_of_students_t_where_nobody_is_left_out() -> None:
+    """Of 1 to 5: mean 3, deviation sqrt(2.5), error sqrt(0.5), and 2.132 the 95 % quantile of t with four degrees."""
+    low, high = paired_seeds.interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), 0.95)
+    assert (float(low), float(high)) == pytest.approx((3 - 2.13185 * 0.5**0.5, 3 + 2.13185 * 0.5**0.5), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("excess", "answer"),
+    [
+        ([-1.0] * 5, 1),
+        ([0.0] * 5, 1),  # worse by the margin exactly, and never by more
+        ([1e-9] * 5, -1),
+        ([-1.0, -1.0, -1.0, -1.0, 0.1], 0),  # of five none may dissent
+        ([-1.0] * 7 + [0.1], 1),  # of eight one may
+        ([-1.0] * 6 + [0.1] * 2, 0),
+        ([-1.0] * 7 + [1000.0], 1),  # how far it lies off changes nothing
+        ([1.0] * 7 + [-1000.0], -1),
+        ([-3.0, -1.0, 0.5, 1.0, 3.0], 0),
+        ([-5.0, -0.01, -0.01, -0.01, -0.01], 0),  # agreed, and too wide apart for the interval
+    ],
+)
+def test_who_decides(excess: list[float], answer: int) -> None:
+    assert int(paired_seeds.decide(np.array(excess), 0.95)) == answer
+
+
+def test_more_is_worse_or_better_by_the_direction() -> None:
+    ours, theirs = np.array([2.0, 1.0]), np.array([1.0, 2.0])
+    assert paired_seeds.excesses(ours, theirs, 0.25, lower_is_better=True).tolist() == [0.75, -1.25]
+    assert paired_seeds.excesses(ours, theirs, 0.25, lower_is_better=False).tolist() == [-1.25, 0.75]
+
+
+def test_many_experiments_are_decided_as_one_is() -> None:
+    excess = np.random.default_rng(0).normal(-0.7, 1.0, (200, 8))
+    together = paired_seeds.decide(excess, 0.95)
+    assert together.tolist() == [int(paired_seeds.decide(one, 0.95)) for one in excess]
+    assert set(together.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("middle", [-1.0, 1.0])
+def test_so_many_seeds_would_decide_and_fewer_would_not(middle: float) -> None:
+    """Of five seeds about one deviation off; with the number that is told most such comparisons are decided."""
+    spread = np.array([-1.2649, -0.6325, 0.0, 0.6325, 1.2649])
+    needed = paired_seeds.seeds_to_decide(spread + middle, 0.95)
+    assert needed is not None
+    generator = np.random.default_rng(1)
+    decided = {
+        count: float((paired_seeds.decide(generator.normal(middle, 1.0, (4000, count)), 0.95) != 0).mean())
+        for count in (5, needed)
+    }
+    assert decided[needed] > 0.5 > decided[5] or needed == 6
+
+
+def test_no_number_of_seeds_decides_what_lies_at_the_margin() -> None:
+    assert paired_seeds.seeds_to_decide(np.array([-1.0, -0.5, 0.0, 0.5, 1.0]), 0.95) is None
+
+
+@pytest.mark.parametrize("count", slow_but([5], [5, 8, 12]))
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_pass_at_the_margin_is_rare_whatever_the_noises_shape(noise: str, count: int) -> None:
+    [point] = [each for each in simulate(noise, count, 0.95, EXPERIMENTS, 1) if each.beyond_margin == 0.0]
+    bar = wanted(point)
+    assert bar is None or bar[1], point
+
+
+def test_what_is_published_is_what_the_script_finds() -> None:
+    """The points of one setting; the long checks compare all of them."""
+    published = points_in(REPORTS / "statistics" / "seed_error_rates.json.xz")
+    found = simulate("heavy-tailed", 8, 0.95, published["points"][0]["experiments"], published["seed"])
+    rows = [point for point in published["points"] if (point["noise"], point["seeds"]) == ("heavy-tailed", 8)]
+    assert [each.passed for each in found] == [row["passed"] for row in rows]
+    assert len(rows) == len(seed_error_rates.PLACES)
+
+
+def test_the_figures_of_a_verdict() -> None:
+    """Of five seeds that lie 0.1 off and up to 0.02 to either side, last of all and at the margin."""
+    shown = figures(seeds(executions("ungraphed", worse=0.1)))
+    assert shown["worse_by"] == (pytest.approx(0.1), "loss")
+    assert shown["worse_by_at_most"] == (pytest.approx(0.1 + 2.13185 * 0.0158114 / 5**0.5, abs=1e-6), "loss")
+    assert shown["excess_at_least"] == (pytest.approx(-2.13185 * 0.0158114 / 5**0.5, abs=1e-6), "loss")
+    assert shown["seeds_beyond_margin"][0] in (2, 3)  # the middle one lies at the margin, but for its rounding
+    assert (shown["largest_margin"], shown["confidence"]) == ((0.1, "loss"), (0.95, ""))
+    assert shown["value_baseline"][0] == pytest.approx(2.0555556 - 0.1 * 17 / 18, abs=1e-6)
