@@ -21,7 +21,8 @@ from harness.drill import matrix
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.files import write_text
-from harness.judging.verdict import Status, Verdict
+from harness.judging.verdict import Status, UnitFacts
+from harness.report.wording import reason_text
 from harness.run_directory.archive import TOP
 from harness.run_directory.bundle import Header, read_bundle
 from harness.run_directory.drill_record import DrillRecord, read_record
@@ -153,16 +154,17 @@ def _run(run: Published) -> list[str]:
     return [f"[{run.name}]({run.name}/{run.shown})", machine, software, f"`{commit}`" if commit else "–", counts]
 
 
-def _open(verdicts: Iterable[tuple[Published, Verdict]]) -> list[list[str]]:
+def _open(verdicts: Iterable[tuple[Published, UnitFacts]]) -> list[list[str]]:
     """A row for each thing that was seen: claims of one run that say the same share theirs."""
     claims: dict[tuple[str, str, str, str], list[str]] = {}
     for run, verdict in verdicts:
-        seen = (run.name, verdict.workload, f"{verdict.status} {verdict.reason}", verdict.message[:300])
+        meaning = reason_text(verdict.reason).meaning or ""
+        seen = (run.name, verdict.workload, f"{verdict.status} {verdict.reason}", meaning)
         claims.setdefault(seen, []).append(verdict.claim)
     return [[name, ", ".join(named), *rest] for (name, *rest), named in claims.items()]
 
 
-def _ratio(run: Published, verdict: Verdict) -> list[str]:
+def _ratio(run: Published, verdict: UnitFacts) -> list[str]:
     figures = {name: figure.value for name, figure in verdict.figures.items()}
     ratios = [
         value for name, value in figures.items() if name.startswith("ratio.process_") and isinstance(value, float)

@@ -9,15 +9,14 @@ counts. Nothing is judged.
 from __future__ import annotations
 
 import re
-import shutil
 from functools import cache
 from pathlib import Path
 
 from harness.contract.load import load_contract
 from harness.evidence.files import write_text
+from harness.finished_runs.rejudge import rejudged
 from harness.judging.verdict import Status, Verdict
-from harness.run_directory.places import place_of, runs_in
-from harness.run_directory.verdict_file import read_verdicts
+from harness.run_directory.places import runs_in
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES, REPORTS = ROOT / "examples", ROOT / "reports" / "examples"
@@ -49,14 +48,7 @@ def published() -> dict[tuple[str, str], tuple[str, list[Verdict]]]:
 
 
 def _read(run: Path) -> list[Verdict]:
-    if run.is_dir():
-        return read_verdicts(run).claims
-    place = place_of(run)
-    try:
-        return read_verdicts(place.derived).claims
-    finally:
-        if place.temporary is not None:
-            shutil.rmtree(place.temporary)
+    return list(rejudged(run).judgement.verdicts)
 
 
 def verdicts(name: str, machine: str) -> list[Verdict]:

@@ -159,11 +159,12 @@ def judge_runs(
 
 
 def judgement_json(judgement: Judgement) -> str:
-    """What `--json` prints: the content of `verdicts.json`, with costs, run directory and the waivers that apply."""
+    """Return what `--json` prints: `verdicts.json` with sentences, costs, run directory and the waivers that apply."""
     from harness.report.headline import HELD
 
     directory = str(judgement.run_directory) if judgement.run_directory else None
     published = verdict_file(judgement.verdicts).model_dump(mode="json")
+    published["claims"] = [verdict.model_dump(mode="json") for verdict in judgement.verdicts]
     # altered or unfinished evidence opens nothing, and a drill is no gate
     published["gate"]["open"] = judgement.headline.word == HELD and not judgement.view.is_drill
     waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]

@@ -107,7 +107,7 @@ def refuse_beside_out(options: Mapping[str, bool]) -> None:
 
 
 def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:
-    """0 when every directory's verdicts are, byte for byte, those in its `verdicts.json`; 12 otherwise.
+    """0 when every directory's evidence gives the facts in its `verdicts.json`, digit for digit; 12 otherwise.
 
     With `gate` the same directories are the shards of a gate, too, and its exit code follows a check without findings.
     Of a fire drill the rows are judged again too; those that could not be are told and counted.

@@ -22,7 +22,7 @@ from harness.evidence.plan_records import Unit
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted, dump_json
 from harness.run_directory.bundle import Bundle
-from harness.run_directory.drill_record import FILE, DrillRecord, Row, read_record
+from harness.run_directory.drill_record import FILE, Control, DrillRecord, Row, read_record
 from harness.system.protocol import Expectation, SystemDescription
 
 Describe = Callable[[str], SystemDescription]
@@ -86,7 +86,8 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
     """
     record = read_record(bundle.place.derived / FILE, shown=bundle.path / FILE)
     controls = controls_of(verdicts)
-    of_the_whole = [] if record.controls == controls else ["the evidence gives other controls"]
+    same = [_facts(each) for each in record.controls] == [_facts(each) for each in controls]
+    of_the_whole = [] if same else ["the evidence gives other controls"]
     if record.contracts != bundle.header.digests.contracts:
         of_the_whole.append("the record is of other contracts")
     of_the_whole += [
@@ -193,9 +194,12 @@ def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Descri
 
 
 def _difference(recorded: Row, today: Row) -> str | None:
-    """Every field that differs, with both values; None: none does. As text True is no 1, and a NaN equals itself."""
-    before, now = (
-        {key: dump_json(value) for key, value in row.model_dump(mode="json").items()} for row in (recorded, today)
-    )
+    """Say every fact that differs, with both values; None: none does."""
+    before, now = _facts(recorded), _facts(today)
     changed = [f"{key} is recorded as {before[key]}, and is {now[key]}" for key in now if before[key] != now[key]]
     return "; ".join(changed) or None
+
+
+def _facts(of: Row | Control) -> dict[str, str]:
+    """Return all but the sentence, as text: there True is no 1, and a NaN equals itself."""
+    return {key: dump_json(value) for key, value in of.model_dump(mode="json", exclude={"message"}).items()}

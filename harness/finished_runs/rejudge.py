@@ -17,13 +17,13 @@ from harness.errors import ContractError, ContractErrors, EvidenceError, UsageEr
 from harness.evidence import layout
 from harness.report.together import side_by_side
 from harness.report.view import ReportView, RunPart
-from harness.run_directory.bundle import Bundle, altered, read_bundle, recorded_bytes
+from harness.run_directory.bundle import Bundle, altered, read_bundle
 from harness.run_directory.contradictions import contradictions
 from harness.run_directory.drill_record import DrillRecord, read_record
 from harness.run_directory.seal import seal_anew
 from harness.run_directory.shards import differences, part_names, refuse_mixed, refuse_unfit
 from harness.run_directory.speeds import speeds_apart
-from harness.run_directory.verdict_file import verdict_text
+from harness.run_directory.verdict_file import other_than
 
 if TYPE_CHECKING:
     from harness.drill.recheck import Recheck
@@ -158,9 +158,7 @@ def rejudged(run: Path) -> Rejudged:
     """Judge one run by its own contracts and hold the result against what was recorded. Raises EvidenceError."""
     [bundle], judgement = judged([run])
     problems = [*judgement.view.altered, *([bundle.seal.missing] if bundle.seal.missing else [])]
-    recorded = recorded_bytes(bundle.place.derived / layout.VERDICTS)
-    if recorded != verdict_text(judgement.verdicts).encode("utf-8"):
-        what = "the evidence gives other verdicts" if recorded is not None else "it cannot be read"
+    if (what := other_than(bundle.place.derived, judgement.verdicts)) is not None:
         problems.append(f"{run / layout.VERDICTS}: {what}")
     drill = None
     if bundle.header.purpose == "drill":

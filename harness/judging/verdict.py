@@ -1,4 +1,4 @@
-"""The verdict: status, stable reason code, one sentence, figures with units, denominators; and what decided it."""
+"""The verdict: status, stable reason code, figures with units, denominators, and what decided it; a sentence of it."""
 
 from __future__ import annotations
 
@@ -35,31 +35,40 @@ class Figure(BoundedModel):
     unit: str = ""
 
 
-class Judgement(BoundedModel):
-    """A judge's answer for one claim or part, before it is tied to a unit.
-
-    demands: every comparison of the judge. decided: the violated one of a FAIL, the tightest one of what holds or is
-    undecided. No file has either: they come from judging.
-    """
+class Facts(BoundedModel):
+    """What a judge found for one claim or part. Equal evidence gives equal facts, whatever the words of their day."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     status: Status
     reason: str
-    message: str
     figures: dict[str, Figure] = Field(default_factory=dict)
     denominators: dict[str, int] = Field(default_factory=dict)
     mechanism: str | None = None
-    demands: SkipJsonSchema[tuple[Demanded, ...]] = Field(default=(), exclude=True)
-    decided: SkipJsonSchema[Demanded | None] = Field(default=None, exclude=True)
 
 
-class Verdict(Judgement):
-    """A judgement of one unit: (contract, claim, workload)."""
+class UnitFacts(Facts):
+    """The facts of one unit: (contract, claim, workload)."""
 
     contract: str
     claim: str
     workload: str
+
+
+class Judgement(Facts):
+    """A judge's answer for one claim or part, before it is tied to a unit.
+
+    message: one sentence, in today's words. demands: every comparison of the judge. decided: the violated one of a
+    FAIL, the tightest one of what holds or is undecided. No file has these: they come from judging.
+    """
+
+    message: str
+    demands: SkipJsonSchema[tuple[Demanded, ...]] = Field(default=(), exclude=True)
+    decided: SkipJsonSchema[Demanded | None] = Field(default=None, exclude=True)
+
+
+class Verdict(Judgement, UnitFacts):
+    """A judgement of one unit."""
 
     @property
     def can_be_waived(self) -> bool:
@@ -87,7 +96,7 @@ class Counts(BoundedModel):
         )
 
 
-def count(verdicts: Iterable[Verdict]) -> Counts:
+def count(verdicts: Iterable[Facts]) -> Counts:
     """Count verdicts by status."""
     statuses = [verdict.status for verdict in verdicts]
     return Counts(

@@ -40,6 +40,15 @@ def header_1(values: Values) -> Values:
     return {**values, "purpose": purpose, "fault": fault if purpose == "fault" else None}
 
 
+def verdict_file_1(values: Values) -> Values:
+    """Read verdicts whose sentences were recorded, in the words of their day."""
+    claims = values.get("claims")
+    if not isinstance(claims, list):
+        return values
+    facts = [{k: v for k, v in each.items() if k != "message"} if isinstance(each, dict) else each for each in claims]
+    return {**values, "claims": facts}
+
+
 def drill_record_1(values: Values) -> Values:
     """Read a drill record that did not count what was planned."""
     listed = [values.get("rows"), values.get("not_run", [])]

@@ -1,17 +1,22 @@
-"""`verdicts.json`: the verdicts of a run directory, without paths and without a clock, the same bytes everywhere."""
+"""`verdicts.json`: the facts of a run directory's verdicts, without sentences, paths and clocks.
+
+The bytes are the same everywhere. A sentence is drawn from the evidence whenever one is shown, so that its words may
+change, and no published run with them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Record
 from harness.evidence.files import Damaged, read_model, write_text
-from harness.judging.verdict import Counts, Status, Verdict, count
+from harness.judging.verdict import Counts, Status, UnitFacts, count
 from harness.numbers import dump_json
+from harness.run_directory.old_formats import Versioned, verdict_file_1
 
 
 class Gate(Record):
@@ -20,33 +25,35 @@ class Gate(Record):
     open: bool
 
 
-class VerdictFile(Record):
+class VerdictFile(Versioned):
     """The file's content."""
 
-    format_version: Literal[1] = 1
+    older: ClassVar = {1: verdict_file_1}
+    format_version: Literal[2] = 2
     counts: Counts
     gate: Gate
-    claims: list[Verdict]
+    claims: list[UnitFacts]
 
 
-def verdict_file(verdicts: Sequence[Verdict]) -> VerdictFile:
-    """The file's content for these verdicts; a gate over nothing stays shut."""
+def verdict_file(verdicts: Sequence[UnitFacts]) -> VerdictFile:
+    """Return the file's content for these verdicts; a gate over nothing stays shut."""
     held = bool(verdicts) and all(verdict.status is Status.PASS for verdict in verdicts)
-    return VerdictFile(counts=count(verdicts), gate=Gate(open=held), claims=list(verdicts))
+    facts = [UnitFacts(**{name: getattr(each, name) for name in UnitFacts.model_fields}) for each in verdicts]
+    return VerdictFile(counts=count(verdicts), gate=Gate(open=held), claims=facts)
 
 
-def verdict_text(verdicts: Sequence[Verdict]) -> str:
-    """The file's text; equal verdicts give equal bytes."""
-    return dump_json(verdict_file(verdicts).model_dump(mode="json"), indent=2) + "\n"
+def verdict_text(verdicts: Sequence[UnitFacts]) -> str:
+    """Return the file's text; equal facts give equal bytes."""
+    return _text(verdict_file(verdicts))
 
 
-def write_verdicts(directory: Path, verdicts: Sequence[Verdict]) -> None:
+def write_verdicts(directory: Path, verdicts: Sequence[UnitFacts]) -> None:
     """Write the verdicts into a run directory, replacing those that are there."""
     write_text(directory / layout.VERDICTS, verdict_text(verdicts))
 
 
 def read_verdicts(directory: Path) -> VerdictFile:
-    """Read them back; raises EvidenceError when the file is missing or damaged."""
+    """Read them back, in any version. Raises EvidenceError when the file is missing or damaged."""
     try:
         return read_model(directory / layout.VERDICTS, VerdictFile)
     except Damaged as damage:
@@ -56,3 +63,16 @@ def read_verdicts(directory: Path) -> VerdictFile:
             got=str(damage),
             remedy="`harness judge --write` makes them anew from the evidence",
         ) from damage
+
+
+def other_than(directory: Path, verdicts: Sequence[UnitFacts]) -> str | None:
+    """Say how the facts that a directory has differ from these; None: they are equal, digit for digit."""
+    try:
+        recorded = _text(read_verdicts(directory))
+    except EvidenceError:
+        return "it cannot be read"
+    return None if recorded == verdict_text(verdicts) else "the evidence gives other verdicts"
+
+
+def _text(content: VerdictFile) -> str:
+    return dump_json(content.model_dump(mode="json"), indent=2) + "\n"

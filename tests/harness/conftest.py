@@ -55,7 +55,7 @@ def played(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def noon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness takes it for noon of `one_day.TODAY`."""
-    for module in ("session", "commands.check", "commands.verify", "pytest_plugin.shared_runs"):
+    for module in ("api.session", "cli.check", "cli.verify", "pytest_plugin.shared_runs"):
         monkeypatch.setattr(f"harness.{module}.datetime", one_day.Noon)
 
 

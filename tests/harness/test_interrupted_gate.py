@@ -291,16 +291,16 @@ def test_data_that_changed_meanwhile_are_refused(player: Player) -> None:
 
 
 MACHINES: dict[str, tuple[str, object, str]] = {
-    "processor": ("environment.cpu_model", "another", "another machine: cpu"),
-    "memory": ("environment.host_memory_gib", 1.0, "another machine: host_memory_gib"),
-    "commit": ("environment.git_commit", "abc", "the commit abc, it was begun at"),
-    "sources": ("environment.source_digest", "0" * 64, "other sources"),
+    "processor": ("devices.environment.cpu_model", "another", "another machine: cpu"),
+    "memory": ("devices.environment.host_memory_gib", 1.0, "another machine: host_memory_gib"),
+    "commit": ("devices.environment.git_commit", "abc", "the commit abc, it was begun at"),
+    "sources": ("devices.environment.source_digest", "0" * 64, "other sources"),
     "packages": (
-        "sources.package_digests",
+        "evidence.sources.package_digests",
         {"harness": "0" * 64},
         "sources of the package harness with digest 000000000000",
     ),
-    "versions": ("environment._version", "0.0", "bitsandbytes 0.0, it was begun with bitsandbytes"),
+    "versions": ("devices.environment._version", "0.0", "bitsandbytes 0.0, it was begun with bitsandbytes"),
 }
 
 
@@ -308,7 +308,7 @@ MACHINES: dict[str, tuple[str, object, str]] = {
 def test_another_machine_or_harness_is_refused(player: Player, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     interrupted(player, "held", "violated", at=2)
     function, value, found = MACHINES[name]
-    monkeypatch.setattr(f"harness.evidence.{function}", lambda *_: value)
+    monkeypatch.setattr(f"harness.{function}", lambda *_: value)
     with pytest.raises(EvidenceError) as refused:
         resumed()
     assert found in str(refused.value)

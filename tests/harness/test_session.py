@@ -187,7 +187,9 @@ def test_json_is_the_published_object(contracts: Path) -> None:
     spent = outcome.view.costs.model_dump(mode="json")
     beside: dict[str, object] = {"run_directory": "harness-reports/run", "manifest": outcome.manifest, "waived": []}
     beside |= {"attempts": {"timings": [], "ci": None}, "commits": None, "resumed": [], "claims_without_fault": []}
+    sentences = [claim.pop("message") for claim in printed["claims"]]
     assert printed == {**stored, "costs": spent, **beside}
+    assert sentences == [verdict.message for verdict in outcome.verdicts]
     assert set(stored) == {"format_version", "counts", "gate", "claims"}
 
 
@@ -226,8 +228,8 @@ def test_shards_with_a_drill_among_them_are_refused(contracts: Path) -> None:
 DRAW = """
 import sys
 import numpy
-from harness import execution
-execution._import_for_pages()
+from harness.api import execute
+execute._import_for_pages()
 known = set(sys.modules)
 from harness.report.charts.plots import Curve, trajectories
 from harness.report.charts.plots import Role

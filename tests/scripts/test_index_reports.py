@@ -13,6 +13,7 @@ from archive_builders import Member, archive_of
 from harness.api import session
 from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError
+from harness.report.wording import reason_text
 from harness.run_directory.bundle import read_bundle
 
 SCRIPTED = Path(__file__).parents[1] / "support" / "scripted"
@@ -53,14 +54,15 @@ def test_what_did_not_hold_is_named_with_what_was_seen(reports: Path) -> None:
     text = index_reports.tables(index_reports.published(reports), index_reports.drills(reports))
     _, _, left = text.partition("What did not hold, or was not decided, in these runs:\n\n")
     [row] = left.partition("\n\n")[0].splitlines()[2:]
-    assert row.startswith("| 1-plain | SCRIPT-001 | violated | FAIL differs | the losses of ")
+    assert row.startswith("| 1-plain | SCRIPT-001 | violated | FAIL differs | ")
+    assert str(reason_text("differs").meaning) in row
 
 
 def test_claims_of_which_the_same_was_seen_share_a_row(reports: Path) -> None:
     plain = index_reports.published(reports)[0]
     [violated] = [verdict for verdict in plain.verdicts.claims if verdict.workload == "violated"]
     claims = [violated, violated.model_copy(update={"claim": "SCRIPT-002"})]
-    claims.append(violated.model_copy(update={"claim": "SCRIPT-003", "message": "another"}))
+    claims.append(violated.model_copy(update={"claim": "SCRIPT-003", "reason": "ends_apart"}))
     run = replace(plain, verdicts=plain.verdicts.model_copy(update={"claims": claims}))
     text = index_reports.tables([run], []).partition("in these runs:\n\n")[2]
     rows = text.partition("\n\n")[0].splitlines()[2:]

@@ -135,7 +135,7 @@ def test_the_cuda_version_that_torch_is_built_for(
 def test_planning_imports_no_torch_and_the_fingerprint_is_json() -> None:
     program = (
         "import sys\n"
-        "from harness.evidence import environment\n"
+        "from harness.devices import environment\n"
         "environment.machine()\n"
         "print(environment.collect(['reference_impl.system:QLoRASystem']).model_dump_json())\n"
         "assert 'torch' not in sys.modules\n"

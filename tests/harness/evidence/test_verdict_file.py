@@ -1,14 +1,15 @@
-"""`verdicts.json`: the same bytes everywhere, a gate, damage."""
+"""`verdicts.json`: facts alone, the same bytes everywhere, a gate, damage."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from harness.errors import EvidenceError
 from harness.judging.verdict import Figure, Status, Verdict
-from harness.run_directory.verdict_file import read_verdicts, verdict_text, write_verdicts
+from harness.run_directory.verdict_file import other_than, read_verdicts, verdict_text, write_verdicts
 
 
 def verdict(status: Status = Status.PASS) -> Verdict:
@@ -20,7 +21,7 @@ def test_verdicts_read_back_as_written_and_byte_for_byte(tmp_path: Path) -> None
     verdicts = [verdict(), verdict(Status.NOT_RUN)]
     write_verdicts(tmp_path, verdicts)
     read = read_verdicts(tmp_path)
-    assert read.claims == verdicts
+    assert [facts.model_dump() for facts in read.claims] == [v.model_dump(exclude={"message"}) for v in verdicts]
     assert (read.counts.planned, read.counts.held, read.counts.not_run) == (2, 1, 1)
     assert verdict_text(read.claims).encode() == (tmp_path / "verdicts.json").read_bytes()
     assert '"value": "Infinity"' in (tmp_path / "verdicts.json").read_text()
@@ -38,6 +39,24 @@ def test_verdicts_read_back_as_written_and_byte_for_byte(tmp_path: Path) -> None
 def test_a_gate_opens_when_every_unit_holds(tmp_path: Path, statuses: list[Status], *, gate: bool) -> None:
     write_verdicts(tmp_path, [verdict(status) for status in statuses])
     assert read_verdicts(tmp_path).gate.open is gate
+
+
+def test_a_sentence_in_other_words_is_the_same_verdict_and_another_fact_is_not(tmp_path: Path) -> None:
+    write_verdicts(tmp_path, [verdict()])
+    assert "m é" not in (tmp_path / "verdicts.json").read_text(encoding="utf-8")
+    assert other_than(tmp_path, [verdict().model_copy(update={"message": "in today's words"})]) is None
+    for change in ({"reason": "s"}, {"figures": {"bound": Figure(value=0.2)}}, {"denominators": {"steps": 1}}):
+        assert other_than(tmp_path, [verdict().model_copy(update=change)]) == "the evidence gives other verdicts"
+
+
+def test_verdicts_of_version_1_are_read_by_their_facts(tmp_path: Path) -> None:
+    write_verdicts(tmp_path, [verdict()])
+    content = json.loads((tmp_path / "verdicts.json").read_text(encoding="utf-8"))
+    content["format_version"] = 1
+    content["claims"][0]["message"] = "in the words of its day"
+    (tmp_path / "verdicts.json").write_text(json.dumps(content))
+    assert other_than(tmp_path, [verdict()]) is None
+    assert other_than(tmp_path, [verdict(Status.FAIL)]) == "the evidence gives other verdicts"
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format_version": 2}', "[" * 50_000])

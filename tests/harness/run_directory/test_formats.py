@@ -12,11 +12,11 @@ from harness.errors import EvidenceError
 from harness.run_directory.bundle import Header, read_bundle
 from harness.run_directory.drill_record import DrillRecord
 from harness.run_directory.old_formats import Versioned
-from harness.run_directory.verdict_file import read_verdicts
+from harness.run_directory.verdict_file import VerdictFile, read_verdicts
 
 
 @pytest.mark.parametrize(
-    ("name", "read", "known"), [("run.json", read_bundle, "1 to 3"), ("verdicts.json", read_verdicts, "1")]
+    ("name", "read", "known"), [("run.json", read_bundle, "1 to 3"), ("verdicts.json", read_verdicts, "1 to 2")]
 )
 def test_an_unknown_version_is_named_with_the_known_ones(run: Path, name: str, read: object, known: str) -> None:
     content = json.loads((run / name).read_text())
@@ -28,7 +28,7 @@ def test_an_unknown_version_is_named_with_the_known_ones(run: Path, name: str, r
     assert "a_newer_field" not in str(refused.value)
 
 
-@pytest.mark.parametrize("model", [Header, DrillRecord], ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [Header, DrillRecord, VerdictFile], ids=lambda model: model.__name__)
 def test_each_older_version_has_a_reader(model: type[Versioned]) -> None:
     known = get_args(model.model_fields["format_version"].annotation)
     assert [*model.older, *known] == list(range(1, max(known) + 1))
