@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,12 +90,14 @@ def verify(
     interpreters: Interpreters | None = None,
     refuse: Refuse | None = None,
     judged: Judged | None = None,
+    checkout: Checkout | None = None,
 ) -> Judgement:
     """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
 
     interpreters: those that were started before, for the runs; they are ended with the last run.
     refuse: raises ContractError where contracts that load are not to be run (`harness.lint`).
     judged: gets each unit's verdict as soon as its arms have ended, as the watch does, with what it was judged on.
+    checkout: of the baselines' commit; by default one is made for `options.baseline`, and removed at the end.
     Whatever ends it early (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far, marked
     INCOMPLETE, and carries a note that says where; with `options.resume` such a directory is gone on with.
     """
@@ -105,8 +107,8 @@ def verify(
     waivers = find_waivers(paths, options.waivers)
     if refuse is not None:
         refuse(contracts, waivers)
-    with baselines(contracts, options) as checkout:
-        return _verified(contracts, waivers, options, checkout, watch, interpreters, judged)
+    with baselines(contracts, options) if checkout is None else nullcontext(checkout) as made:
+        return _verified(contracts, waivers, options, made, watch, interpreters, judged)
 
 
 def refuse_fault_of_gate(options: VerifyOptions) -> None:

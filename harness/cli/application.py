@@ -70,6 +70,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "try": (
         ("train.py:make_step", "does it capture, train the same, how fast"),
         ("train.py:make_step --write-contract", "and keep that as a contract"),
+        ("train.py:make_step --baseline main", "does it train as it does on main, and how fast"),
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,24 +11,31 @@ from typing import Annotated
 import typer
 
 from harness.api import session
-from harness.cli.arguments import Heartbeat, Name, Redact, WallLimit
+from harness.cli.arguments import Heartbeat, Json, Name, Redact, WallLimit
 from harness.cli.init import Compile, Force, Step, Steps, print_kept, probe
 from harness.cli.interruption import interruptible
+from harness.errors import UsageError
 from harness.first_contract.answers import Answers, not_tried
-from harness.first_contract.choosing import chosen, compares
+from harness.first_contract.choosing import compares
 from harness.first_contract.draft import STEPS, Draft
-from harness.first_contract.horizon import compared_steps, to_its_end
+from harness.first_contract.fair_trial import CHOSEN, FIRST, fair_trial
+from harness.first_contract.horizon import compared_steps
 from harness.first_contract.project import arms_here, keep, kept_files, require_free
 from harness.first_contract.step_source import find_step_source
+from harness.first_contract.trial_texts import trial_json, trial_markdown
 from harness.first_contract.trying import Tried
 from harness.first_contract.trying import try_step as try_step_of
 from harness.judging.verdict import Verdict
-from harness.platform.standard_streams import print_line, print_lines
+from harness.platform.standard_streams import print_json, print_line, print_lines
 from harness.report.progress import Progress
 
 
 def try_step(
     step: Step,
+    baseline: Annotated[
+        str | None,
+        typer.Option("--baseline", metavar="REF", help="Compare with the same function at this branch, tag or commit."),
+    ] = None,
     steps: Steps = None,
     compiled: Compile = True,
     speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Time the step where there is a GPU.")] = True,
@@ -35,6 +43,8 @@ def try_step(
         bool, typer.Option("--write-contract", help="Keep the contract and its adapter in the project.")
     ] = False,
     force: Force = False,
+    json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
     reports: Annotated[
         Path | None, typer.Option("--reports", help="Keep the run directory here; by default none is kept.")
     ] = None,
@@ -44,28 +54,56 @@ def try_step(
     redact: Redact = None,
 ) -> None:
     """Run the step that a function makes: does it capture, train the same, how fast, where does it wait."""
-    draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled, speed=speed))
+    draft = Draft(
+        find_step_source(step), steps or STEPS, arms_here(compiled=compiled, speed=speed), commit=baseline or ""
+    )
+    _refuse_together({"--json": json, "--markdown": markdown, "--write-contract": write_contract})
+    _refuse_together({"--baseline": bool(baseline), "--write-contract": write_contract})
     if write_contract:
         require_free(kept_files(draft, Path.cwd()), force=force)
     options = session.VerifyOptions(
         name=name, wall_limit_s=wall_limit, heartbeat_s=heartbeat, redact=redact, command=("harness", *sys.argv[1:])
     )
     with interruptible(), Progress(verdicts=False) as watch:
-        tried = _answered(draft, reports, options, watch, Answers())
-        unkept = replace(options, name=None)
-        tried = to_its_end(tried, lambda other: _answered(other, reports, unkept, watch, Answers()))
-        if not not_tried(tried):
-            draft = chosen(tried, lambda other: probe(other, unkept, watch))
-            with watch.out_of_the_way():
-                print_lines(["", compares(draft)])
-            if draft.choice != tried.draft.choice:  # what stands is the answer that is fair
-                again = replace(options, name=None if name is None else f"{name}-chosen")
-                print_line("")
-                tried = _answered(draft, reports, again, watch, Answers(headed=True))
-    print_line("")
-    _say_what_is_kept(tried, draft, write_contract=write_contract, force=force)
-    print_line(str(tried.judgement.headline))
+        tried, draft = _tried(draft, reports, options, watch, as_text=not json and not markdown)
+    if json:
+        print_json(trial_json(tried, draft))
+    elif markdown:
+        print_lines(trial_markdown(tried, draft).splitlines(), whole=True)
+    else:
+        print_line("")
+        _say_what_is_kept(tried, draft, write_contract=write_contract, force=force)
+        print_line(str(tried.judgement.headline))
     raise typer.Exit(tried.judgement.exit_code)
+
+
+def _refuse_together(options: Mapping[str, bool]) -> None:
+    """Raise UsageError where several of these options are given."""
+    given = [name for name, value in options.items() if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(options)} exclude one another", got=" and ".join(given), remedy="name one")
+
+
+def _tried(
+    draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, *, as_text: bool
+) -> tuple[Tried, Draft]:
+    """Try the draft to its end; as text, print each answer as soon as it is found."""
+    names = {FIRST: options.name, CHOSEN: None if options.name is None else f"{options.name}-chosen"}
+
+    def run(other: Draft, which: str) -> Tried:
+        given = replace(options, name=names.get(which))
+        if not as_text:
+            return try_step_of(other, reports=reports, options=given, watch=watch)
+        if which == CHOSEN:
+            print_line("")
+        return _answered(other, reports, given, watch, Answers(headed=which == CHOSEN))
+
+    def compared(fair: Draft) -> None:
+        if as_text:
+            with watch.out_of_the_way():
+                print_lines(["", compares(fair)])
+
+    return fair_trial(draft, run, lambda other: probe(other, replace(options, name=None), watch), compared)
 
 
 def _answered(
@@ -91,8 +129,8 @@ def _say_what_is_kept(tried: Tried, draft: Draft, *, write_contract: bool, force
     if not_tried(tried):
         if write_contract:
             print_line("nothing is kept: the step did not run, so that no number of a contract follows from it")
-    elif not write_contract:
+    elif not write_contract and not draft.commit:
         print_line(f"keep it as a contract: harness try {tried.draft.source.asked} --write-contract")
-    else:
+    elif write_contract:
         print_lines(compared_steps(draft))
         print_kept(draft, keep(draft, Path.cwd(), force=force))

@@ -108,6 +108,10 @@ BY_QUESTION = {
         "the optimized step updates, or runs a norm's forward pass, more or less often than the plain one: count both"
     ),
 }
+SINCE_COMMIT = "the step computes something else since the baseline: `git diff` against it, from the named step on"
+BY_QUESTION |= {
+    (reason, "AS-COMMIT"): SINCE_COMMIT for reason in ("differs", "end_differs", "ends_apart", "exceeds_tolerance")
+}
 # What an unequal start consists in, by what its message says: the first that it matches.
 UNEQUAL_STARTS = {
     r"parameters of different names": (

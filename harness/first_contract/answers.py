@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.devices import environment
 from harness.evidence.arm_records import CaptureEvidence
 from harness.first_contract.advice import Place, advice, places_in, places_in_stack, source_line
-from harness.first_contract.draft import Draft
+from harness.first_contract.draft import AT_COMMIT, Draft
 from harness.first_contract.foreseen import foreseen
 from harness.first_contract.project import compiler_missing
 from harness.first_contract.trying import Tried
@@ -20,6 +21,7 @@ from harness.report.text import line
 
 QUESTIONS = {
     "REPEATS": "repeats itself",
+    "AS-COMMIT": "trains as the baseline",
     "CAPTURES": "is captured",
     "SAME": "captured, trains the same",
     "GRADIENTS": "leaves the same gradients",
@@ -40,50 +42,90 @@ WIDTH = 120
 _GIB = 2**30
 
 
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question.
+
+    verdict: None where this machine, or an option, leaves the claim out. code: lines of the user's code that it is
+    about. below: these lines with their text, what was seen beside them, and after `->` what usually mends them.
+    """
+
+    question: str
+    status: Status
+    sentence: str
+    verdict: Verdict | None = None
+    code: Sequence[Place] = ()
+    below: Sequence[str] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Yield the answer as lines of text."""
+        yield from _line(WORDS[self.status], self.question, self.sentence)
+        for below in self.below:
+            yield from _wrapped(below, " " * 13, 16)
+
+
+def answers_of(tried: Tried) -> list[Answer]:
+    """Return the answer of each question that was asked, in the order of `QUESTIONS`."""
+    draft, found = tried.draft, list[Answer]()
+    by_id = {verdict.claim: verdict for verdict in tried.judgement.verdicts}
+    for name, question in QUESTIONS.items():
+        verdict = by_id.get(draft.claim_id(name))
+        if verdict is not None:
+            found.append(_answer(question, verdict, tried))
+        elif reason := _left_out(name, draft, environment.machine().cuda_message):
+            found.append(Answer(question, Status.NOT_RUN, reason))
+    return found
+
+
+def heading(tried: Tried) -> list[str]:
+    """Return the lines that say what was tried and where, and which commits were compared."""
+    draft, machine = tried.draft, environment.machine()
+    facts = [arm.start.facts for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
+    on_gpu = machine.gpus and any(str(known.get("device")).startswith("cuda") for known in facts)
+    device = machine.gpus[0].name if on_gpu else "the CPU"
+    named = f"{draft.source.asked} ({draft.source.place}): {draft.steps} steps an arm, on {device}"
+    return [named, *(f"{name}: {text}" for name, text in tried.judgement.view.commit_lines().items())]
+
+
 class Answers:
     """The lines of a trial: each answer as its verdict falls, and at the end what was not printed before."""
 
     def __init__(self, *, headed: bool = False) -> None:
         """headed: whether an earlier trial's answers were printed before."""
-        self._answered: dict[str, Verdict] = {}  # by claim
+        self._answered: dict[str, Verdict] = {}  # by question
         self._headed = headed
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
         """Return the lines of a verdict that has just fallen; none where the step itself did not run."""
         if not_tried(tried):
             return []
-        return [*self._heading(tried), *self._answer(verdict, tried)]
+        questions = {tried.draft.claim_id(name): question for name, question in QUESTIONS.items()}
+        lines = self._heading(tried)
+        if verdict.claim in questions:
+            lines += self._unprinted(_answer(questions[verdict.claim], verdict, tried))
+        return lines
 
     def rest(self, tried: Tried) -> list[str]:
         """Return the lines that are left, in the order of `QUESTIONS`; what this machine cannot decide, and why."""
-        draft, lines = tried.draft, self._heading(tried)
-        by_id = {verdict.claim: verdict for verdict in tried.judgement.verdicts}
+        lines = self._heading(tried)
         if failure := not_tried(tried):
             return lines + failure
-        for name, question in QUESTIONS.items():
-            verdict = by_id.get(draft.claim_id(name))
-            if verdict is not None:
-                lines += self._answer(verdict, tried)
-            elif reason := _left_out(name, draft, environment.machine().cuda_message):
-                lines += _line("not run", question, reason)
+        for answer in answers_of(tried):
+            lines += self._unprinted(answer)
         return [*lines, *_line("", "memory", _memory(tried)), *on_a_gpu(tried)]
 
     def _heading(self, tried: Tried) -> list[str]:
         if self._headed:
             return []
         self._headed = True
-        draft, machine = tried.draft, environment.machine()
-        facts = [arm.start.facts for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
-        on_gpu = machine.gpus and any(str(known.get("device")).startswith("cuda") for known in facts)
-        device = machine.gpus[0].name if on_gpu else "the CPU"
-        return [f"{draft.source.asked} ({draft.source.place}): {draft.steps} steps an arm, on {device}", ""]
+        return [*heading(tried), ""]
 
-    def _answer(self, verdict: Verdict, tried: Tried) -> list[str]:
-        if self._answered.get(verdict.claim) == verdict:
+    def _unprinted(self, answer: Answer) -> list[str]:
+        if answer.verdict is not None and self._answered.get(answer.question) == answer.verdict:
             return []
-        self._answered[verdict.claim] = verdict
-        question = next((text for name, text in QUESTIONS.items() if verdict.claim == tried.draft.claim_id(name)), None)
-        return [] if question is None else [*_answer(question, verdict, tried)]
+        if answer.verdict is not None:
+            self._answered[answer.question] = answer.verdict
+        return [*answer.lines()]
 
 
 def on_a_gpu(tried: Tried) -> list[str]:
@@ -109,12 +151,13 @@ def _wrapped(text: str, first: str, margin: int) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * margin, break_on_hyphens=False)
 
 
-def _answer(question: str, verdict: Verdict, tried: Tried) -> Iterator[str]:
-    yield from _line(WORDS[verdict.status], question, _detail(verdict, tried))
+def _answer(question: str, verdict: Verdict, tried: Tried) -> Answer:
+    answer = Answer(question, verdict.status, _detail(verdict, tried), verdict)
     uncaptured = verdict.reason == CANDIDATE_NOT_CAPTURED and not _plain_waits(verdict)
-    if verdict.status is not Status.PASS and not uncaptured:
-        for below in _below(verdict, tried):
-            yield from _wrapped(below, " " * 13, 16)
+    if verdict.status is Status.PASS or uncaptured:
+        return answer
+    code = [place for place in dict.fromkeys(_places(verdict, tried)) if source_line(*place, folders(tried))]
+    return replace(answer, code=code, below=_below(verdict, tried))
 
 
 def _below(verdict: Verdict, tried: Tried) -> list[str]:
@@ -131,6 +174,8 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
         seen.append("-> where roundings alone explain it, let the contract's claim say `equality: within`")
         reason = ""
     question = next((name for name in QUESTIONS if verdict.claim == tried.draft.claim_id(name)), "")
+    if tried.draft.commit and question == "GRADIENTS":
+        question = "AS-COMMIT"  # it compares the same two arms
     return [*seen, *advice(reason, _places(verdict, tried), folders(tried), question, verdict.message)]
 
 
@@ -153,7 +198,8 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
     """The judge's sentence, but where a reader wants something else first."""
     figures, held = verdict.figures, verdict.status is Status.PASS
     if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
-        return f"{ratio.value:.2f} times the plain step's pace: {verdict.message}"
+        whose = "baseline's" if tried.draft.commit else "plain step's"
+        return f"{ratio.value:.2f} times the {whose} pace: {verdict.message}"
     waits = ""
     if times := _plain_waits(verdict):
         places = [
@@ -223,7 +269,7 @@ def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
     """Why a draft has no such claim; "" where nobody asked for it."""
     if name == "FASTER":
         return f"speed is decided on a GPU: {no_cuda}" if no_cuda else "--no-speed"
-    if name == "COMPILED" and not draft.arms.compiled:
+    if name == "COMPILED" and not draft.arms.compiled and not draft.commit:
         return compiler_missing() or "--no-compile"
     return ""
 
@@ -234,7 +280,7 @@ def _memory(tried: Tried) -> str:
     for run in tried.judgement.view.evidence.values():
         for name, executions in run.arms.items():
             samples = [sample.allocated_bytes for one in executions for each in one.memory for sample in each.samples]
-            if samples and name in ("plain", "captured", "compiled"):
+            if samples and name in ("plain", "captured", "compiled", AT_COMMIT):
                 most[name] = max(samples)
     if not most:
         return "not measured: torch counts that of CUDA devices alone"

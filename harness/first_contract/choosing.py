@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from harness.evidence.arm_records import RESUMES
 from harness.first_contract.answers import why_untried
-from harness.first_contract.draft import Choice, Draft
+from harness.first_contract.draft import COMPARED, Choice, Draft
 from harness.first_contract.trying import Tried
 from harness.judging.excused_ends import is_of_optimizer
 from harness.judging.random_numbers import DECIDED_BY
@@ -27,7 +27,6 @@ from harness.judging.repeats import OF_BITS, other_operators, ran_otherwise
 from harness.judging.verdict import Status, Verdict
 from harness.report.text import line
 
-WORDS = {"bitwise": "in bits", "within": "within rounding", "noise": "within the plain step's own noise"}
 ALONE = "the plain step repeats itself under these alone"
 OF_THE_PROCESS = "the plain step repeats its bits within a process, and not in another one, which REPEATS claims"
 
@@ -50,7 +49,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     deterministic = Choice(deterministic=True, why=ALONE)
     again = probe(replace(draft, choice=deterministic))
     if lost := _lost(tried, again):
-        same = _verdict(tried, "SAME")
+        same = _same(tried)
         if same is not None and same.status is Status.PASS:  # the captured arm repeated its bits, in its process
             return replace(draft, choice=Choice(why=OF_THE_PROCESS))
         unrepeated = Choice("noise", repeats=False, why=f"the plain step does not repeat its bits, {lost}")
@@ -64,7 +63,7 @@ def compares(draft: Draft) -> str:
     under = " under deterministic algorithms" if choice.deterministic else ""
     why = choice.why or ("the step has an optimization of its own" if draft.optimizes else "")
     return (
-        f"compares: {WORDS[draft.equality]}{under}{', since ' if why else ''}{line(why, 600)}"
+        f"compares: {COMPARED[draft.equality]}{under}{', since ' if why else ''}{line(why, 600)}"
         f"{'; undecided: ' if draft.undecided else ''}{line(draft.undecided, 600)}"
     )
 
@@ -104,6 +103,11 @@ def _resumes(tried: Tried) -> bool:
     return any(each.start.facts.get(RESUMES) is True for each in plain)
 
 
+def _same(tried: Tried) -> Verdict | None:
+    """Return the verdict of the claim that may compare bits."""
+    return _verdict(tried, "AS-COMMIT" if tried.draft.commit else "SAME")
+
+
 def _verdict(tried: Tried, claim: str) -> Verdict | None:
     named = tried.draft.claim_id(claim)
     return next((verdict for verdict in tried.judgement.verdicts if verdict.claim == named), None)
@@ -129,13 +133,13 @@ def _lost(tried: Tried, again: Tried) -> str:
 
 def _rounded(tried: Tried, choice: Choice) -> Choice:
     """Return the choice; of rounding, where the arms differ in bits and the captured one ran other operators."""
-    same = _verdict(tried, "SAME")
+    same = _same(tried)
     if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE, OTHER_RANDOM_NUMBERS}:
         return choice
-    runs = tried.judgement.view.evidence.values()
-    arms = ([each for run in runs for each in run.arms.get(arm, [])] for arm in ("captured", "plain"))
+    runs, candidate, reference = tried.judgement.view.evidence.values(), tried.draft.candidate, tried.draft.reference
+    arms = ([each for run in runs for each in run.arms.get(arm, [])] for arm in (candidate, reference))
     ours, theirs = other_operators(*arms)
     if not ours and not theirs:
         return choice
-    whys = [choice.why, ran_otherwise("captured", ours, "plain", theirs)]
+    whys = [choice.why, ran_otherwise(candidate, ours, reference, theirs)]
     return replace(choice, equality="within", why=", and ".join(filter(None, whys)))

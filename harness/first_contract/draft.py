@@ -65,6 +65,8 @@ FAULT_OF_TIMED = {"bitwise": "other_losses", "within": "stopped_training", "nois
 TRAINING_ARGUMENTS = "what you want to change, as in TrainingArguments(…): bf16=True, use_liger_kernel=True"
 
 Equality = Literal["bitwise", "within", "noise"]
+COMPARED = {"bitwise": "in bits", "within": "within rounding", "noise": "within the plain step's own noise"}
+AT_COMMIT = "at_commit"  # the arm that trains as the commit does
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class Draft:
     host_values: Mapping[str, str] = field(default_factory=dict)  # that no replay changes, with what reads each
     gain: bool = True  # an optimized arm must be another step than the plain one, where no speed is timed
     long: int | None = None  # steps of the long run, beside the other claims; None: it is in the contract apart
+    commit: str = ""  # the plain step is compared with the same function at this commit, and no other arm with it
 
     @property
     def adapter_name(self) -> str:
@@ -116,7 +119,7 @@ class Draft:
     @property
     def optimizes(self) -> bool:
         """Whether an arm has an optimization that is no capture: the step's own, or of a trainer's arguments."""
-        return self.source.makes_trainer or "optimized" in self.source.arguments
+        return not self.commit and (self.source.makes_trainer or "optimized" in self.source.arguments)
 
     @property
     def captures_itself(self) -> bool:
@@ -142,8 +145,16 @@ class Draft:
         return [*lines, *(f"{self.claim_id(claim)}, since {why}" for claim, why in asked)]
 
     @property
-    def _candidate(self) -> str:
+    def candidate(self) -> str:
+        """Return the arm that is compared with `reference`."""
+        if self.commit:
+            return "plain"
         return "optimized" if self.optimizes else "captured"
+
+    @property
+    def reference(self) -> str:
+        """Return the arm that claims name as their baseline."""
+        return AT_COMMIT if self.commit else "plain"
 
     @property
     def _stem(self) -> str:
@@ -176,7 +187,7 @@ class Draft:
     def contract(self) -> str:
         """The text of the contract about single steps."""
         claims = [self._repeats()] if self.choice.repeats else []
-        claims += [] if self.optimizes or "CAPTURES" in self.unfit else [self._captures()]
+        claims += [self._captures()] if self._captured and "CAPTURES" not in self.unfit else []
         claims += [self._same(), *self._gradients()]
         claims += [self._syncs()] if self._harness_captures else []
         claims += [self._compiled()] if self._compares_compiled else []
@@ -187,7 +198,7 @@ class Draft:
             in_bits = self.equality == "bitwise" and self.choice.deterministic  # what is timed repeats none
             claims += [self._timed()] if in_bits else []
             named, equality = ("TIMED", "noise") if in_bits else (self._same_name, self.equality)
-            claims.append(self._faster("FASTER", self._candidate, named, FAULT_OF_TIMED[equality]))
+            claims.append(self._faster("FASTER", self.candidate, named, FAULT_OF_TIMED[equality]))
         if self._times and self._compares_compiled:
             claims.append(self._faster("COMPILED-FASTER", "compiled", "COMPILED", FAULT_OF_TIMED["within"]))
         workloads = {"small": self.steps}
@@ -206,9 +217,9 @@ class Draft:
         """The text of the contract about what lies between steps, and beyond the first of them.
 
         Its claims are of bits that one arm repeats: "" where the plain step repeats none. Nor is there one of a
-        trainer, whose loop evaluates and saves by itself.
+        trainer, whose loop evaluates and saves by itself, or of two commits.
         """
-        if not self.choice.repeats or self.source.makes_trainer:
+        if not self.choice.repeats or self.source.makes_trainer or self.commit:
             return ""
         apart = self.has_long_run and self.long is None
         claims = [self._evaluated(), *([] if self._resumes_at_once else [self._resumes()])]
@@ -225,6 +236,8 @@ class Draft:
 
     @property
     def _same_name(self) -> str:
+        if self.commit:
+            return "AS-COMMIT"
         return "WITHIN" if self.optimizes else "SAME"
 
     @property
@@ -239,11 +252,16 @@ class Draft:
     @property
     def _compiles(self) -> bool:
         """Whether there is an arm through torch.compile: of a step without an optimization of its own."""
-        return self.arms.compiled and self._harness_captures
+        return self.arms.compiled and self._harness_captures and not self.commit
+
+    @property
+    def _captured(self) -> bool:
+        """Return True if there is an arm that is captured."""
+        return not self.optimizes and not self.source.makes_trainer
 
     @property
     def _harness_captures(self) -> bool:
-        return not self.optimizes and not self.captures_itself
+        return self._captured and not self.captures_itself
 
     def _file(
         self, identity: str, title: str, workloads: dict[str, int], arms: list[tuple[str, str]], claims: list[str]
@@ -283,6 +301,8 @@ class Draft:
 
     @property
     def _settings(self) -> str:
+        if self.commit:
+            return "capture: none"
         if "optimized" in self.source.arguments:
             return "capture: none, optimized: true"
         if self.source.makes_trainer:
@@ -291,12 +311,14 @@ class Draft:
         return "capture: step"
 
     def _two_arms(self) -> list[tuple[str, str]]:
-        return [(self._candidate, self._arm(self._settings)), ("plain", self._arm("capture: none"))]
+        return [(self.candidate, self._arm(self._settings)), (self.reference, self._arm("capture: none"))]
 
     def _arms(self) -> list[tuple[str, str]]:
         arms, compiled = self._two_arms(), "capture: none, compile: true"
         if "arguments: " in arms[0][1]:
             arms[0] = arms[0][0], f"{arms[0][1]} # {TRAINING_ARGUMENTS}"
+        if self.commit and self._captured:
+            arms.append(("captured", self._arm("capture: step")))
         arms.append(("untrained", f"{self._arm('capture: none, trains: false')} # plain, and every update undone"))
         if self.equality == "within" or self._compares_compiled:
             nudged = self._arm("capture: none")
@@ -307,7 +329,10 @@ class Draft:
         if self._compares_compiled:
             arms.append(("compiled", self._arm(compiled)))
         if self._times and self.choice.deterministic:
-            arms += [(f"{self._candidate}_timed", f"{{{self._settings}}}"), ("plain_timed", "{capture: none}")]
+            arms += [
+                (f"{self.candidate}_timed", f"{{{self._settings}}}"),
+                (f"{self.reference}_timed", "{capture: none}"),
+            ]
             arms += [("compiled_timed", f"{{{compiled}}}")] if self._compares_compiled else []
         return arms
 
@@ -367,7 +392,9 @@ class Draft:
         )
 
     def _same(self) -> str:
-        compared = f"    candidate: {self._candidate}\n    baseline: plain\n{self._equality(self.equality)}"
+        compared = f"    candidate: {self.candidate}\n    baseline: {self.reference}\n{self._equality(self.equality)}"
+        if self.commit:
+            return self._as_commit(compared)
         if self.equality == "noise":
             return self._in_noise(
                 "SAME", compared, "The plain step repeats no bits, not even under deterministic algorithms."
@@ -385,7 +412,7 @@ class Draft:
         why = "" if self.optimizes else "The captured step runs other kernels than the plain one. "
         return self._claim(
             self._same_name,
-            f"The {self._candidate} step trains as the plain one does, within rounding",
+            f"The {self.candidate} step trains as the plain one does, within rounding",
             "trajectory_match",
             f"{compared}{ENDS}{SWITCHED_ON if self.optimizes and self.gain and not self._times else ''}",
             f"{why}{WHY_TOLERANCE} {WHY_ENDS}",
@@ -394,8 +421,21 @@ class Draft:
             ROUNDS_OTHERWISE,
         )
 
+    def _as_commit(self, compared: str) -> str:
+        within = self.equality == "within"
+        return self._claim(
+            self._same_name,
+            f"The step trains as it does at the commit, {COMPARED[self.equality]}",
+            "trajectory_match",
+            f"{compared}{ENDS if within else ''}",
+            f"{WHY_TOLERANCE} {WHY_ENDS}" if within else "One function at two commits, from one seed, on one batch.",
+            "The step computes something else since that commit.",
+            ROUNDS_OTHERWISE if within else TRAINS_OTHERWISE,
+        )
+
     def _timed(self) -> str:
-        compared = f"    candidate: captured_timed\n    baseline: plain_timed\n{self._equality('noise')}"
+        arms = f"    candidate: {self.candidate}_timed\n    baseline: {self.reference}_timed\n"
+        compared = f"{arms}{self._equality('noise')}"
         return self._in_noise("TIMED", compared, "Speed is timed without deterministic algorithms, which are slower.")
 
     def _in_noise(self, claim: str, compared: str, why: str) -> str:
@@ -416,9 +456,10 @@ class Draft:
         words = "within rounding" if within else "in bits"
         claim = self._claim(
             "GRADIENTS",
-            f"The {self._candidate} step leaves the plain one's gradients, {words}",
+            f"The {self.candidate} step leaves the plain one's gradients, {words}",
             "gradient_match",
-            f"    candidate: {self._candidate}\n    baseline: plain\n    steps: [0, 1, 2, {self.steps - 1}]\n"
+            f"    candidate: {self.candidate}\n    baseline: {self.reference}\n"
+            f"    steps: [0, 1, 2, {self.steps - 1}]\n"
             f"    equality: {self.equality}\n"
             + (f"    max_relative_difference: {TOLERANCE}\n    control: nudged\n" if within else ""),
             "The first steps, since what is kept from an earlier one shows there first, and the last one."
@@ -459,7 +500,7 @@ class Draft:
             claim,
             f"The {arm} step is not slower than the plain one",
             "throughput_ratio",
-            f"    candidate: {arm}{timed}\n    baseline: plain{timed}\n    at_least: 1.0\n"
+            f"    candidate: {arm}{timed}\n    baseline: {self.reference}{timed}\n    at_least: 1.0\n"
             f"    processes: 5\n    confidence: 0.95\n"
             f"    trajectory: {self.claim_id(trajectory)}\n",
             "1.0 is what any optimization has to reach; five processes are the fewest that can decide. Demand what it "
@@ -474,7 +515,7 @@ class Draft:
             "EVALUATED",
             "Evaluations between steps change nothing of the training, and return what the plain step's do",
             "evaluation",
-            f"    candidate: {self._candidate}\n    every: {every}\n    evaluations: {self.steps // every}\n"
+            f"    candidate: {self.candidate}\n    every: {every}\n    evaluations: {self.steps // every}\n"
             f"    steps: {self.steps}\n    plain: plain\n    max_relative_difference: {EVALUATED}\n",
             "An evaluation reads: training goes on, in every bit, as if there had been none. It returns what the plain "
             "step's returns, but for a hundredth: ten times what the losses may differ by.",
@@ -492,7 +533,7 @@ class Draft:
             "RESUMES",
             "Saved and loaded by one process after the other, training goes on as if it had never stopped",
             "resume",
-            f"    candidate: {self._candidate}\n{baseline}    save_at: {saves}\n{before}"
+            f"    candidate: {self.candidate}\n{baseline}    save_at: {saves}\n{before}"
             f"    steps: {self.steps - saves[-1]}\n    equality: bitwise\n    max_abs_difference: 0.1\n",
             "A checkpoint holds all that the next step reads, also one that was made after a load. Round numbers end "
             "epochs and windows of many lengths, a prime ends none. The bound is shown beside the bits.",

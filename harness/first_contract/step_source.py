@@ -65,6 +65,11 @@ def find_step_source(asked: str) -> StepSource:
         )
     name = unicodedata.normalize("NFKC", name)  # as Python reads it in the file
     file, folder, module = file_of(place)
+    return read_step_source(asked, name, file, folder, module)
+
+
+def read_step_source(asked: str, name: str, file: Path, folder: Path, module: str) -> StepSource:
+    """Read the function of this name from a file. Raises UsageError, see `find_step_source`."""
     tree = _parsed(file)
     function = _function(tree, name, file)
     arguments = _arguments(function, file)

@@ -6,12 +6,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.api import session
 from harness.devices import environment
+from harness.first_contract.at_commit import checked_out_step
 from harness.first_contract.draft import Draft
 from harness.first_contract.project import require_valid
 from harness.judging.verdict import Verdict
@@ -48,17 +49,22 @@ def try_step(
             judged(verdict, Tried(draft, session.Judgement(view), None))
 
     draft = replace(draft, resumes=False)  # several processes, one after the other, choose nothing
-    with tempfile.TemporaryDirectory(prefix="harness-try-") as name, _first_on_path(Path(name)) as folder:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-try-")))
+        if draft.commit and draft.source.folder is not None:
+            stack.enter_context(_first_on_path(draft.source.folder))
+        stack.enter_context(_first_on_path(folder))
         require_valid(draft, folder)
+        kept = replace(options, reports=folder / "runs" if reports is None else reports)
+        checkout = stack.enter_context(checked_out_step(draft, kept)) if draft.commit else None
         (folder / draft.adapter_name).write_text(draft.adapter(folder), encoding="utf-8")
         contract = folder / draft.contract_name
         contract.write_text(draft.contract(), encoding="utf-8")
         with Interpreters() as interpreters:
             if environment.torch_version() is not None and hasattr(os, "killpg"):
                 interpreters.begin()
-            kept = replace(options, reports=folder / "runs" if reports is None else reports)
             with _nothing_kept() if reports is None else nullcontext():
-                judgement = session.verify([contract], kept, watch, interpreters, judged=tell)
+                judgement = session.verify([contract], kept, watch, interpreters, judged=tell, checkout=checkout)
     return Tried(draft, judgement, None if reports is None else judgement.run_directory)
 
 

@@ -87,10 +87,10 @@ class StatusLine:
             self._stream.flush()
 
 
-def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
-    """Each of them as a line of its own."""
+def print_lines(lines: Iterable[str], file: TextIO | None = None, *, whole: bool = False) -> None:
+    """Each of them as a line of its own; whole: see `print_line`."""
     for line in lines:
-        print_line(line, file=file)
+        print_line(line, file=file, whole=whole)
 
 
 def print_error(text: str) -> None:

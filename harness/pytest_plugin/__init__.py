@@ -12,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from harness.pytest_plugin.items import ContractReporter
+    from harness.pytest_plugin.step_check import StepCheck
     from harness.pytest_plugin.verifier import ContractVerifier
 
 
@@ -76,3 +77,11 @@ def verify_contract(request: pytest.FixtureRequest, tmp_path: Path) -> ContractV
     from harness.pytest_plugin.verifier import ContractVerifier
 
     return ContractVerifier(request.node, tmp_path / "contract")
+
+
+@pytest.fixture
+def check_step(pytestconfig: pytest.Config) -> StepCheck:
+    """Try a step without a contract; see `StepCheck`."""
+    from harness.pytest_plugin.step_check import StepCheck
+
+    return StepCheck(pytestconfig)

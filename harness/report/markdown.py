@@ -28,7 +28,7 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
     ordered = cards.worst_first(view.verdicts)
     blocks = [_row(view, verdict) for verdict in ordered]
     details = [_details(view, verdict) for verdict in ordered if verdict.status in TOLD]
-    tail = _tail(view)
+    tail = repeated(view)
     # Room for the two sentences that say what was left out.
     room = limit - len((head + tail).encode()) - 400
     table, left_rows = _fitting(blocks, room)
@@ -123,7 +123,8 @@ def _longest_row(text: str) -> int:
     return max((len(quotes) for quotes in re.findall("`+", text)), default=0)
 
 
-def _tail(view: ReportView) -> str:
+def repeated(view: ReportView) -> str:
+    """Return the command that repeats the run, as a block of code."""
     command = closing.command(view)
     # A fence longer than any row of backquotes inside cannot be closed by what it holds.
     fence = "`" * max(3, 1 + _longest_row(command or ""))

@@ -24,7 +24,11 @@ import write_site
 ROOT = Path(__file__).parents[2]
 PAGES = write_site.sources(ROOT)
 # pages that a reader follows from their first block on, up to a heading or to their end
-FOLLOWED = {"docs/plugging-in-a-trainer.md": "## Which functions are understood", "docs/tutorial.md": None}
+FOLLOWED = {
+    "README.md": "## From here",
+    "docs/plugging-in-a-trainer.md": "## Which functions are understood",
+    "docs/tutorial.md": None,
+}
 SHELLS = ("sh", "console")
 BLOCK = re.compile(
     r"(?:^<!-- (?P<note>[^\n]*) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE

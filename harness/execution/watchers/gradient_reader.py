@@ -83,7 +83,7 @@ class GradientReader:
         )
         if self._keep and planned.commit is not None:
             exchange.leave(arm, str(index), {name: tensor.detach().clone() for name, tensor in gradients.items()})
-        elif self._keep:
+        if self._keep and any(self._run.baseline_of.get(each) == arm for each in self._run.arms):
             self._kept[arm, index] = Kept({name: each.detach().clone() for name, each in gradients.items()}, changed)
 
     def _changed(self, gradients: Tensors) -> tuple[Tensors | None, list[str] | None]:

@@ -1,0 +1,51 @@
+"""The function that makes a step, at another commit of its repository: `harness try --baseline`.
+
+The commit stands in a private worktree (`harness.commits.checkout`), and the adapter for it is written there. It is
+drafted from the function as the commit has it, which may take other arguments. Nothing is written into the project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from harness.api.run_header import VerifyOptions
+from harness.commits.checkout import Checkout, checked_out
+from harness.errors import UsageError
+from harness.evidence.commit_records import SHORT
+from harness.first_contract.draft import Draft
+from harness.first_contract.step_source import StepSource, read_step_source
+
+
+@contextmanager
+def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]:
+    """Yield a worktree of the draft's commit, with an adapter for the function as it is there.
+
+    Raises UsageError where the step lies in no repository, there is no such commit, or the commit has no such function.
+    """
+    source = draft.source
+    with checked_out(draft.commit, [f"{source.module}:{source.function}"], options.reports) as checkout:
+        there = step_at(source, checkout)
+        home = Path(checkout.import_path.path[0])
+        (home / draft.adapter_name).write_text(replace(draft, source=there).adapter(home), encoding="utf-8")
+        yield checkout
+
+
+def step_at(source: StepSource, checkout: Checkout) -> StepSource:
+    """Return the function as the commit has it. Raises UsageError, with file and line, where it has none."""
+    tree, baseline = Path(checkout.import_path.tree), checkout.commits.baseline
+    name = source.file.relative_to(checkout.import_path.root)
+    at = f"at {baseline.commit[:SHORT]}"
+    if not (tree / name).is_file():
+        remedy = f"name a commit that has it: `git log --oneline -- {name}` lists those that changed it"
+        raise UsageError(
+            "--baseline takes a commit that has the step's file", where=at, got=f"no {name}", remedy=remedy
+        )
+    try:
+        there = read_step_source(source.asked, source.function, tree / name, tree, source.module)
+        return replace(there, folder=None)  # its folder comes first on the path
+    except UsageError as error:
+        where = error.where.replace(f"{tree}/", "")
+        raise UsageError(error.rule, where=f"{where}, {at}", got=error.got, remedy=error.remedy) from error
