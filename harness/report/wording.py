@@ -1,4 +1,7 @@
-"""Texts that people read beside a verdict, from the files in `texts`: a file is read when one of its texts is shown."""
+"""Texts that people read beside a verdict, from files of data: a file is read when one of its texts is shown.
+
+A reason code that one family of kinds alone gives has its texts in the folder of that family.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from harness.bounded_model import BoundedModel
 from harness.contract.strict_yaml import read
 
 TEXTS = Path(__file__).with_name("texts")
+KINDS = Path(__file__).parents[1] / "kinds"
 Sentence = Annotated[str, Field(pattern=r"^\S[^\n]*\.$")]
 NextStep = Annotated[str, Field(pattern=r"^[a-z`][^\n]*[^\n.]$")]
 
@@ -40,19 +44,25 @@ def reason_text(code: str) -> ReasonText:
 @cache
 def reasons() -> Mapping[str, ReasonText]:
     """Return the texts of every code of the harness's own."""
-    texts: dict[str, ReasonText] = TypeAdapter(dict[str, ReasonText]).validate_python(_data("reasons"))
-    return texts
+    texts = {code: text for path in reason_files() for code, text in _data(path).items()}
+    checked: dict[str, ReasonText] = TypeAdapter(dict[str, ReasonText]).validate_python(texts)
+    return checked
+
+
+def reason_files() -> list[Path]:
+    """Return the files of reason codes: the one that families share, then one for each family that has codes."""
+    return [TEXTS / "reasons.yaml", *sorted(KINDS.glob("*/reasons.yaml"))]
 
 
 @cache
 def glossary() -> Mapping[str, str]:
     """Return what each term means, in the order of the file."""
-    terms: dict[str, str] = TypeAdapter(dict[str, Sentence]).validate_python(_data("glossary"))
+    terms: dict[str, str] = TypeAdapter(dict[str, Sentence]).validate_python(_data(TEXTS / "glossary.yaml"))
     return terms
 
 
-def _data(name: str) -> Any:
-    return read(TEXTS / f"{name}.yaml", "a file of texts").value
+def _data(path: Path) -> Any:
+    return read(path, "a file of texts").value
 
 
 def terms_in(texts: Iterable[str]) -> dict[str, str]:

@@ -15,11 +15,11 @@ from harness.cli.application import COMMANDS, application
 from harness.judging.reasons import REASONS
 from harness.judging.verdict import Status
 from harness.kinds import kinds
-from harness.report.wording import TEXTS, reason_text
+from harness.report.wording import TEXTS, reason_files, reason_text
 from harness.system.protocol import CAPABILITIES
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [*sorted((ROOT / "harness").rglob("*.py")), *sorted(TEXTS.glob("*.yaml"))]
+SOURCES = [*sorted((ROOT / "harness").rglob("*.py")), *reason_files(), TEXTS / "glossary.yaml"]
 PAGES = [ROOT / page for page in write_site.sources(ROOT)]
 COMMAND = re.compile(r"`harness ([a-z]+)((?:[ -][^`]*)?)`")
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]+)")

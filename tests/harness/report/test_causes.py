@@ -18,6 +18,7 @@ from judge_cases_between_steps import RESUME
 from pydantic import ValidationError
 from report_views import CONTRACT, contract, verdict, view_with
 
+from harness.contract.strict_yaml import read
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
 from harness.judging.reasons import REASONS
 from harness.judging.registry import judge_unit
@@ -331,6 +332,11 @@ def test_no_text_is_read_where_none_is_shown() -> None:
     wording.reasons.cache_clear()
     in_terminal(view_of(verdict("F-GRAPH-BWD-001")))
     assert wording.reasons.cache_info().misses == 0
+
+
+def test_each_code_has_its_texts_in_one_file() -> None:
+    codes = [code for path in wording.reason_files() for code in read(path, "a file of texts").value]
+    assert sorted(codes) == sorted(REASONS)
 
 
 def test_a_text_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
