@@ -31,7 +31,7 @@ def leave_stacks(directory: Path) -> None:
     faulthandler.register(signal.SIGTERM, stacks, chain=True)
     if SHOW is not None:
         shown = directory / f"{THREADS}.{os.getpid()}"
-        unnamed = shown.with_suffix(".new")
+        unnamed = directory / f"new-{shown.name}"  # others of its run begin at the same time
         faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"))
         unnamed.rename(shown)  # under this name it says that the signal will not end the process
 
