@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-WORKFLOWS = sorted((Path(__file__).parents[1] / ".github" / "workflows").glob("*.yml"))
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+USERS = [*WORKFLOWS, ROOT / "action.yml"]  # the files that use actions
 PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 USED = re.compile(r"^ *(?:- )?uses: (.*)$", re.MULTILINE)
 LIMITED = re.compile(r"harness (verify|judge|drill|attest)|pip install|inputs\.install")
@@ -48,13 +50,14 @@ def workflow(request: pytest.FixtureRequest) -> Path:
     return path
 
 
-def test_an_action_is_pinned_by_its_digest_with_the_version_beside_it(workflow: Path) -> None:
-    used = [each for each in USED.findall(workflow.read_text()) if not each.startswith("./")]
+@pytest.mark.parametrize("user", USERS, ids=lambda path: path.name)
+def test_an_action_is_pinned_by_its_digest_with_the_version_beside_it(user: Path) -> None:
+    used = [each for each in USED.findall(user.read_text()) if not each.startswith("./")]
     assert [each for each in used if PINNED.fullmatch(each) is None] == []
 
 
 def test_an_action_has_one_version_everywhere() -> None:
-    used = {each for path in WORKFLOWS for each in USED.findall(path.read_text()) if not each.startswith("./")}
+    used = {each for path in USERS for each in USED.findall(path.read_text()) if not each.startswith("./")}
     names = [each.partition("@")[0] for each in used]
     assert sorted(names) == sorted(set(names))
 

@@ -1,0 +1,179 @@
+"""The scripts of action.yml, run by bash as a runner does, install the harness and verify a contract."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from newest_python import VERSIONS
+from waiting import eventually
+from workflow_actions import Job, perform
+from workflow_expressions import filled, holds
+
+from harness.errors import ExitCode
+
+ROOT = Path(__file__).parents[2]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+STEPS = ACTION["runs"]["steps"]
+SCRIPTED = ROOT / "tests" / "support" / "scripted"
+
+
+class Runner:
+    """Run the steps of the action on a workspace. `known` is where installed packages and stub wheels lie."""
+
+    def __init__(self, folder: Path, checkout: Path, known: tuple[Path, Path]) -> None:
+        self.workspace, self.temporary, self.checkout = folder / "workspace", folder / "temporary", checkout
+        for each in (self.workspace, self.temporary, folder / "artifacts"):
+            each.mkdir()
+        self.output, self.summary, self.artifacts = folder / "output", folder / "summary.md", folder / "artifacts"
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))},
+            "PATH": path,
+            "PYTHONPATH": f"{SCRIPTED}{os.pathsep}{known[0]}",
+            "CUDA_VISIBLE_DEVICES": "",
+            "PIP_NO_INDEX": "1",
+            "PIP_NO_BUILD_ISOLATION": "0",
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_FIND_LINKS": str(known[1]),
+            "GITHUB_ACTIONS": "true",
+            "CI": "true",
+            "GITHUB_ACTION_PATH": str(checkout),
+            "GITHUB_STEP_SUMMARY": str(self.summary),
+            "GITHUB_OUTPUT": str(self.output),
+            "RUNNER_TEMP": str(self.temporary),
+        }
+
+    def write(self, *behaviours: str) -> None:
+        """Write a contract with a unit for each behaviour into the workspace."""
+        from scripted_system import contract_text
+
+        (self.workspace / "contracts").mkdir()
+        (self.workspace / "contracts" / "scripted-v1.yaml").write_text(contract_text(*behaviours))
+
+    def start(self, step: Mapping[str, Any], inputs: Mapping[str, str]) -> subprocess.Popen[str]:
+        """Start the script of a step, with the variables that the inputs make."""
+        script = self.temporary / f"{step['id']}.sh"
+        script.write_text(step["run"])
+        environment = self.environment | filled(step["env"], {"inputs": given(inputs)})
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)]
+        return subprocess.Popen(command, cwd=self.workspace, env=environment, text=True, start_new_session=True)
+
+    def run(self, **inputs: str) -> int:
+        """Verify, upload what the step left, and return the script's exit code."""
+        code = self.start(step("verify"), inputs).wait(timeout=120)
+        self.upload(inputs)
+        return code
+
+    def upload(self, inputs: Mapping[str, str]) -> None:
+        [upload] = [each for each in STEPS if each.get("uses", "").startswith("actions/upload-artifact@")]
+        assert holds(upload["if"], {"always": lambda: True})
+        folders = self.checkout, self.workspace, self.temporary, self.artifacts, self.temporary
+        job = Job(*folders, self.environment, to_save=[])
+        assert perform(upload["uses"], job, filled(upload["with"], {"inputs": given(inputs)})) == "success"
+
+    def outputs(self) -> dict[str, str]:
+        """Return what the scripts wrote, by its name."""
+        return dict(line.split("=", 1) for line in self.output.read_text().splitlines())
+
+
+def step(name: str) -> Mapping[str, Any]:
+    [found] = [each for each in STEPS if each.get("id") == name]
+    return dict(found)
+
+
+def given(inputs: Mapping[str, str]) -> dict[str, str]:
+    """Return all inputs: the defaults, and in their place what the caller gives."""
+    assert inputs.keys() <= ACTION["inputs"].keys()
+    return {name: one["default"] for name, one in ACTION["inputs"].items()} | dict(inputs)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, checkout: Path, known: tuple[Path, Path]) -> Path:
+    """Run the step `install` once; returns the folder that it made."""
+    runner = Runner(tmp_path_factory.mktemp("action"), checkout, known)
+    assert runner.start(step("install"), {"extras": "run,attest", "install": "--quiet"}).wait(timeout=300) == 0
+    return runner.temporary / "contract-harness"
+
+
+@pytest.fixture
+def runner(
+    tmp_path: Path, installed: Path, checkout: Path, known: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> Runner:
+    monkeypatch.syspath_prepend(SCRIPTED)
+    made = Runner(tmp_path, checkout, known)
+    (made.temporary / "contract-harness").symlink_to(installed)
+    return made
+
+
+@pytest.mark.slow
+def test_the_action_installs_the_harness_of_its_own_checkout(runner: Runner, installed: Path) -> None:
+    look = [str(installed / "bin" / "python"), "-P", "-c", "import harness; print(harness.__file__)"]
+    place = subprocess.run(look, env=runner.environment, capture_output=True, text=True, check=True).stdout
+    assert place.startswith(f"{installed}/lib/")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("behaviours", "gate", "code"),
+    [
+        (["held"], "true", ExitCode.HELD),
+        (["held", "violated"], "true", ExitCode.VIOLATED),
+        (["held", "not_run"], "true", ExitCode.UNDECIDED),
+        (["held", "not_run"], "false", ExitCode.HELD),
+    ],
+)
+def test_the_action_ends_as_the_harness_does_and_keeps_the_run(
+    runner: Runner, behaviours: list[str], gate: str, code: ExitCode
+) -> None:
+    runner.write(*behaviours)
+    inputs = {"gate": gate, "reports": "some reports", "name": "part-1"}
+    assert runner.run(**inputs) == code
+    assert runner.outputs() == {"exit-code": str(int(code))}
+    assert filled(ACTION["outputs"]["run-directory"]["value"], {"inputs": given(inputs)}) == "some reports/part-1"
+    assert (runner.workspace / "some reports" / "part-1" / "manifest.json").is_file()
+    assert [each.name for each in runner.artifacts.rglob("report.html")] == ["report.html"]
+    assert "SCRIPT-001" in runner.summary.read_text()
+
+
+@pytest.mark.slow
+def test_options_narrow_the_run_and_inputs_are_never_commands(runner: Runner) -> None:
+    runner.write("held", "violated")
+    assert runner.run(options="--workload held", contracts="contracts/scripted-v1.yaml") == ExitCode.HELD
+    assert runner.run(contracts="contracts/; touch made $(touch made)", name="second") == ExitCode.USAGE
+    assert not list(runner.workspace.rglob("*made*"))
+
+
+@pytest.mark.slow
+def test_a_gate_that_is_neither_true_nor_false_runs_nothing(runner: Runner) -> None:
+    runner.write("held")
+    assert runner.run(gate="yes") == ExitCode.USAGE
+    assert not (runner.workspace / "harness-reports").exists()
+
+
+@pytest.mark.slow
+def test_a_runner_that_stops_the_step_gets_what_was_seen(runner: Runner) -> None:
+    runner.write("waits")
+    with runner.start(step("verify"), {}) as process:
+        eventually(lambda: list(runner.workspace.rglob("heartbeat")), "a worker", process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == ExitCode.TERMINATED
+    runner.upload({})
+    assert runner.outputs() == {"exit-code": str(int(ExitCode.TERMINATED))}
+    assert list(runner.artifacts.rglob("INCOMPLETE"))
+
+
+def test_every_input_is_described_used_and_reaches_scripts_by_a_variable() -> None:
+    used = re.findall(r"\$\{\{ inputs\.([\w-]+) \}\}", (ROOT / "action.yml").read_text())
+    assert {*used} == ACTION["inputs"].keys()
+    assert all(one["description"] and "default" in one for one in ACTION["inputs"].values())
+    assert [each["id"] for each in STEPS if "${{" in each.get("run", "")] == []
+    assert ACTION["inputs"]["python-version"]["default"] in VERSIONS
