@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.contract.folders import RULE
+from harness.errors import ExitCode
 from harness.platform.installing import command_for
 
 ROOT = Path(__file__).parents[2]
@@ -25,10 +28,10 @@ SHARED = ("arms", "hundred-steps", "ten-steps", "transformers")
 class PlainInstall:
     """A process of a system, in which each command line is tried."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, folder: Path = ROOT) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), *options],
-            cwd=ROOT,
+            cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -154,3 +157,19 @@ def test_pytest_works_without_the_extra(tmp_path: Path) -> None:
     )
     assert "1 passed, 3 skipped" in done.stdout, done.stdout + done.stderr
     assert REMEDY in done.stdout
+
+
+def test_the_hook_for_pre_commit_checks_the_contracts_of_a_repository(tmp_path: Path) -> None:
+    [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    words = [*hook["entry"].split(), *hook["args"]]
+    assert (words[0], hook["language"]) == ("harness", "python")
+    shutil.copytree(ROOT / "contracts", tmp_path / "contracts")
+    broken = tmp_path / "contracts" / "memory-v1.yaml"
+    install = PlainInstall(folder=tmp_path)
+    good = install.harness(*words[1:])
+    broken.write_text(broken.read_text().replace("claims:", "claim:"))
+    bad = install.harness(*words[1:])
+    install.process.communicate()
+    assert (good.returncode, bad.returncode) == (ExitCode.HELD, ExitCode.INVALID_CONTRACT), good.stderr + bad.stderr
+    assert "memory-v1.yaml" in bad.stderr
+    assert re.search(hook["files"], str(broken.relative_to(tmp_path)))
