@@ -24,6 +24,7 @@ SITE = ROOT / "site"
 OUTSIDE = (
     *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
     *("contracts/README.md", "examples/README.md", "examples/field_bugs/README.md", "examples/ranks/fsdp2/README.md"),
+    "AGENTS.md",
     "reports/README.md",
 )
 LINK = re.compile(r"\[(?P<label>[^\]]*)\]\((?![a-z]+:|#|/)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")

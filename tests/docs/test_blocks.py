@@ -18,6 +18,7 @@ from doc_blocks import PAGES, ROOT, SHELLS, Block, blocks, commands, followed, p
 
 from harness.cli.application import application
 from harness.contract.load import load_contract
+from harness.errors import ExitCode
 
 ALL = [block for page in PAGES for block in blocks(page)]
 IN_SHELL = [block for block in ALL if block.language in SHELLS and block not in followed(block.page)]
@@ -147,3 +148,10 @@ def test_a_file_of_the_pages_can_be_read(block: Block, tmp_path: Path) -> None:
         load_contract(tmp_path / "contract.yaml")
     else:
         yaml.safe_load(block.text)
+
+
+def test_the_page_for_programs_is_short_and_has_every_exit_code_but_those_of_signals() -> None:
+    page = (ROOT / "AGENTS.md").read_text()
+    assert len(page.splitlines()) <= 70
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert codes == {*ExitCode} - {ExitCode.INTERRUPTED, ExitCode.TERMINATED}
