@@ -125,7 +125,7 @@ def test_a_redacted_run_has_no_name_anywhere_and_is_judged_the_same(contracts: P
 
 def test_a_run_that_is_not_redacted_has_them(contracts: Path) -> None:
     directory = verified(contracts, redact=False)
-    assert {"death.json", "run.json", "stderr.txt", "verdicts.json", "report.html"} <= set(names_in(directory))
+    assert {"death.json", "run.json", "stderr.txt", "report.html"} <= set(names_in(directory))
     assert json.loads((directory / "run.json").read_text())["environment"]["redacted"] is None
 
 
@@ -200,7 +200,7 @@ def test_its_source_keeps_the_names_and_is_what_its_manifest_replaces(contracts:
 
 
 def test_a_run_is_packed_with_its_names_unless_asked_otherwise(contracts: Path) -> None:
-    assert "verdicts.json" in names_in(_packed(contracts, redact=False))
+    assert "report.html" in names_in(_packed(contracts, redact=False))
 
 
 def test_a_drill_is_packed_without_names(contracts: Path) -> None:

@@ -51,13 +51,13 @@ def test_modules_are_counted_and_summed() -> None:
 def test_a_survivor_stands_under_its_explanation_and_an_endless_one_apart() -> None:
     _, _, text = mutation_page.tables(result(), EXPLAINED).partition("## Survivors\n\n")
     assert text == (
-        "**A bound.** Never met.\n\n- `idle.x_share__mutmut_2`: `a > b` → `a >= b`\n\n"
-        "## Timeouts\n\n- `idle.x_share__mutmut_9`: `a > b` → `a = 1`"
+        "**A bound.** Never met.\n\n- `kinds.speed.idle.x_share__mutmut_2`: `a > b` → `a >= b`\n\n"
+        "## Timeouts\n\n- `kinds.speed.idle.x_share__mutmut_9`: `a > b` → `a = 1`"
     )
 
 
 def test_a_survivor_without_explanation_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"not explained: harness\.judge\.idle\.x_share__mutmut_2"):
+    with pytest.raises(ValueError, match=r"not explained: harness\.kinds\.speed\.idle\.x_share__mutmut_2"):
         mutation_page.tables(result(), [])
 
 

@@ -77,6 +77,11 @@ def other_message(record: dict[str, Any]) -> None:
     row_of(record, "missing_run")["message"] = "all is well"
 
 
+def test_a_sentence_in_other_words_is_the_same_row(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(directory / FILE, other_message)
+    assert check(directory, capsys)[1] == "same: 4 rows: 4 same · 0 differ · 0 not judged again"
+
+
 def foreign_run(record: dict[str, Any]) -> None:
     row_of(record, "missing_run")["runs"] = ["short-v1+short+paired+elsewhere"]
 
@@ -91,7 +96,6 @@ def unnamed_fault(record: dict[str, Any]) -> None:
         (survived, "lost_first_update: killed is recorded as false, and is true"),
         (other_figure, "dropped_step: seen is recorded as"),
         (softer_expectation, "no_steps: expected is recorded as"),
-        (other_message, 'missing_run: message is recorded as "all is well", and is "the worker of run'),
         (foreign_run, "missing_run: run short-v1+short+paired+elsewhere was not planned"),
         (unnamed_fault, "stale_batch: the directory's contracts demand no such row"),
     ],
@@ -238,10 +242,10 @@ def test_a_packed_drill_is_held_against_the_record_beside_its_archive(
     assert (folder / FILE).read_bytes() == (directory / FILE).read_bytes()
     assert check(folder, capsys)[0] == 0
     seen = read_manifest(folder)[0].seen
-    change(folder / FILE, lambda record: row_of(record, "dropped_step").update(message="another"))
+    change(folder / FILE, lambda record: row_of(record, "dropped_step").update(killed=False))
     write_manifest(folder, manifest_of(folder).model_copy(update={"seen": seen}))
     code, _, told = check(folder, capsys)
-    assert (code, "dropped_step: message is recorded as" in told) == (12, True)
+    assert (code, "dropped_step: killed is recorded as" in told) == (12, True)
     judge.replace_recorded([folder])
     assert (folder / FILE).read_bytes() == (directory / FILE).read_bytes()
 
