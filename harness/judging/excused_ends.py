@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 
 from harness.evidence.arm_records import State
-from harness.judging.sheet import Sheet, some
+from harness.judging.sheet import OF_GROUP, Sheet, some
 
 EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
-_OF_GROUP = re.compile(r"(?:^|\.)(group\d+\..+)")  # in the path to a number, its name among the state of an optimizer
 
 
 def is_of_optimizer(path: str) -> bool:
     """Return True for the path to a number in an optimizer's group, which is compared at the end."""
-    return _OF_GROUP.search(path) is not None
+    return OF_GROUP.search(path) is not None
 
 
 class ExcusedEnds:
@@ -47,7 +45,7 @@ class ExcusedEnds:
     def paths_of(self, apart: Iterable[str]) -> list[str]:
         """Return the paths of the counted numbers among what ended apart."""
         names = {each.split(" (")[0].removeprefix("optimizer ") for each in apart if each.startswith("optimizer ")}
-        found = ((path, _OF_GROUP.search(path)) for path in sorted(self.counted))
+        found = ((path, OF_GROUP.search(path)) for path in sorted(self.counted))
         return [path for path, match in found if match is not None and {match[1], path} & names]
 
     def are_counted(self, apart: Collection[str]) -> bool:

@@ -6,6 +6,7 @@ by `Sheet.held` alone, which refuses when nothing was counted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -139,7 +140,22 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+_REGISTERED = ("parameters", "frozen", "buffers", "generators", "optimizer")
+OF_GROUP = re.compile(r"(?:^|[. ])(group\d+\..+)")  # in the path to a setting of an optimizer, its name among its state
+
+
+def weight(name: str) -> int:
+    """Return where a sentence lists a thing of the state, by `category name` or path.
+
+    A user's own named state comes first, an optimizer's settings after all that it trains, and its moments last.
+    """
+    category = name.partition(" ")[0]
+    if OF_GROUP.search(name):
+        return len(_REGISTERED)
+    return _REGISTERED.index(category) + 1 + (category == "optimizer") if category in _REGISTERED else 0
+
+
 def some(names: list[str], limit: int = 3) -> str:
-    """The first few names of a list, and how many more there are."""
-    shown = ", ".join(names[:limit])
+    """The first few names of a list, by their weight where they are of the state, and how many more there are."""
+    shown = ", ".join(sorted(names, key=weight)[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

@@ -124,6 +124,21 @@ def test_a_long_list_is_cut_and_counted(names: list[str], said: str) -> None:
     assert some(names) == said
 
 
+def test_a_list_of_state_ends_with_the_moments_of_an_optimizer() -> None:
+    names = [
+        "optimizer w.exp_avg",
+        "optimizer group0.lr",
+        "generators torch.cpu",
+        "buffers mean",
+        "parameters w",
+        "tensors average.w (in one alone)",
+    ]
+    ordered = "tensors average.w (in one alone), parameters w, buffers mean, generators torch.cpu, "
+    assert some(names, 6) == f"{ordered}optimizer group0.lr, optimizer w.exp_avg"
+    assert some(["`step.optimizer.group0.count`", "`step.seen`"]) == "`step.seen`, `step.optimizer.group0.count`"
+    assert some(["w of step 3", "a"]) == "w of step 3, a"  # of nothing that is state: in its own order
+
+
 @pytest.mark.parametrize(
     ("captures", "graphs", "pieces"), [(1, 1, 1), (1, 2, 2), (3, 3, 1), (3, 6, 2), (2, 3, 1), (1, 0, 1), (0, 2, 1)]
 )
