@@ -11,6 +11,7 @@ from harness.numbers import Amount, Count, Real
 
 CAPTURES_ITSELF = "captures_itself"  # the fact of an arm whose step makes the capture that was asked for
 RESUMES = "resumes"  # the fact of an arm whose step function has `save` and `load`
+FROZEN = "frozen"  # begins the names of frozen parameters among forms
 NOT_FINITE = "!"  # ends the digest of a tensor that holds NaN or infinity
 
 
@@ -23,8 +24,10 @@ class State(Record):
 
     digests: dict[str, dict[str, str]]
     tensors: Count
-    # at the end, by `category name`: values of single numbers, such as counters; None: not recorded
+    # by `category name`: values of single numbers, such as counters; None: not recorded
     numbers: dict[str, float] | None = None
+    # at the start, by `category name`: data types and shapes, as `float32 [4, 2]`; None: not recorded
+    forms: dict[str, str] | None = None
     # at the end: bytes of optimizers' tensors of several elements, by their data type; None: not recorded
     optimizer_bytes: dict[str, Count] | None = None
 

@@ -125,7 +125,7 @@ UNEQUAL_STARTS = {
         "a setting of the optimizer is another one: set it alike in both; what says only how the update is executed "
         "belongs into an attribute of the optimizer, not into its `param_groups`"
     ),
-    r"in one alone": (
+    r"\(in [^)]* alone\)": (
         "one arm keeps state that the other has not: name it alike in both arms' `state`, or make it in both"
     ),
 }

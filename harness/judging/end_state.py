@@ -1,4 +1,4 @@
-"""The state that training starts from and ends with: finite in every claim, equal wherever bits are demanded."""
+"""The state that training ends with: finite in every claim, equal wherever bits are demanded."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from harness.numbers import counted
 
 LOOSE = "tensors"  # the category of what hangs loose
 _COUNT = "num_batches_tracked"  # ends the name of BatchNorm's counter
-
-# Made in the first step by some arms, and before it by others that had to capture.
-_MAY_COME_LATER = ("optimizer",)
 
 
 def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
@@ -104,51 +101,6 @@ def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
             reasons.EVIDENCE_INCONSISTENT,
             f"of {role} {parameters} of {execution.start.trainable_tensors} parameters are recorded",
         )
-
-
-def require_equal_start_state(
-    name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, more_in: str | None = None
-) -> None:
-    """Settle FAIL where two executions start from different buffers, generators or other state. The one named `more_in`
-    may have tensors that the other has not: an optimization's own copies, say; and the other one in a layout of its own
-    what both name alike as well.
-    """
-    apart = start_differences(execution, reference)
-    if more_in in (name, reference_name):
-        other = reference if more_in == name else execution
-        apart = [
-            each
-            for each in apart
-            if not each.only_one_has_it
-            or (each.ours is not (more_in == name) and not _is_named_again(each, other.start.state, apart))
-        ]
-    if apart:
-        settle(
-            reasons.UNEQUAL_START,
-            f"{name} and {reference_name} start from different state: {some([str(entry) for entry in apart])}",
-        )
-
-
-def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
-    """Whether a loose tensor has the bits of another one of its state, which both arms have and start alike in."""
-    loose = {} if state is None or entry.category != LOOSE else state.digests.get(LOOSE, {})
-    differing_names = {each.name for each in apart if each.category == entry.category}
-    return any(loose[name] == loose.get(entry.name) for name in loose.keys() - differing_names)
-
-
-def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """What two executions start apart in; nothing where a state was not recorded, which is told at the end."""
-    ours, theirs = execution.start.state, reference.start.state
-    if ours is None or theirs is None:
-        return []
-    return [entry for entry in differing(ours, theirs) if not (entry.only_one_has_it and _may_come_later(entry))]
-
-
-def _may_come_later(entry: Apart) -> bool:
-    """What need not be there from the start. A device has a generator once its process has used it."""
-    return entry.category in _MAY_COME_LATER or (
-        entry.category == "generators" and entry.name.startswith("torch.cuda:")
-    )
 
 
 def require_equal_ends(

@@ -14,7 +14,7 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.series_file import distinct
 from harness.judging import reasons
 from harness.judging.context import end_of, executed
-from harness.judging.end_state import start_differences
+from harness.judging.equal_start import start_differences
 from harness.judging.series import (
     EXACT,
     LOSS,

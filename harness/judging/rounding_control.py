@@ -16,7 +16,7 @@ import numpy as np
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
 from harness.judging.comparison import require_control
-from harness.judging.end_state import start_differences
+from harness.judging.equal_start import start_differences
 from harness.judging.series import Losses, values
 from harness.judging.sheet import Sheet, settle, some
 

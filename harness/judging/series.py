@@ -204,20 +204,6 @@ def names_apart(name: str, ours: Sequence[str] | None, reference_name: str, thei
     return "; ".join(f"only {whose} has {some(names)}" for whose, names in only if names)
 
 
-def require_equal_start(
-    kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
-) -> None:
-    """Settle FAIL where two executions start from other parameters of a kind (`trainable`, ...)."""
-    ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
-    if ours is None or theirs is None:
-        settle(reasons.EVIDENCE_MISSING, f"the rounded start of {name if ours is None else reference_name} is missing")
-    if ours != theirs:
-        settle(
-            reasons.UNEQUAL_START,
-            f"{name} and {reference_name} start from different {kind} parameters ({ours} and {theirs})",
-        )
-
-
 def _require_equal_work(
     name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, sheet: Sheet
 ) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.evidence.arm_records import State
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judging.end_state import differing, start_differences
+from harness.judging.end_state import differing
+from harness.judging.equal_start import start_differences
 from harness.judging.sheet import some
 from harness.judging.verdict import Figure, Status, Verdict
 from harness.numbers import counted

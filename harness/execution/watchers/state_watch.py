@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from harness.evidence.arm_records import COMPARED, NOT_FINITE, EndDifference, Loose, Sketch, State
+from harness.evidence.arm_records import COMPARED, FROZEN, NOT_FINITE, EndDifference, Loose, Sketch, State
 from harness.execution.watchers import moves
 from harness.execution.watchers.loose_watch import LOOSE, LooseWatch
 from harness.execution.watchers.reductions import digests, holding_nan, largest_difference, not_finite, sketches
@@ -72,7 +72,9 @@ class StateWatch:
             self._start = moves.copied(moves.movable(state))
         if self._sketched:
             self.start_sketches = _sketched({"parameters": state["parameters"]})
-        return _recorded(state)
+        frozen = self._training.frozen() if isinstance(self._training, HasParameters) else {}
+        more = {"numbers": _numbers(state), "forms": _forms({**state, FROZEN: frozen})}
+        return _recorded(state).model_copy(update=more)
 
     def _begin(self, state: StateByCategory) -> None:
         self._loose_at_start = frozenset(state.get(LOOSE, {}))
@@ -166,6 +168,16 @@ def _numbers(state: StateByCategory) -> dict[str, float]:
         for name, tensor in sorted(tensors.items())
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _forms(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
+    """Return data types and shapes by `category name`, without generators and an optimizer's settings."""
+    return {
+        f"{category} {plain_name(name)}": f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        for category, tensors in state.items()
+        for name, tensor in sorted(tensors.items())
+        if category != "generators" and not (category == "optimizer" and tensor.dtype is torch.uint8)
+    }
 
 
 def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:

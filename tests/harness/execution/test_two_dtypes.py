@@ -36,7 +36,11 @@ def test_values_that_are_equal_once_rounded_are_one_start(tmp_path: Path) -> Non
 
 
 def test_the_same_arms_without_the_field_start_apart(tmp_path: Path) -> None:
-    assert verdict("TwoDtypes", tmp_path, parameter_dtypes=None).reason == "unequal_start"
+    found = verdict("TwoDtypes", tmp_path, parameter_dtypes=None)
+    assert found.reason == "unequal_start"
+    assert found.message.endswith("parameters weight (bfloat16 in candidate half, float32 in baseline full)"), (
+        found.message
+    )
 
 
 @pytest.mark.parametrize(

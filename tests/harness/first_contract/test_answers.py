@@ -132,7 +132,7 @@ ASKED = {
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.lr"): "the arms train by other settings",
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.fused_kernel"): "a setting of the optimizer is another",
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer opt.group12.mode, optimizer group1.mode"): "a setting of the",
-    ("unequal_start", "WITHIN", f"{OF_A_START}tensors average.0 (in one alone)"): "one arm keeps state",
+    ("unequal_start", "WITHIN", f"{OF_A_START}tensors average.0 (in baseline plain alone)"): "one arm keeps state",
     ("unequal_start", "WITHIN", f"{OF_A_START}buffers 1.running_mean"): "the arms start from other weights",
 }
 

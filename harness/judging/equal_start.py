@@ -1,0 +1,141 @@
+"""The state that training starts from, equal in what is compared: what is not is named, with how it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.evidence.arm_records import FROZEN, State
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judging import reasons
+from harness.judging.end_state import LOOSE, Apart, differing
+from harness.judging.sheet import settle, some, weight
+
+# Made in the first step by some arms, and before it by others that had to capture.
+_MAY_COME_LATER = ("optimizer",)
+
+
+def require_equal_start(
+    kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
+) -> None:
+    """Settle FAIL where two executions start from other parameters of a kind (`trainable`, ...)."""
+    ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
+    if ours is None or theirs is None:
+        settle(reasons.EVIDENCE_MISSING, f"the rounded start of {name if ours is None else reference_name} is missing")
+    if ours == theirs:
+        return
+    tensors, others = execution.start.trainable_tensors, reference.start.trainable_tensors
+    if apart := _parameters_apart(kind, execution, reference):
+        words = f": {in_words(apart, name, execution, reference_name, reference)}"
+    elif kind != FROZEN and tensors != others:
+        words = f": {tensors} tensors in {name}, {others} in {reference_name}"
+    else:
+        words = f" ({ours} and {theirs})"  # digests
+    settle(reasons.UNEQUAL_START, f"{name} and {reference_name} start from different {kind} parameters{words}")
+
+
+def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
+    """Return the parameters of a kind that are seen to differ. Rounded ones may have other data types."""
+    ours, theirs = execution.start.state, reference.start.state
+    if ours is None or theirs is None:
+        return []
+    if kind == FROZEN:
+        mine, other = (_forms_of_frozen(each) for each in (ours, theirs))
+        return differing(mine, other) if mine.tensors and other.tensors else []
+    names = {*(execution.start.trainable_names or ()), *(reference.start.trainable_names or ())}
+    found = (each for each in differing(ours, theirs) if each.category == "parameters")
+    apart = [each for each in found if not names or each.name in names]  # none: not recorded
+    if kind == "trainable":
+        return apart
+    forms = ((each, _form(execution, each), _form(reference, each)) for each in apart)
+    return [
+        each
+        for each, (mine, shape), (other, others) in forms
+        if each.only_one_has_it or shape != others or (mine and mine == other)
+    ]
+
+
+def _forms_of_frozen(state: State) -> State:
+    """Return a state of frozen parameters by their types and shapes: one digest is recorded of all of them."""
+    found = {
+        name.partition(" ")[2]: form for name, form in (state.forms or {}).items() if name.startswith(f"{FROZEN} ")
+    }
+    return State(digests={FROZEN: found}, tensors=len(found))
+
+
+def require_equal_start_state(
+    name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, more_in: str | None = None
+) -> None:
+    """Settle FAIL where two executions start from different buffers, generators or other state. The one named `more_in`
+    may have tensors that the other has not: an optimization's own copies, say; and the other one in a layout of its own
+    what both name alike as well.
+    """
+    apart = start_differences(execution, reference)
+    if more_in in (name, reference_name):
+        other = reference if more_in == name else execution
+        apart = [
+            each
+            for each in apart
+            if not each.only_one_has_it
+            or (each.ours is not (more_in == name) and not _is_named_again(each, other.start.state, apart))
+        ]
+    if apart:
+        settle(
+            reasons.UNEQUAL_START,
+            f"{name} and {reference_name} start from different state: "
+            f"{in_words(apart, name, execution, reference_name, reference)}",
+        )
+
+
+def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
+    """Whether a loose tensor has the bits of another one of its state, which both arms have and start alike in."""
+    loose = {} if state is None or entry.category != LOOSE else state.digests.get(LOOSE, {})
+    differing_names = {each.name for each in apart if each.category == entry.category}
+    return any(loose[name] == loose.get(entry.name) for name in loose.keys() - differing_names)
+
+
+def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
+    """What two executions start apart in; nothing where a state was not recorded, which is told at the end."""
+    ours, theirs = execution.start.state, reference.start.state
+    if ours is None or theirs is None:
+        return []
+    return [entry for entry in differing(ours, theirs) if not (entry.only_one_has_it and _may_come_later(entry))]
+
+
+def _may_come_later(entry: Apart) -> bool:
+    """What need not be there from the start. A device has a generator once its process has used it."""
+    return entry.category in _MAY_COME_LATER or (
+        entry.category == "generators" and entry.name.startswith("torch.cuda:")
+    )
+
+
+def in_words(
+    apart: Sequence[Apart], name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
+) -> str:
+    """Return what two executions start apart in, and how: who has it, or its numbers, data types and shapes in both."""
+    alike: dict[str, list[str]] = {}
+    for entry in sorted(apart, key=lambda each: weight(str(each))):
+        if entry.only_one_has_it:
+            how = f" (in {name if entry.ours else reference_name} alone)"
+        else:
+            pairs = zip(_known(execution, entry), _known(reference, entry), strict=True)
+            seen = [(mine, other) for mine, other in pairs if mine and other and mine != other]
+            mine, other = (" ".join(each) for each in zip(*seen, strict=True)) if seen else ("", "")
+            how = f" ({mine} in {name}, {other} in {reference_name})" if seen else ""
+        alike.setdefault(how, []).append(f"{entry.category} {entry.name}")
+    return some([f"{some(names)}{how}" for how, names in alike.items()])
+
+
+def _known(execution: ArmEvidence, entry: Apart) -> tuple[str, str, str]:
+    """Return the number, data type and shape of a tensor at the start, "" for what was not recorded."""
+    state = execution.start.state
+    value = ((state and state.numbers) or {}).get(f"{entry.category} {entry.name}")
+    return "" if value is None else f"{value:.9g}", *_form(execution, entry)
+
+
+def _form(execution: ArmEvidence, entry: Apart) -> tuple[str, str]:
+    state, types = execution.start.state, execution.start.trainable_dtypes or []
+    form = ((state and state.forms) or {}).get(f"{entry.category} {entry.name}")
+    if form is None and entry.category == "parameters" and len(types) == 1:  # evidence from before forms were recorded
+        form = types[0]
+    data_type, _, shape = (form or "").partition(" ")
+    return data_type, shape
