@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from harness.evidence.arm_records import Gradients, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence
@@ -34,7 +35,7 @@ from harness.kinds.gradients.compared_gradients import (
     require_most_compared,
 )
 from harness.kinds.gradients.model import ClippedNorm, GradientMatch
-from harness.numbers import counted
+from harness.numbers import counted, was
 
 _WHY_NONE = (
     "either it sets them to none at its end, and `zero_grad` at the beginning of a step would leave those of the last "
@@ -234,11 +235,12 @@ def _values(tensor: TensorReduction) -> list[float]:
 def _require_agreement(
     part: GradientMatch, compared: list[Compared], sheet: Sheet, norms: Mapping[int, tuple[float, float]]
 ) -> None:
-    if not compared or _meets_equality(part, compared, sheet):
+    sizes = _sizes(part, compared)
+    if not compared or _meets_equality(part, compared, sizes, sheet):
         return
     if part.equality == "bitwise":
         found = [entry for entry in compared if entry.differs]
-        reason, demand = reasons.DIFFERS, "in bits"
+        reason, demand = reasons.DIFFERS, ""
     else:
         absolute, relative = (math.inf if each is None else each for each in _bounds(part))
         found = [
@@ -247,11 +249,12 @@ def _require_agreement(
             if not _is_within(entry, absolute, relative) and not entry.absolute <= entry.room
         ]
         reason = reasons.EXCEEDS_TOLERANCE
-        demand = f"by more than the bound ({number(absolute)} absolute, {number(relative)} relative)"
+        demand = f"gradients differ by up to {next(each for each in sizes if not each.value <= each.bound)}; "
     first = found[0]
     sheet.figure("first_differing_step", first.step, "step")
     sheet.figure("first_differing_tensor", first.tensor)
     tensors = sorted({entry.tensor for entry in found})
+    how = f"differ{'s' if len(tensors) == 1 else ''} in bits" if not demand else was(len(tensors)) + " beyond the bound"
     unclipped = ""
     if first.made and first.step in norms:
         ours, theirs = norms[first.step]
@@ -261,31 +264,49 @@ def _require_agreement(
         )
     settle(
         reason,
-        f"{len(tensors)} gradients differ {demand}, first {first.tensor} at step {first.step} by "
-        f"{number(first.absolute)}{unclipped}: {some(tensors)}",
+        f"{demand}{counted(len(tensors), 'gradient')} of {len({entry.tensor for entry in compared})} {how}, first "
+        f"{first.tensor} at step {first.step} by {number(first.absolute)}{unclipped}: {some(tensors)}",
     )
 
 
-def _meets_equality(part: GradientMatch, compared: list[Compared], sheet: Sheet) -> bool:
+class _Size(NamedTuple):
+    """The largest difference that a bound is held against, and where it is. As text: in the order of importance."""
+
+    figure: str
+    value: float
+    bound: float
+    worst: Compared | None
+
+    def __str__(self) -> str:
+        where = "" if self.worst is None else f" in {self.worst.tensor} at step {self.worst.step}"
+        share = " of its largest element" if self.figure == "max_relative_difference" else ""
+        return f"{number(self.value)}{share} ({number(self.bound)} is allowed){where}"
+
+
+def _sizes(part: GradientMatch, compared: list[Compared]) -> list[_Size]:
+    """Return what the bounds are held against: all but what rounding alone may have made."""
+    excused = {id(entry) for entry in _as_control(part, compared)}
+    judged = [entry for entry in compared if id(entry) not in excused]
+    bound, most = part.max_abs_difference, part.max_relative_difference
+    sizes = []
+    if bound is not None:
+        worst = max(judged, key=lambda entry: entry.absolute, default=None)
+        sizes.append(_Size("max_abs_difference", worst.absolute if worst else 0.0, bound, worst))
+    if most is not None:
+        measured = [entry for entry in judged if not (entry.rounded and entry.relative > most)]
+        worst = max(measured, key=lambda entry: entry.relative, default=None)
+        sizes.append(_Size("max_relative_difference", worst.relative if worst else 0.0, most, worst))
+    return sizes
+
+
+def _meets_equality(part: GradientMatch, compared: list[Compared], sizes: list[_Size], sheet: Sheet) -> bool:
     if part.equality == "bitwise":
         differing = len({each.tensor for each in compared if each.differs})
         tensors = len({each.tensor for each in compared})
         return sheet.meets("tensors_differing", differing, "none", noun="tensors differ", of=tensors)
-    excused = {id(entry) for entry in _as_control(part, compared)}
-    judged = [entry for entry in compared if id(entry) not in excused]
-    bound = part.max_relative_difference or 0.0
-    relative = (entry.relative for entry in judged if not (entry.rounded and entry.relative > bound))
-    sizes = (
-        (
-            "max_abs_difference",
-            max((entry.absolute for entry in judged), default=0.0),
-            part.max_abs_difference,
-            "gradient",
-        ),
-        ("max_relative_difference", max(relative, default=0.0), part.max_relative_difference, ""),
-    )
+    units = {"max_abs_difference": "gradient"}
     return all(
-        sheet.meets(name, size, "at most", bound, unit) for name, size, bound, unit in sizes if bound is not None
+        sheet.meets(each.figure, each.value, "at most", each.bound, units.get(each.figure, "")) for each in sizes
     )
 
 
@@ -413,19 +434,21 @@ def _changed(execution: ArmEvidence) -> set[str]:
 def _sentence(part: GradientMatch, records: list[Gradients], compared: list[Compared]) -> str:
     said = []
     if compared:
-        worst = max(entry.absolute for entry in compared)
-        how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(worst)}"
-        tensors = len({entry.tensor for entry in compared})
-        said.append(f"the gradients of {tensors} tensors {how} to {part.baseline}'s at {len(records)} steps")
+        tensors, steps = counted(len({entry.tensor for entry in compared}), "tensor"), counted(len(records), "step")
+        if part.equality == "bitwise":
+            said.append(f"the gradients of {tensors} are equal in bits to {part.baseline}'s at {steps}")
+        else:
+            far = ", and by at most ".join(map(str, _sizes(part, compared)))
+            said.append(f"gradients differ by at most {far}; {tensors} were compared with {part.baseline}'s at {steps}")
         rounded = len(_rounded(part, compared))
         if rounded:
             said.append(
-                f"{rounded} of them by more than the relative bound, but by less than {ROUNDING:g} of the step's "
-                "largest gradient, as rounding does"
+                f"{rounded} of them differ by more than the relative bound, but by less than {ROUNDING:g} of the "
+                "step's largest gradient, as rounding does"
             )
     if excused := {entry.tensor for entry in _as_control(part, compared)}:
         said.append(
-            f"{len(excused)} of them by more than the bound, and by no more than rounding takes the control "
+            f"{len(excused)} of them differ by more than the bound, and by no more than rounding takes the control "
             f"{part.control}"
         )
     if part.clipped_norm is not None:
