@@ -46,6 +46,10 @@ BY_LINE = {
         "the shape depends on values here: multiply by the mask, or choose with `torch.where`"
     ),
 }
+WITHOUT_FUSED = (
+    "this optimizer reads a value on the host in its update: keep it in a tensor, and choose by `torch.where`; or "
+    "update outside of the captured step"
+)
 BY_REASON = {
     "unequal_start": "the arms start from other weights or state: seed, inside of the function, what it makes",
     "ends_uncompared": (
@@ -172,6 +176,8 @@ def advice(
             continue
         yield f"{file}:{number}: {code}"
         mend = next((text for pattern, text in BY_LINE.items() if re.search(pattern, code)), "")
+        if "takes no `fused`" in message and "`fused=True`" in mend:
+            mend = WITHOUT_FUSED
         if mend and reason in _WAITS:
             yield f"-> {mend}"
     asked = _asked(reason, question, message)

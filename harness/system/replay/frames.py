@@ -67,6 +67,15 @@ def asked_at() -> str:
     return f"{place.file}:{place.line}, called at {frame}"
 
 
+def without_fused(error: BaseException) -> str:
+    """Return the class of the optimizer whose update raised the exception, if it has no argument `fused`; else ""."""
+    holders = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+    optimizers = [each for each in holders if isinstance(each, torch.optim.Optimizer)]
+    if not optimizers or "fused" in optimizers[-1].defaults:
+        return ""
+    return f"; {type(optimizers[-1]).__name__} takes no `fused`"
+
+
 def called_at(error: BaseException) -> str:
     """Behind the place that an exception came from: its line of code, or, where it lies in a library, the user's line
     that led there.

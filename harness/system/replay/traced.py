@@ -29,7 +29,7 @@ from harness.system.replay.cpu_checks import OnADevice
 from harness.system.replay.fake_leftovers import no_fake_tensors_left
 from harness.system.replay.fake_step import on_fake_tensors
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
-from harness.system.replay.frames import called_at, of_traceback
+from harness.system.replay.frames import called_at, of_traceback, without_fused
 from harness.system.replay.generators import noted_generator_states
 from harness.system.replay.host_changes import HostChanges, KeptUp, keep_up
 from harness.system.replay.operations import Operations, record
@@ -240,7 +240,8 @@ def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> FakePas
             with on_fake_tensors() as mode, OnADevice(), as_captured():
                 body()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise HostSyncError(str(error.func), *of_traceback(error.__traceback__), called_at(error)) from error
+            called = f"{called_at(error)}{without_fused(error)}"
+            raise HostSyncError(str(error.func), *of_traceback(error.__traceback__), called) from error
         return FakePass(guard.created_state, mode.unseen)
 
 

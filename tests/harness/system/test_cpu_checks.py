@@ -191,3 +191,32 @@ def test_one_element_of_a_real_tensor_is_the_devices() -> None:
     weight = torch.ones(1)
     with pytest.raises(HostSyncError):
         fake_pass(lambda: torch.full((), (weight * 2).item()), dict)
+
+
+class OwnUpdate(torch.optim.SGD):
+    """Reads its parameter on the host."""
+
+    takes_fused = False
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        if not self.takes_fused:
+            self.defaults.pop("fused", None)
+        self.param_groups[0]["params"][0].sum().item()
+
+
+class OwnFused(OwnUpdate):
+    takes_fused = True
+
+
+@pytest.mark.parametrize("made", [OwnUpdate, OwnFused])
+def test_an_update_that_waits_says_whether_it_has_a_fused_form(made: type[OwnUpdate]) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = made([weight], lr=0.1)
+
+    def body() -> torch.Tensor:
+        optimizer.step()
+        return weight.sum()
+
+    with pytest.raises(HostSyncError) as caught:
+        fake_pass(body, lambda: {"weight": weight}, [optimizer])
+    assert ("; OwnUpdate takes no `fused`" in str(caught.value)) is (made is OwnUpdate)
