@@ -81,12 +81,12 @@ def test_frozen_parameters_differ_by_form_and_else_by_their_digest() -> None:
     ],
 )
 def test_numbers_of_the_state_are_shown_and_its_own_tensors_come_first(
-    state: Mapping[str, Any], numbers: Mapping[str, float] | None, words: str
+    state: dict[str, Any], numbers: Mapping[str, float] | None, words: str
 ) -> None:
     theirs = beginning(
         arm("ungraphed", start_state={"optimizer": {"group0.lr": "x"}}), PLAIN, {"optimizer group0.lr": 0.1}
     )
     assert (
-        message(beginning(graphed(start_state={"optimizer": {"group0.lr": "x"}} | state), PLAIN, numbers), theirs)
+        message(beginning(graphed(start_state={"optimizer": {"group0.lr": "x"}, **state}), PLAIN, numbers), theirs)
         == words
     )
