@@ -279,7 +279,8 @@ class _Size(NamedTuple):
 
     def __str__(self) -> str:
         where = "" if self.worst is None else f" in {self.worst.tensor} at step {self.worst.step}"
-        share = " of its largest element" if self.figure == "max_relative_difference" else ""
+        relative = self.figure == "max_relative_difference"
+        share = " times the largest element of the baseline's tensor" if relative else ""
         return f"{number(self.value)}{share} ({number(self.bound)} is allowed){where}"
 
 
