@@ -16,6 +16,7 @@ from harness.cli.init import Compile, Force, Step, Steps, print_kept, probe
 from harness.cli.interruption import interruptible
 from harness.errors import UsageError
 from harness.first_contract.answers import Answers, not_tried
+from harness.first_contract.at_commit import named_commit
 from harness.first_contract.choosing import compares
 from harness.first_contract.draft import STEPS, Draft
 from harness.first_contract.fair_trial import CHOSEN, FIRST, fair_trial
@@ -55,7 +56,7 @@ def try_step(
 ) -> None:
     """Run the step that a function makes: does it capture, train the same, how fast, where does it wait."""
     draft = Draft(
-        find_step_source(step), steps or STEPS, arms_here(compiled=compiled, speed=speed), commit=baseline or ""
+        find_step_source(step), steps or STEPS, arms_here(compiled=compiled, speed=speed), commit=named_commit(baseline)
     )
     _refuse_together({"--json": json, "--markdown": markdown, "--write-contract": write_contract})
     _refuse_together({"--baseline": bool(baseline), "--write-contract": write_contract})

@@ -17,7 +17,7 @@ from harness.errors import ContractError, ContractErrors, EvidenceError, UsageEr
 from harness.evidence import layout
 from harness.report.together import side_by_side
 from harness.report.view import ReportView, RunPart
-from harness.run_directory.bundle import Bundle, altered, read_bundle
+from harness.run_directory.bundle import Bundle, altered, read_bundle, recorded_bytes
 from harness.run_directory.contradictions import contradictions
 from harness.run_directory.drill_record import DrillRecord, read_record
 from harness.run_directory.seal import seal_anew
@@ -158,7 +158,8 @@ def rejudged(run: Path) -> Rejudged:
     """Judge one run by its own contracts and hold the result against what was recorded. Raises EvidenceError."""
     [bundle], judgement = judged([run])
     problems = [*judgement.view.altered, *([bundle.seal.missing] if bundle.seal.missing else [])]
-    if (what := other_than(bundle.place.derived, judgement.verdicts)) is not None:
+    recorded = recorded_bytes(bundle.place.derived / layout.VERDICTS)
+    if (what := other_than(recorded, judgement.verdicts)) is not None:
         problems.append(f"{run / layout.VERDICTS}: {what}")
     drill = None
     if bundle.header.purpose == "drill":

@@ -26,6 +26,7 @@ QUESTIONS = {
     "SAME": "captured, trains the same",
     "GRADIENTS": "leaves the same gradients",
     "WITHIN": "optimized, trains the same",
+    "TIMED": "trains the same as it is timed",
     "FASTER": "is not slower",
     "SYNCS": "never waits for the device",
     "COMPILED": "compiled, trains the same",

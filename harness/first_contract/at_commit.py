@@ -19,6 +19,13 @@ from harness.first_contract.draft import Draft
 from harness.first_contract.step_source import StepSource, read_step_source
 
 
+def named_commit(baseline: str | None) -> str:
+    """Return the commit that is asked for, or "" where none is. Raises UsageError for an empty name."""
+    if baseline is not None and not baseline.strip():
+        raise UsageError("--baseline takes a branch, a tag or a commit", got="an empty name")
+    return baseline or ""
+
+
 @contextmanager
 def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]:
     """Yield a worktree of the draft's commit, with an adapter for the function as it is there.
@@ -29,14 +36,21 @@ def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]
     with checked_out(draft.commit, [f"{source.module}:{source.function}"], options.reports) as checkout:
         there = step_at(source, checkout)
         home = Path(checkout.import_path.path[0])
-        (home / draft.adapter_name).write_text(replace(draft, source=there).adapter(home), encoding="utf-8")
+        adapter = home / draft.adapter_name
+        adapter.unlink(missing_ok=True)  # a link of the commit may lead out of the worktree
+        adapter.write_text(replace(draft, source=there).adapter(home), encoding="utf-8")
         yield checkout
 
 
 def step_at(source: StepSource, checkout: Checkout) -> StepSource:
     """Return the function as the commit has it. Raises UsageError, with file and line, where it has none."""
     tree, baseline = Path(checkout.import_path.tree), checkout.commits.baseline
-    name = source.file.relative_to(checkout.import_path.root)
+    root = checkout.import_path.root
+    if not source.file.is_relative_to(root):
+        remedy = "name the function in a file of the repository"
+        rule = "--baseline takes a step whose file lies in its repository"
+        raise UsageError(rule, where=str(source.file), got=f"the repository {root}", remedy=remedy)
+    name = source.file.relative_to(root)
     at = f"at {baseline.commit[:SHORT]}"
     if not (tree / name).is_file():
         remedy = f"name a commit that has it: `git log --oneline -- {name}` lists those that changed it"

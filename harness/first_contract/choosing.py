@@ -65,7 +65,15 @@ def compares(draft: Draft) -> str:
     return (
         f"compares: {COMPARED[draft.equality]}{under}{', since ' if why else ''}{line(why, 600)}"
         f"{'; undecided: ' if draft.undecided else ''}{line(draft.undecided, 600)}"
+        f"{_not_compared(draft)}"
     )
+
+
+def _not_compared(draft: Draft) -> str:
+    """Return what two commits leave out: an optimization of the step's own."""
+    if not draft.commit or not {"optimized", "captured"} & set(draft.source.arguments):
+        return ""
+    return f"; not compared: the step's own optimization, for which there is `harness try {draft.source.asked}`"
 
 
 def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:

@@ -172,11 +172,11 @@ class Draft:
         source = self.source
         given = ", ".join(f"{name}={GIVEN[name]}" for name in source.arguments)
         itself = "    captures_itself = True\n" if self.captures_itself else ""
-        made = "trainer" if source.makes_trainer else "step"
+        room, made = ("extras.trainers", "trainer") if source.makes_trainer else ("system", "step")
         return (
             f'"""How the contract harness trains with {_one_line(source.asked)}: yours to change."""\n\n'
             f"{_path_lines(source.folder, folder)}"
-            f"from harness.system.made_{made} import Made{made.title()}System\n\n\n"
+            f"from harness.{room}.made_{made} import Made{made.title()}System\n\n\n"
             f"class System(Made{made.title()}System):\n"
             f'    name = "{source.module}:{source.function}"\n{itself}\n'
             "    def build(self, workload, arm):\n"
@@ -197,7 +197,7 @@ class Draft:
         if self._times:
             in_bits = self.equality == "bitwise" and self.choice.deterministic  # what is timed repeats none
             claims += [self._timed()] if in_bits else []
-            named, equality = ("TIMED", "noise") if in_bits else (self._same_name, self.equality)
+            named, equality = ("TIMED", "noise") if in_bits else (self.same_name, self.equality)
             claims.append(self._faster("FASTER", self.candidate, named, FAULT_OF_TIMED[equality]))
         if self._times and self._compares_compiled:
             claims.append(self._faster("COMPILED-FASTER", "compiled", "COMPILED", FAULT_OF_TIMED["within"]))
@@ -235,7 +235,8 @@ class Draft:
         return self.resumes and self.choice.repeats
 
     @property
-    def _same_name(self) -> str:
+    def same_name(self) -> str:
+        """Return the name of the claim that compares training."""
         if self.commit:
             return "AS-COMMIT"
         return "WITHIN" if self.optimizes else "SAME"
@@ -252,12 +253,15 @@ class Draft:
     @property
     def _compiles(self) -> bool:
         """Whether there is an arm through torch.compile: of a step without an optimization of its own."""
-        return self.arms.compiled and self._harness_captures and not self.commit
+        return self.arms.compiled and self._harness_captures
 
     @property
     def _captured(self) -> bool:
-        """Return True if there is an arm that is captured."""
-        return not self.optimizes and not self.source.makes_trainer
+        """Return True if there is an arm that is captured: of two commits only by a step that captures itself.
+
+        What trains as it did may be no step that can be captured, and then it was none before.
+        """
+        return not self.optimizes and not self.source.makes_trainer and (self.captures_itself or not self.commit)
 
     @property
     def _harness_captures(self) -> bool:
@@ -411,7 +415,7 @@ class Draft:
             )
         why = "" if self.optimizes else "The captured step runs other kernels than the plain one. "
         return self._claim(
-            self._same_name,
+            self.same_name,
             f"The {self.candidate} step trains as the plain one does, within rounding",
             "trajectory_match",
             f"{compared}{ENDS}{SWITCHED_ON if self.optimizes and self.gain and not self._times else ''}",
@@ -424,7 +428,7 @@ class Draft:
     def _as_commit(self, compared: str) -> str:
         within = self.equality == "within"
         return self._claim(
-            self._same_name,
+            self.same_name,
             f"The step trains as it does at the commit, {COMPARED[self.equality]}",
             "trajectory_match",
             f"{compared}{ENDS if within else ''}",

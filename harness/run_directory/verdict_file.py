@@ -6,9 +6,10 @@ change, and no published run with them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from harness.errors import EvidenceError
 from harness.evidence import layout
@@ -44,7 +45,7 @@ def verdict_file(verdicts: Sequence[UnitFacts]) -> VerdictFile:
 
 def verdict_text(verdicts: Sequence[UnitFacts]) -> str:
     """Return the file's text; equal facts give equal bytes."""
-    return _text(verdict_file(verdicts))
+    return dump_json(verdict_file(verdicts).model_dump(mode="json"), indent=2) + "\n"
 
 
 def write_verdicts(directory: Path, verdicts: Sequence[UnitFacts]) -> None:
@@ -65,14 +66,29 @@ def read_verdicts(directory: Path) -> VerdictFile:
         ) from damage
 
 
-def other_than(directory: Path, verdicts: Sequence[UnitFacts]) -> str | None:
-    """Say how the facts that a directory has differ from these; None: they are equal, digit for digit."""
-    try:
-        recorded = _text(read_verdicts(directory))
-    except EvidenceError:
+def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | None:
+    """Say how a recorded file differs from what these verdicts give; None: byte for byte, it does not.
+
+    recorded: None where the file cannot be read. One of version 1 is compared without its sentences.
+    """
+    if recorded is None:
         return "it cannot be read"
-    return None if recorded == verdict_text(verdicts) else "the evidence gives other verdicts"
+    given = verdict_text(verdicts).encode("utf-8")
+    return None if given in (recorded, _without_sentences(recorded)) else "the evidence gives other verdicts"
 
 
-def _text(content: VerdictFile) -> str:
-    return dump_json(content.model_dump(mode="json"), indent=2) + "\n"
+def _without_sentences(recorded: bytes) -> bytes | None:
+    """Return a file of version 1 as version 2 has it; None for another file, and for a key that is there twice."""
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a key is there twice")
+        return dict(pairs)
+
+    try:
+        values = json.loads(recorded, object_pairs_hook=distinct)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict) or repr(values.get("format_version")) != "1":
+        return None
+    return f"{dump_json({**verdict_file_1(values), 'format_version': 2}, indent=2)}\n".encode()

@@ -16,7 +16,9 @@ from harness.first_contract.draft import Draft
 from harness.first_contract.trying import Tried
 from harness.judging.verdict import Status, Verdict
 
-HELD = verdict("TRAIN-REPEATS", message="equal in bits")
+HELD = verdict("TRAIN-SAME", message="equal in bits")
+REPEATS = verdict("TRAIN-REPEATS", message="equal in bits")
+UNSAID = verdict("TRAIN-SAME", status=Status.INCONCLUSIVE, reason="clip_unseen", message="no bound acted")
 WAITS = verdict("TRAIN-SYNCS", status=Status.FAIL, reason="sync_count", message="it waits, at train.py:19")
 OPEN = verdict("TRAIN-SYNCS", status=Status.INCONCLUSIVE, reason="detectors_disagree", message="they disagree")
 BROKEN = verdict("TRAIN-SYNCS", status=Status.ERROR, reason="worker_died", message="it died")
@@ -47,6 +49,8 @@ def run(pytester: pytest.Pytester, arguments: str, *options: str) -> tuple[dict[
         ([HELD, BROKEN], (), "failed", "error  never waits for the device it died"),
         ([HELD, OPEN], (), "passed", ""),
         ([OPEN], (), "skipped", ""),
+        ([REPEATS, UNSAID], (), "skipped", ""),
+        ([REPEATS, UNSAID], ("--contract-gate",), "failed", "undecided  captured, trains the same  no bound acted"),
         ([HELD, OPEN], ("--contract-gate",), "failed", "undecided  never waits for the device they disagree"),
     ],
 )

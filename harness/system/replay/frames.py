@@ -71,7 +71,7 @@ def without_fused(error: BaseException) -> str:
     """Return the class of the optimizer whose update raised the exception, if it has no argument `fused`; else ""."""
     holders = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
     optimizers = [each for each in holders if isinstance(each, torch.optim.Optimizer)]
-    if not optimizers or "fused" in optimizers[-1].defaults:
+    if not optimizers or "fused" in getattr(optimizers[-1], "defaults", {"fused": None}):
         return ""
     return f"; {type(optimizers[-1]).__name__} takes no `fused`"
 

@@ -41,22 +41,46 @@ def test_a_gate_opens_when_every_unit_holds(tmp_path: Path, statuses: list[Statu
     assert read_verdicts(tmp_path).gate.open is gate
 
 
-def test_a_sentence_in_other_words_is_the_same_verdict_and_another_fact_is_not(tmp_path: Path) -> None:
-    write_verdicts(tmp_path, [verdict()])
-    assert "m é" not in (tmp_path / "verdicts.json").read_text(encoding="utf-8")
-    assert other_than(tmp_path, [verdict().model_copy(update={"message": "in today's words"})]) is None
+def test_a_sentence_in_other_words_is_the_same_verdict_and_another_fact_is_not() -> None:
+    recorded = verdict_text([verdict()]).encode()
+    assert "m é".encode() not in recorded
+    assert other_than(recorded, [verdict().model_copy(update={"message": "in today's words"})]) is None
     for change in ({"reason": "s"}, {"figures": {"bound": Figure(value=0.2)}}, {"denominators": {"steps": 1}}):
-        assert other_than(tmp_path, [verdict().model_copy(update=change)]) == "the evidence gives other verdicts"
+        assert other_than(recorded, [verdict().model_copy(update=change)]) == "the evidence gives other verdicts"
 
 
-def test_verdicts_of_version_1_are_read_by_their_facts(tmp_path: Path) -> None:
-    write_verdicts(tmp_path, [verdict()])
-    content = json.loads((tmp_path / "verdicts.json").read_text(encoding="utf-8"))
+def of_version_1() -> str:
+    content = json.loads(verdict_text([verdict()]))
     content["format_version"] = 1
     content["claims"][0]["message"] = "in the words of its day"
-    (tmp_path / "verdicts.json").write_text(json.dumps(content))
-    assert other_than(tmp_path, [verdict()]) is None
-    assert other_than(tmp_path, [verdict(Status.FAIL)]) == "the evidence gives other verdicts"
+    return json.dumps(content)
+
+
+def test_verdicts_of_version_1_are_compared_by_their_facts() -> None:
+    assert other_than(of_version_1().encode(), [verdict()]) is None
+    assert other_than(of_version_1().encode(), [verdict(Status.FAIL)]) == "the evidence gives other verdicts"
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        ('"open": true', '"open": "yes"'),
+        ('"planned": 1', '"planned": 1.0'),
+        ('"planned": 1', '"planned": "1"'),
+        ('"planned": 1', '"planned": 2, "planned": 1'),
+        ('"format_version": 1, ', ""),
+        ('"format_version": 1', '"format_version": true'),
+    ],
+)
+def test_what_only_a_lax_reader_takes_for_the_same_is_another_file(was: str, becomes: str) -> None:
+    assert was in of_version_1()
+    changed = of_version_1().replace(was, becomes)
+    assert other_than(changed.encode(), [verdict()]) == "the evidence gives other verdicts"
+
+
+def test_a_key_twice_is_another_file() -> None:
+    text = verdict_text([verdict()]).replace('"planned": 1', '"planned": 2, "planned": 1')
+    assert other_than(text.encode(), [verdict()]) == "the evidence gives other verdicts"
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format_version": 2}', "[" * 50_000])

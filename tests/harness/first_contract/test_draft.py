@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -206,3 +208,11 @@ def test_numbers_that_no_replay_changes_are_named_with_a_reason_that_is_yours_to
     for path in paths[1:]:
         with pytest.raises(ContractError, match=r":\d+:16: 'kept.done' must be the reason, in words"):
             load_contract(path)
+
+
+@pytest.mark.parametrize("function", ["make_step", "make_trainer"])
+def test_what_an_adapter_imports_of_the_harness_is_there(function: str, project: Path) -> None:
+    (project / "my_train.py").write_text(f"def {function}(seed):\n    return made(seed)\n")
+    draft = Draft(find_step_source(f"my_train.py:{function}"), 40, Arms(False, False, memory=False))
+    [(module, name)] = re.findall(r"^from (harness\S+) import (\w+)$", draft.adapter(project), re.MULTILINE)
+    assert hasattr(importlib.import_module(module), name)

@@ -173,7 +173,7 @@ def test_check_and_write_of_a_published_run_concern_what_lies_beside_its_archive
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     (folder / "verdicts.json").write_text("{}")
     assert judge_command.check_recorded([folder], as_json=False) == 12
-    assert "published/verdicts.json: it cannot be read" in capsys.readouterr().err
+    assert "published/verdicts.json: the evidence gives other verdicts" in capsys.readouterr().err
     for name in ("verdicts.json", "report.html", "summary.md"):
         (folder / name).write_text("{}")
     assert judge_command.replace_recorded([folder]) == 0
