@@ -1,4 +1,4 @@
-"""`module:attribute` -> TrainingSystem: for workers, since it runs a stranger's code (`described.py` is for others)."""
+"""Turn `module:attribute` into a TrainingSystem. Only workers do: it runs untrusted code (others: `described.py`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from harness.system.error_text import named
 from harness.system.protocol import TrainingSystem
 from harness.system.users_code import definition, relative
 
+# Modules that contracts of published runs name, and where they are today.
+MOVED = {"harness.system.huggingface": "harness.extras.trainers.huggingface"}
+
 
 def resolve(name: str) -> TrainingSystem:
-    """The training system that `name` (`package.module:attribute`) names: an instance, a class or a factory.
+    """Return the training system that `name` (`package.module:attribute`) names: an instance, a class or a factory.
 
     Imports the module, also from the working directory, and calls a class or factory without arguments; it opens
-    nothing. Raises `SystemResolutionError` with the nearest attribute names where there is no such attribute, and in a
-    process of a baseline's commit where modules come from elsewhere.
+    nothing. Raises `SystemResolutionError` with the nearest attribute names if there is no such attribute, and, in a
+    process of a baseline's commit, if modules come from elsewhere.
     """
     module_name, _, attribute_path = name.partition(":")
     if not module_name or not attribute_path:
@@ -29,7 +32,7 @@ def resolve(name: str) -> TrainingSystem:
         )
     add_working_directory()
     try:
-        found: Any = importlib.import_module(module_name)
+        found: Any = importlib.import_module(MOVED.get(module_name, module_name))
     except Exception as error:
         raise SystemResolutionError(
             "the system's module must be importable",
@@ -82,7 +85,7 @@ def _instance(name: str, found: Any) -> TrainingSystem:
 
 
 def _file_of(owner: Any) -> str:
-    """A module by its file, where it has one."""
+    """Return a module's file, or its name if it has none."""
     file = getattr(owner, "__file__", None)
     return relative(file) if isinstance(file, str) else repr(getattr(owner, "__name__", owner))
 

@@ -98,3 +98,8 @@ def test_what_the_systems_module_lacks_is_named(elsewhere: Path) -> None:
     (elsewhere / "resolve_lacking_subject.py").write_text("import no_such_dependency\n")
     with pytest.raises(SystemResolutionError, match="No module named 'no_such_dependency'; `import resolve_lacking_su"):
         resolve("resolve_lacking_subject:System")
+
+
+@pytest.mark.parametrize("name", ["harness.system.huggingface:TransformersQLoRA"])
+def test_a_system_that_a_published_contract_names_is_found_where_it_is_today(name: str) -> None:
+    assert type(resolve(name)).__name__ == name.partition(":")[2]
