@@ -1,4 +1,4 @@
-"""`harness compare`: what changed from one run directory to another; nothing is run."""
+"""`harness compare`: say what changed from one run directory to another; nothing is run."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def compare(
 
 
 def comparison(before: Path, after: Path) -> tuple[list[str], ExitCode]:
-    """What changed from one run directory to another, as lines of text; the exit code says whether both are whole."""
+    """Return lines on what changed from one run directory to another, and ERROR as exit code if one is in doubt."""
     views = [judged([directory])[1].view for directory in (before, after)]
-    return compare_views(*views), ExitCode.ERROR if any(view.warnings() for view in views) else ExitCode.HELD
+    return compare_views(*views), ExitCode.ERROR if any(view.doubts() for view in views) else ExitCode.HELD

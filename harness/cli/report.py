@@ -1,4 +1,4 @@
-"""`harness report`: the pages of run directories again; nothing is run."""
+"""`harness report`: draw the pages of run directories again; nothing is run."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def report(
 
 
 def render_together(directories: Sequence[Path], out: Path) -> list[str]:
-    """Draw one report of these runs into a new folder; what its page warns of. Their own pages stay as they are."""
+    """Draw one report of these runs into a new folder and return the page's doubts. Their own pages stay."""
     refuse_used(out, directories)
     bundles, judgement = shown_together(directories)
     linked = write_shared(out, judgement, bundles)
     annotate(linked.view, print_workflow_command)
     append_step_summary(linked.view)
-    return linked.view.warnings()
+    return linked.view.doubts()
 
 
 def render(directory: Path) -> list[str]:
-    """Draw the reports of a run again, and seal it anew; what its page warns of.
+    """Draw the reports of a run again, seal it anew, and return the doubts that its page shows.
 
     A run that is not whole gets pages that say so, and no seal. Raises UsageError for an archive alone.
     """
@@ -59,7 +59,7 @@ def render(directory: Path) -> list[str]:
     junit = not bundle.place.published
     if unfit(bundle, judgement, replaced(bundle)) or bundle.seal.missing:
         session.write_reports(bundle.place.writable(), judgement.view, junit=junit)
-        return judgement.view.warnings()
+        return judgement.view.doubts()
     with rewritten(bundle, judgement, replaced(bundle)) as (folder, view):
         session.write_reports(folder, view, junit=junit)
     return []

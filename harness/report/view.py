@@ -1,4 +1,4 @@
-"""What a report is made from: the contracts, evidence and verdicts of a run directory, with look-ups for the renderers.
+"""Hold what a report is made from: contracts, evidence and verdicts of a run directory, with look-ups for renderers.
 
 A report is a pure function of this view.
 """
@@ -66,16 +66,16 @@ class ReportView:
 
     @property
     def is_drill(self) -> bool:
-        """Whether something was broken on purpose: one fault planted, or a whole fire drill."""
+        """Return True if something was broken on purpose: one fault planted, or a whole fire drill."""
         return self.header.purpose != "verify"
 
     @property
     def of_controls(self) -> bool:
-        """Whether this is a whole fire drill: its units are the unfaulted controls, `drill` holds the faults."""
+        """Return True for a whole fire drill: its units are the unfaulted controls, `drill` holds the faults."""
         return self.header.purpose == "drill"
 
     def narrowed(self, most: int | None = None) -> str:
-        """Which part of the contracts was asked for, by at most so many names of a kind; empty for all of it."""
+        """Return which part of the contracts was asked for, by at most `most` names of a kind; empty for all of it."""
         if self.apart:
             of_parts = [(part.name, part.view.narrowed(most)) for part in self.parts]
             return "; ".join(f"in {line(name, 200)} {asked}" for name, asked in of_parts if asked)
@@ -86,26 +86,26 @@ class ReportView:
         return "; ".join([*parts, *([f"faults: {planned} of {named}"] if planned < named else [])])
 
     def _drilled(self) -> tuple[int, int, int]:
-        """How many faults a whole fire drill planted, how many of them survived, how many were not run."""
+        """Return how many faults a whole fire drill planted, how many of them survived, how many were not run."""
         if self.drill is None or not self.of_controls:
             return 0, 0, 0
         return len(self.drill.rows), len(self.drill.survivors), len(self.drill.not_run)
 
     def _faults_planned(self) -> tuple[int, int]:
-        """How many faults a whole fire drill planned, run or not, and how many the claims that it is of name."""
+        """Return how many faults a whole fire drill planned, run or not, and how many the drilled claims name."""
         planted, _, not_run = self._drilled()
         wanted = self.header.narrowed.claims
         claims = [one for contract in self.contracts for one in contract.claims if not wanted or one.id in wanted]
         return planted + not_run, sum(len(claim.falsified_by) for claim in claims) if self.of_controls else 0
 
     def without_fault(self) -> list[str]:
-        """Judged claims that name no fault: nothing has shown that they can fail. Each once, in the plan's order."""
+        """Return judged claims that name no fault, once each, as planned: nothing has shown that they can fail."""
         judged = dict.fromkeys((verdict.contract, verdict.claim) for verdict in self.verdicts)
         found = [self.claim(*names) for names in judged]
         return [claim.id for claim in found if claim is not None and not claim.falsified_by]
 
     def drill_sentence(self) -> str:
-        """What a drill planted, and whose verdicts these are; empty where nothing was planted."""
+        """Return what a drill planted, and whose verdicts these are; empty if nothing was planted."""
         if self.of_controls:
             planted, survived, not_run = self._drilled()
             left = f", {not_run} not run" if not_run else ""
@@ -125,19 +125,19 @@ class ReportView:
         return known.workloads.get(name) if known else None
 
     def runs_of(self, contract: str, claim: str, workload: str) -> list[RunEvidence]:
-        """The evidence a unit was judged on, in the order of the plan."""
+        """Return the evidence that a unit was judged on, in the order of the plan."""
         names = self._runs_by_unit.get((contract, claim, workload), [])
         return [self.evidence[name] for name in names if name in self.evidence]
 
     @cached_property
     def _runs_by_unit(self) -> dict[tuple[str, str, str], list[str]]:
-        """The runs that each unit names; of a unit that is there twice, those of the first."""
+        """Return the runs that each unit names; for a unit that is there twice, those of the first."""
         return {(unit.contract, unit.claim, unit.workload): unit.runs for unit in reversed(self.header.units)}
 
     def title_of(self, run_id: str) -> str:
-        """`contract · workload` of a run, for headings; the run's own id when no unit names it.
+        """Return `contract · workload` of a run, for headings; the run's own id if no unit names it.
 
-        Where several parts have runs of a contract, the run's part stands behind.
+        If several parts have runs of the contract, the name of the run's part follows.
         """
         unit = next((unit for unit in self.header.units if run_id in unit.runs), None)
         if unit is None:
@@ -147,22 +147,22 @@ class ReportView:
         return " · ".join([unit.contract, unit.workload, *own])
 
     def again(self, verdict: Verdict) -> list[tuple[str, Verdict]]:
-        """What other parts than the one that counts made of a unit, each by the part's name."""
+        """Return what parts that do not count made of a unit, each with the part's name; NOT_RUN is left out."""
         unit = (verdict.contract, verdict.claim, verdict.workload)
         others = [part for part in self.parts if part.name != self.origins.get(unit)]
         made = [(part.name, one) for part in others for one in part.view.verdicts if one.status is not Status.NOT_RUN]
         return [(name, one) for name, one in made if (one.contract, one.claim, one.workload) == unit]
 
     def contradictory(self) -> list[Verdict]:
-        """The units of which a later part, which does not count, made something else."""
+        """Return the units to which another part, which does not count, gave another status."""
         return [unit for unit in self.verdicts if any(one.status is not unit.status for _, one in self.again(unit))]
 
     def waiver(self, verdict: Verdict) -> WaiverRecord | None:
-        """The unexpired waiver of a unit that can have one."""
+        """Return the waiver of a unit if it is in force; None without one, or if the unit cannot be waived."""
         return next((waiver for waiver in self._waivers_of(verdict) if not waiver.expired), None)
 
     def expired_waiver(self, verdict: Verdict) -> WaiverRecord | None:
-        """The waiver that such a unit had until its date; None while one is in force."""
+        """Return the waiver that a unit had until its date; None while one is in force."""
         return None if self.waiver(verdict) else next(iter(self._waivers_of(verdict)), None)
 
     def _waivers_of(self, verdict: Verdict) -> list[WaiverRecord]:
@@ -172,7 +172,7 @@ class ReportView:
         return [waiver for waiver in self.header.waivers if (waiver.contract, waiver.claim, waiver.workload) == unit]
 
     def tried(self, verdict: Verdict) -> str | None:
-        """How often a unit was timed, where it was more than once, and where; None elsewhere."""
+        """Return how often and where a unit was timed or judged again; None if it was only once."""
         unit = (verdict.contract, verdict.claim, verdict.workload)
         others = self.header.attempts.directories(unit)
         timed = {run.run_id for run in self.runs_of(*unit) if probe_named(run.probe).timed}
@@ -190,12 +190,12 @@ class ReportView:
         return "; ".join(told) or None
 
     def repeated_job(self) -> str:
-        """Which attempt of its CI job this is; empty for the first, and where CI does not say."""
+        """Return which attempt of its CI job this is; empty for the first, and if CI does not say."""
         attempt = self.header.attempts.ci
         return f"Attempt {attempt} of its CI job." if attempt is not None and attempt > 1 else ""
 
     def resumed_sentence(self) -> str:
-        """How often the run was gone on with after an interruption, when last, and what for; empty for never."""
+        """Return how often the run was resumed after an interruption, when last, and for how many runs; else empty."""
         resumed = self.header.resumed
         if not resumed:
             return ""
@@ -205,12 +205,12 @@ class ReportView:
         return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
 
     def commit_lines(self) -> dict[str, str]:
-        """The commits of candidate and baseline where they are two, a line each; what is dirty is said to be."""
+        """Return a line each for the candidate's and the baseline's commit, if there are two; a dirty one is marked."""
         commits = self.header.commits
         return {} if commits is None else {name: line(text, 300) for name, text in commits.lines().items()}
 
-    def warnings(self) -> list[str]:
-        """What a reader must know before trusting any of it: an unfinished run, evidence that was changed."""
+    def doubts(self) -> list[str]:
+        """Return why the verdicts prove nothing: an unfinished, unsealed or altered run. Commands then exit with 12."""
         warnings = []
         if self.incomplete:
             names = ", ".join(self.incomplete)
@@ -226,14 +226,17 @@ class ReportView:
                 f"Altered: {counted(len(self.altered), 'file')} {'differs' if len(self.altered) == 1 else 'differ'} "
                 f"from the digests recorded with the run, so its verdicts prove nothing: {files}."
             )
-        warnings += [
+        return warnings
+
+    def warnings(self) -> list[str]:
+        """Return what a page warns of: the doubts, and excuses that nothing needed."""
+        return self.doubts() + [
             f"Idle excuse: nothing needed `{line(str(figure.value), 200)}` under `may_end_apart` of "
             f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}; take it out."
             for verdict in self.verdicts
             for name, figure in verdict.figures.items()
             if name.rpartition(".")[2] == IDLE_EXCUSES
         ]
-        return warnings
 
     def excused_sentence(self) -> str:
         """Return how many excuses contracts give for ends, and in how many units some were needed; empty for none."""
@@ -245,18 +248,18 @@ class ReportView:
         return f"{counted(excuses, 'excuse')} for ends that lie apart; {counted(needed, 'unit')} needed one."
 
     def unchecked_sentence(self) -> str:
-        """How many listed claims no kind can judge; empty for none."""
+        """Return how many listed claims no kind can judge; empty for none."""
         number = sum(len(contract.unchecked) for contract in self.contracts)
         listed = f"{counted(number, 'listed claim')} {'has' if number == 1 else 'have'}"
         return f"{listed} no executable check." if number else ""
 
     def judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Each verdict with the parts of its claim, by the bounds that it was judged by, and the runs behind it."""
+        """Return each verdict with the parts of its claim, with the bounds that judged it, and the runs behind it."""
         return self._judged
 
     @cached_property
     def _judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Kept: every section asks for each of its runs which units were judged on it."""
+        """Compute `judged` once: every section asks, for each of its runs, which units were judged on it."""
         rows = []
         for verdict in self.verdicts:
             claim = self.claim(verdict.contract, verdict.claim)
@@ -269,7 +272,7 @@ class ReportView:
         return rows
 
     def units_judged_by(self, run_id: str, section: str, candidate: str = "") -> frozenset[tuple[str, str, str]]:
-        """Units (contract, claim, workload) of kinds that show this section in their cards, judged on the run.
+        """Return units (contract, claim, workload) judged on the run whose kinds show this section in their cards.
 
         candidate: only claims about this arm; empty for all.
         """
@@ -282,7 +285,7 @@ class ReportView:
         )
 
     def count_line(self) -> str:
-        """The count line; waived units are counted apart, at its end."""
+        """Return the count line, with waived units counted apart at its end."""
         waived = sum(1 for verdict in self.verdicts if self.waiver(verdict))
         counts = count([verdict for verdict in self.verdicts if not self.waiver(verdict)])
         counts = counts.model_copy(update={"planned": len(self.verdicts)})
@@ -290,6 +293,6 @@ class ReportView:
 
 
 def _listed(names: Sequence[str], most: int | None) -> str:
-    """The names; of more than `most`, the first ones and how many are left."""
+    """Return the names joined; of more than `most`, the first ones and how many are left."""
     left = 0 if most is None else len(names) - most
     return f"{', '.join(names[:most])} and {left} more" if left > 0 else ", ".join(names)

@@ -152,3 +152,4 @@ def test_excuses_for_ends_are_counted_and_an_idle_one_is_a_warning() -> None:
     assert "2 excuses for ends that lie apart; 1 unit needed one." in lines
     idle = "nothing needed `tensors calls` under `may_end_apart` of F-GRAPH-BWD-001 on tiny; take it out."
     assert f"WARNING: Idle excuse: {idle}" in lines
+    assert view_with(unit, contracts=[contract(claims=claims)]).doubts() == []  # the verdicts stand
