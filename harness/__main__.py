@@ -7,7 +7,7 @@ from harness.cli import first_signals
 
 
 def main() -> None:
-    """The command line, deaf to no signal: the application's imports take a while."""
+    """Run the command line; signals are noted from the first line on, since the application's imports take a while."""
     first_signals.hold()
     gc.disable()  # what is imported stays, and looking for garbage there is a tenth of the time of a short command
     try:
@@ -23,7 +23,7 @@ def main() -> None:
 def _refuse_to_start(error: BaseException) -> None:
     """Print in a line why the harness does not start, and end with the code of an error.
 
-    What escapes a text elsewhere may be what cannot be imported.
+    This escapes the text itself, since the module that escapes texts elsewhere may be what cannot be imported.
     """
     text = f"error: the harness does not start: {type(error).__name__}: {error}"
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text).replace("##", "#\\x23")

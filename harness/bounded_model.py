@@ -1,7 +1,7 @@
-"""Models of strangers' files, whose validation ends early where much is wrong.
+"""Define models of untrusted files, whose validation ends early if much is wrong.
 
 pydantic collects every error of a file, and keeps about two kilobytes of each: a line of 3 MB was refused after 80 s,
-with 8 GB. Readers show the first error alone.
+with 8 GB. Readers show only the first error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BoundedModel(BaseModel):
 
 
 def _ending_early(schema: Any) -> Any:
-    """The schema with each list and each mapping bounded; those of a model within it are bounded already."""
+    """Return the schema with each list and mapping bounded; those of a model within it are bounded already."""
     if isinstance(schema, list):
         return [_ending_early(item) for item in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Typed errors, each with where, rule, what was found and what to do; and the exit-code table."""
+"""Define typed errors, each with where, rule, what was found and what to do; and the exit-code table."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class HarnessError(Exception):
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """What a person reads, escaped: a line an error."""
+        """Return what a person reads, escaped: a line for each error."""
         return [escaped(f"{self.where}: {self.sentence()}" if self.where else self.sentence())]
 
     def sentence(self) -> str:
-        """The error without its place."""
+        """Return the error without its place."""
         found = f"; found {self.got}" if self.got else ""
         return f"{self.rule}{found}" + (f"; {self.remedy}" if self.remedy else "")
 
@@ -68,7 +68,7 @@ class ContractError(HarnessError):
     exit_code = ExitCode.INVALID_CONTRACT
 
     def each(self) -> list[ContractError]:
-        """The errors that it is of: itself, unless it stands for several."""
+        """Return the errors that this one stands for: itself, unless it stands for several."""
         return [self]
 
 

@@ -1,8 +1,8 @@
-"""Text of a stranger made fit for a terminal and for the log of a CI system: it is shown there, and never obeyed.
+"""Make untrusted text fit for a terminal and for the log of a CI system: it is shown there, and never obeyed.
 
 Whatever comes from a file, a worker or a system may hold sequences that move a cursor, turn the direction of a line,
-end it, or begin a command of the system that reads the log. `escaped` takes them their power. All
-that is printed goes through it (`harness.platform.standard_streams`), as do errors and the texts of reports.
+end it, or begin a command of the system that reads the log. `escaped` makes them harmless. All printed text goes
+through it (`harness.platform.standard_streams`), as do errors and the texts of reports.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _BEYOND_ASCII = re.compile(r"[^\n -~]")
 
 
 def escaped(text: object) -> str:
-    """One line of printable characters that no terminal and no CI system takes for more than text.
+    """Return one line of printable characters that no terminal and no CI system takes for more than text.
 
-    Line ends, control characters, marks of direction and whatever else is not seen become `\\n`, `\\x1b`, `\\u202e`; a
+    Line ends, control characters, marks of direction and whatever else is not seen become `\\n`, `\\x1b`, `\\u202e`. A
     command of a CI system loses a character to `\\x3a` or `\\x23`. A text that was escaped before stays as it is.
     """
     line = printable(text)
@@ -29,7 +29,7 @@ def escaped(text: object) -> str:
 
 
 def printable(text: object) -> str:
-    """As `escaped`, for what no CI system reads as its log, such as a page: there a command is no more than text."""
+    """Escape as `escaped` does, but leave CI commands alone: for a page or other text that no CI system reads."""
     line = text if isinstance(text, str) else str(text)
     if line.isprintable():
         return line
@@ -37,17 +37,17 @@ def printable(text: object) -> str:
 
 
 def escaped_lines(text: object) -> str:
-    """`escaped` for each line of a text of ours that has several: its line ends stay."""
+    """Escape each line of a text of the harness's own; its line ends stay."""
     return "\n".join(escaped(line) for line in str(text).split("\n"))
 
 
 def escaped_command(command: str) -> str:
-    """A command of GitHub's, which is meant to be obeyed: it begins with `::`, and nothing in it begins another."""
+    """Escape a command that GitHub is to obey: it begins with `::`, and nothing in it begins another command."""
     return f"::{escaped(command.removeprefix('::'))}"
 
 
 def escaped_json(text: str) -> str:
-    """JSON of the same value in plain ASCII, in which no CI system finds a command."""
+    """Return JSON of the same value in plain ASCII, in which no CI system finds a command."""
     text = _BEYOND_ASCII.sub(lambda found: _json_code(found[0]), text)
     return text.replace("##", r"#\u0023")  # a number sign stands in strings only
 

@@ -1,4 +1,4 @@
-"""What a valid contract still gets wrong: names its system does not know, claims that nothing could falsify."""
+"""Find what a valid contract still gets wrong: names its system does not know, claims that nothing could falsify."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Finding:
 
 
 def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | None = None) -> list[Finding]:
-    """All findings, in the order of the file. `describe` gives a system's description by its `module:attribute`.
+    """Return all findings, in the order of the file. `describe` gives a system's description by its `module:attribute`.
 
-    claims: the ids of those that are looked at; None: all.
+    claims: the ids of the claims that are looked at; None: all.
     A system that cannot be described is an error; what depends on its description is then left out.
     """
     descriptions, findings = _describe_all(loaded, describe)
@@ -55,7 +55,7 @@ def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | N
 
 
 def errors_of(loaded: LoadedContract, describe: Describe) -> list[Finding]:
-    """The errors that `lint` finds, but for systems that cannot be described."""
+    """Return the errors that `lint` finds, but for systems that cannot be described."""
     descriptions, _ = _describe_all(loaded, describe)
     found = [*_arms(loaded, descriptions), *_workloads(loaded, descriptions), *_claims(loaded, descriptions, None)]
     errors = [finding for finding in found if finding.level == "error"]
@@ -63,7 +63,7 @@ def errors_of(loaded: LoadedContract, describe: Describe) -> list[Finding]:
 
 
 def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """Claim ids that several contracts have: who names one of them alone means all."""
+    """Return a warning for each claim id that several contracts have: naming one of them alone means all."""
     first: dict[str, LoadedContract] = {}
     findings = []
     for loaded in contracts:
@@ -76,18 +76,18 @@ def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
 
 
 def has_judge(kind: str) -> bool:
-    """Whether the kind's judge has its module; found without importing it, since judges import numpy."""
+    """Return True if the kind's judge has its module. The judge is not imported, since judges import numpy."""
     return importlib.util.find_spec(kind_of(kind).judge.partition(":")[0]) is not None
 
 
 def _place(finding: Finding, own: str) -> tuple[bool, str, int, int]:
-    """The contract's own file first, then those that it shares."""
+    """Return a sort key: the contract's own file first, then files that it shares, by line and column."""
     file, line, column = finding.where.rsplit(":", 2)
     return file != own, file, int(line), int(column)
 
 
 def _describe_all(loaded: LoadedContract, describe: Describe) -> tuple[dict[str, SystemDescription], list[Finding]]:
-    """Descriptions of the contract's system and of the arms' own systems, by name."""
+    """Return descriptions of the contract's system and of the arms' own by name, and errors where there is none."""
     places: dict[str, str] = {loaded.contract.system: loaded.where("system")}
     for name, arm in loaded.contract.arms.items():
         if arm.system is not None:
@@ -168,7 +168,7 @@ def _claims(
 def _numbers(
     loaded: LoadedContract, descriptions: Mapping[str, SystemDescription], claims: Collection[str] | None
 ) -> Iterator[Finding]:
-    """Demanded numbers that none of a claim's faults breaks: they could be anything."""
+    """Yield warnings for demanded numbers that none of a claim's faults breaks: they could be anything."""
     from harness.drill.evidence_faults import offered_faults
 
     if loaded.contract.system not in descriptions:
@@ -193,7 +193,7 @@ def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultD
 
 
 def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
-    """Faults that nobody offers, and faults that declare nothing for the claim that names them."""
+    """Yield errors for faults that nobody offers, and for faults that declare nothing for the claim that names them."""
     from harness.drill.evidence_faults import offered_faults
     from harness.drill.expectations import expectation_for
 
@@ -213,10 +213,10 @@ def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, Syste
 
 
 def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[Finding]:
-    """Warnings from the drill records (oldest first) that the contract took part in.
+    """Return warnings from the drill records (oldest first) that the contract took part in.
 
-    A drill may be of some claims, faults or machines only, so what counts of each fault in a claim is the newest record
-    that planted it on a workload.
+    A drill may have only some claims, faults or machines. For each fault in a claim, the newest record that planted it
+    on a workload counts.
     """
     from harness.run_directory.drill_record import last_of
 
@@ -251,9 +251,9 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
 
 
 def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Two names for one arm compare an arm with itself: the field that names it, and what to say. A control that is
-    nudged is the baseline once more, as it has to be.
-    """
+    """Yield the field and the message for arms that differ only in name: such a comparison shows nothing.
+
+    A control that is nudged is left out, since it must be the baseline once more."""
     named = [(field, arm) for field, arm in part.arms().items() if field not in NUDGED_CONTROLS]
     for (first, one), (second, other) in combinations(named, 2):
         if not loaded.contract.same_settings(one, other):
@@ -267,7 +267,7 @@ def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str
 
 
 def _captured_plain_arm(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
-    """A plain arm that captures, too: the field that names it, and what to say."""
+    """Yield the field and the message for a plain arm that captures, too."""
     field = part.plain_path
     name = None if field is None else part.arms().get(field)
     if field is None or name is None or loaded.contract.arms[name].capture == "none":
@@ -285,8 +285,8 @@ def refuse_lint_errors(
 ) -> None:
     """Raise ContractErrors where the lint of the contracts, or of the waivers found for `paths`, has errors.
 
-    A system that cannot be described is left to what runs it: its units are ERROR, which says more. `limit_s`: how long
-    each has to describe itself, which it does once for all who ask.
+    A system that cannot be described is left to what runs it: its units become ERROR, which says more. `limit_s`:
+    seconds that each system has to describe itself, which it does once for all callers.
     """
     describe_all([system for one in contracts for system in one.contract.systems()], limit_s or LIMIT_S)
     errors = [ContractError(each.message, where=each.where) for one in contracts for each in errors_of(one, describe)]

@@ -1,7 +1,7 @@
-"""One way to write numbers: non-finite ones as tagged strings, derived figures rounded to 12 digits.
+"""Write numbers in one way: non-finite ones as tagged strings, derived figures rounded to 12 digits.
 
-JSON has no NaN, and a common writer turns infinity into null; a loss curve that went wrong must not be
-read back as something milder. Two machines agree byte for byte because derived figures are rounded.
+JSON has no NaN, and a common writer turns infinity into null; a loss curve that went wrong must not be read back as
+something milder. Two machines agree byte for byte because derived figures are rounded.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _TAGS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def encode(value: float) -> float | str:
-    """A finite float as itself, a non-finite one as its tag."""
+    """Return a finite float as itself, a non-finite one as its tag."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def decode(value: object) -> object:
-    """The float behind a tag; anything else unchanged, for the model to refuse or accept."""
+    """Return the float behind a tag; anything else unchanged, for the model to refuse or accept."""
     return _TAGS.get(value, value) if isinstance(value, str) else value
 
 
@@ -34,12 +34,12 @@ def _not_negative(value: float) -> float:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 fault`, `2 faults`: a number with its noun."""
+    """Return a number with its noun: `1 fault`, `2 faults`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def was(number: int) -> str:
-    """The verb behind a counted noun."""
+    """Return the verb behind a counted noun: `was` or `were`."""
     return "was" if number == 1 else "were"
 
 
@@ -49,7 +49,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 def rounded(value: float) -> float:
-    """A derived figure to 12 significant digits."""
+    """Return a derived figure rounded to 12 significant digits."""
     return float(f"{value:.12g}") if math.isfinite(value) else value
 
 
@@ -64,9 +64,9 @@ def _plain(value: Any) -> Any:
 
 
 def dump_json(value: Any, *, indent: int | None = None, sort_keys: bool = True) -> str:
-    """JSON with tagged non-finite numbers, keys sorted unless their order means something.
+    """Return JSON with tagged non-finite numbers, keys sorted unless their order means something.
 
-    A NaN that slips through raises ValueError.
+    Raises ValueError for a NaN that slips through.
     """
     separators = (",", ":") if indent is None else None
     return json.dumps(

@@ -1,1 +1,1 @@
-"""The Python API: plan, run, judge and write; the command line and pytest translate to it."""
+"""Plan, run, judge and write: the Python API, to which the command line and pytest translate."""

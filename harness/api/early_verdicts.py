@@ -1,6 +1,6 @@
-"""Verdicts as they fall: a unit is judged as soon as all its arms have ended, by the judges that judge it at the end.
+"""Judge units early: each as soon as all its arms have ended, by the judges that judge it at the end.
 
-People read them, and no file keeps them. At the end everything is judged anew, and that stands.
+People read these verdicts, and no file keeps them. At the end everything is judged anew, and that stands.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class AsTheyEnd:
         self._lock = threading.Lock()
 
     def look(self, ended: Collection[str]) -> None:
-        """`ended`: the names of all runs that have."""
+        """Call what is ready now. `ended`: the names of all runs that have ended."""
         with self._lock:
             self._ended |= set(ended)
             self._tell()
 
     def moves(self, runs: Iterable[str], phase: str) -> None:
-        """The runs, which one process executes, have come to a phase: arms before this one may have ended."""
+        """Note a new phase of runs that one process executes, and call what is ready: arms before it may have ended."""
         with self._lock:
             execution = phase.partition(": ")[0]
             for name in runs:
@@ -78,7 +78,7 @@ class AsTheyEnd:
 def units_as_they_end(
     bundle: Bundle, contracts: Sequence[LoadedContract], runs: Sequence[Run], tell: Judged
 ) -> AsTheyEnd:
-    """Tells of the verdict of each unit that has runs, and what it was judged on.
+    """Return a watcher that tells the verdict of each unit that has runs, and what the unit was judged on.
 
     bundle: the run directory that is being made.
     """

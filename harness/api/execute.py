@@ -1,4 +1,4 @@
-"""Planned runs executed into a run directory, side by side where they can be."""
+"""Execute planned runs into a run directory, side by side where they can be."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Watch(Protocol):
     """Who is told how the runs of a session go on, from several threads."""
 
     def begins(self, runs: Sequence[Run]) -> None:
-        """These are executed; others read the evidence of one of them."""
+        """Note the runs that are executed; other runs read the evidence of one of them."""
 
     def moves(self, run: Run, phase: str, seconds: float) -> None:
-        """`phase` is empty when the run has ended; `seconds` count from its start."""
+        """Note the phase of a run; it is empty when the run has ended. `seconds` count from the run's start."""
 
     def judged(self, verdict: Verdict) -> None:
-        """All runs of a unit have ended, and this is what their evidence gives."""
+        """Note the verdict of a unit, once all that its verdict rests on has ended."""
 
     def drilled(self, row: Row) -> None:
-        """All runs of a planted fault have ended, and this is what became of it."""
+        """Note what became of a planted fault, once all runs of its row have ended."""
 
 
 def work_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """What is executed for the runs: by its id each run that is, with those that read its evidence behind it."""
+    """Return each run that is executed, by its id, followed by the runs that read its evidence."""
     from harness.execution.sharing import hosted
 
     return {host.run.id: host.runs for host in hosted(runs)}
@@ -64,12 +64,12 @@ def execute(
 ) -> None:
     """Execute the runs, side by side where they can be; a worker that dies costs only the units that depend on it.
 
-    What several of them demand alike is executed once.
+    What several runs demand alike is executed once.
 
-    interpreters: those that wait already, which this ends. redacted: what is left out of the evidence, also of that of
-    runs that are cut off. checkout: of the commit that baselines are of. journal: is told of each run's end; what had
-    ended before is not executed. early: looks at what has ended, at each
-    phase of a run and behind each end that the journal was told of.
+    interpreters: processes that wait already; this call ends them. redacted: what is left out of the evidence, also
+    where a run is cut off. checkout: the worktree of the baselines' commit. journal: notes the end of each run; a run
+    that it has as ended is not executed. early: looks for units to judge at each phase of a run, and after each end
+    that the journal noted.
     """
     from harness.execution.interpreters import Interpreters
     from harness.execution.lanes import as_one, lane_directories
@@ -147,7 +147,7 @@ class _End:
 
 
 def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | None) -> None:
-    """What is of runs that did not come to their end."""
+    """Redact what there is of runs that did not come to their end."""
     ended = {} if journal is None else journal.content.ended
     for entry in evidence.iterdir() if evidence.is_dir() else []:
         if entry.name not in ended and entry.is_dir() and not entry.is_symlink():
@@ -155,7 +155,7 @@ def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | Non
 
 
 def _import_for_pages() -> None:
-    """What the report is drawn with, while runs are under way: it took a second after them."""
+    """Import what the report is drawn with while runs are under way: it took a second after them."""
     with suppress(Exception):  # the report meets the same failure, and tells of it
         os.environ.update(moved_caches())
         for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):

@@ -1,4 +1,4 @@
-"""Run directories judged: a verdict for each unit, and what `--json` prints of them. Nothing is executed here."""
+"""Judge run directories: a verdict for each unit, and what `--json` prints of them. Nothing is executed here."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
 
 
 def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:
-    """A run directory judged by itself, under those of the contracts that it was run under."""
+    """Return a run directory judged by itself, under those of the contracts that it was run under."""
     own = [contract for contract in contracts if contract.id in bundle.header.digests.contracts]
     return RunPart(name, _view_of_one(bundle, own, name))
 
@@ -95,7 +95,7 @@ def _view_of_one(bundle: Bundle, contracts: Sequence[Contract], name: str) -> Re
 
 
 def _view_of_shards(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> ReportView:
-    """Every unit of the contracts once, by its earliest attempt."""
+    """Return a view with every unit of the contracts once, judged by its earliest attempt."""
     attempted = attempts(bundles, contracts)
     for difference in speeds_apart(bundles, contracts):
         raise difference
@@ -113,7 +113,7 @@ def _view_of_shards(bundles: Sequence[Bundle], contracts: Sequence[Contract]) ->
 
 
 def judge_attempt(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
-    """The verdict of one unit, by these contracts."""
+    """Return the verdict of one unit under these contracts."""
     from harness.judging.registry import not_in_contract
 
     unit = attempt.unit
@@ -140,10 +140,10 @@ def judge_runs(
     fault: str | None = None,
     baseline: str | None = None,
 ) -> Verdict:
-    """The verdict of a unit by the evidence of its runs, if those are the runs that the contract demands.
+    """Judge a unit by the evidence of its runs, if those are the runs that the contract demands.
 
-    `made`: what was executed, None where nothing says it; `gpu`: that of the machine; `fault`: the one that was planted
-    on purpose; `baseline`: the commit of arms that claims name so.
+    `made`: the runs that were executed, None for one that nothing describes; `gpu`: the machine's; `fault`: the one
+    planted on purpose; `baseline`: the commit of the arms that claims name as `baseline`.
     """
     from harness.judging.registry import judge_unit, of_another_contract
 

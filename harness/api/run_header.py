@@ -1,4 +1,4 @@
-"""What is verified and how, as asked for, and the header of the run directory that it makes."""
+"""Define the options of a verification, and make the header of its run directory from them."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class VerifyOptions:
 
 
 def waiver_texts(waivers: Sequence[Waiver]) -> list[str]:
-    """The texts of the files that hold them, each once: copies of them lie in the run directory."""
+    """Return the texts of the waivers' files, each once: copies of them lie in the run directory."""
     return list(dict.fromkeys(waiver.file_text for waiver in waivers))
 
 
 def redaction_of(contracts: Sequence[LoadedContract], asked: bool | None) -> Redaction | None:
-    """What is left out of evidence of these contracts, whose own words stay; None where nothing is."""
+    """Return what is left out of evidence of these contracts, whose own words stay; None if nothing is left out."""
     if not redaction.wanted(asked):
         return None
     words = [redaction.texts_in(loaded.contract.model_dump(mode="json")) for loaded in contracts]
@@ -64,7 +64,7 @@ def header_of(
     waivers: Sequence[Waiver] = (),
     commits: TwoCommits | None = None,
 ) -> Header:
-    """`run.json`, but for the digests of evidence. Waivers are judged by the day on which the run starts."""
+    """Return `run.json` without the digests of evidence. Waivers count by the day on which the run starts."""
     systems = sorted({system for loaded in contracts for system in loaded.contract.systems()})
     listed = sources.listed_sources(systems)
     collected = environment.collect(systems, listed).model_copy(update={"trainers": trainers(systems)})
@@ -91,7 +91,7 @@ def header_of(
 
 
 def beside_the_header(options: VerifyOptions) -> dict[str, object]:
-    """Options that change what is executed and stand in no header, by name; files with their sizes and times."""
+    """Return by name the options that change what is executed and stand in no header; files with sizes and times."""
     return {
         "--data": _files(options.data),
         "--model": _files(options.model_directory),
@@ -109,7 +109,7 @@ def _files(path: Path | None) -> list[list[object]]:
 
 
 def redacted_header(header: Header, left_out: Redaction) -> Header:
-    """The header without the names, which it says of itself."""
+    """Return the header without names of host, user and folders, and with a note that says so."""
     noted = header.environment.model_copy(update={"redacted": redaction.NOTE})
     # a waiver's owner has signed it; names of units and runs are the contract's
     changes = {"environment": left_out.model(noted), "waivers": header.waivers}
@@ -117,12 +117,12 @@ def redacted_header(header: Header, left_out: Redaction) -> Header:
 
 
 def _text(word: str) -> str:
-    """A word of the command line, where bytes that were no text to Python's locale are one to JSON."""
+    """Return a word of the command line as text for JSON, with bytes that Python's locale could not decode escaped."""
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def with_earlier_runs(header: Header, reports: Path) -> Header:
-    """The header, with what was tried before it and drilled: the run's directory is not among `reports` yet."""
+    """Return the header with earlier attempts and drills in `reports`; the run's own directory is not there yet."""
     drilled = drilled_claims(records_below(reports), header.digests.contracts)
     return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ), "drilled": drilled})
 

@@ -1,4 +1,4 @@
-"""The Python API that joins plan, runs, judges and report. The command line and the pytest plugin translate to it."""
+"""Join plan, runs, judges and report in a Python API. The command line and the pytest plugin translate to it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Refuse = Callable[[Sequence[LoadedContract], Sequence[Waiver]], None]
 def plan_contracts(
     contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
 ) -> Plan:
-    """Which units there are and which runs decide them, on this machine. checkout: of the baselines' commit."""
+    """Return which units there are and which runs decide them on this machine. checkout: of the baselines' commit."""
     from harness.system.wrappers import HARNESS_FAULTS
 
     systems = [system for loaded in contracts for system in loaded.contract.systems()]
@@ -94,12 +94,12 @@ def verify(
 ) -> Judgement:
     """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
 
-    interpreters: those that were started before, for the runs; they are ended with the last run.
-    refuse: raises ContractError where contracts that load are not to be run (`harness.lint`).
+    interpreters: processes that were started before, for the runs; they end with the last run.
+    refuse: raises ContractError for contracts that load and must not be run (`harness.lint`).
     judged: gets each unit's verdict as soon as its arms have ended, as the watch does, with what it was judged on.
     checkout: of the baselines' commit; by default one is made for `options.baseline`, and removed at the end.
     Whatever ends it early (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far, marked
-    INCOMPLETE, and carries a note that says where; with `options.resume` such a directory is gone on with.
+    INCOMPLETE, and carries a note that says where. `options.resume` resumes such a directory.
     """
     refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
@@ -118,12 +118,12 @@ def refuse_fault_of_gate(options: VerifyOptions) -> None:
 
 
 def of_tags(contracts: Sequence[LoadedContract], options: VerifyOptions) -> VerifyOptions:
-    """The options with the claims that their tags select. Raises UsageError for a tag that no claim has."""
+    """Return the options with the claims that their tags select. Raises UsageError for a tag that no claim has."""
     return replace(options, claims=selected(contracts, options.tags, options.claims))
 
 
 def baselines(contracts: Sequence[LoadedContract], options: VerifyOptions) -> AbstractContextManager[Checkout | None]:
-    """The worktree of the commit that the baselines are of; none where the options name none. Raises UsageError."""
+    """Check out the commit of the baselines for a block, which gets None without `--baseline`. Raises UsageError."""
     if options.baseline is not None and options.fault is not None:
         raise UsageError("--baseline compares two commits as they are", got="--fault", remedy="leave out one of them")
     return baseline_checkout(contracts, options.baseline, options.reports)
@@ -132,7 +132,7 @@ def baselines(contracts: Sequence[LoadedContract], options: VerifyOptions) -> Ab
 def plan_something(
     contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
 ) -> Plan:
-    """`plan_contracts`, with at least one unit. Raises UsageError where the options leave none."""
+    """Plan as `plan_contracts` does. Raises UsageError if the options leave no unit."""
     planned = plan_contracts(contracts, options, checkout)
     if not planned.units:
         raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
@@ -187,7 +187,7 @@ def write_judgement(directory: Path, judgement: Judgement) -> None:
 
 
 def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> None:
-    """`report.html`, `summary.md` and, but in a published folder, `junit.xml`: all are drawn before one is written."""
+    """Write `report.html`, `summary.md` and, if `junit`, `junit.xml`. All are drawn before the first is written."""
     from harness.report.html import render
     from harness.report.junit import render_junit
     from harness.report.markdown import render_markdown

@@ -1,4 +1,4 @@
-"""Which GPUs of this machine keep their clock under the load of a timing: look before a throughput claim runs."""
+"""Find which GPUs of this machine keep their clock under the load of a timing, before a throughput claim runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Steadiness:
 
 
 def look(contracts: Sequence[LoadedContract], seconds: int) -> list[Steadiness]:
-    """Every GPU, all at once, under the first timing that this machine can run; the steadiest first.
+    """Return what was seen of every GPU under the first timing that can run here, all at once; the steadiest first.
 
     Raises UsageError without a GPU or such a timing, HarnessError when a worker dies.
     """
@@ -71,7 +71,7 @@ def _run(contracts: Sequence[LoadedContract], seconds: int) -> Run:
 
 
 def _watch(run: Run, directory: Path, gpu: str, stop: threading.Event) -> Steadiness:
-    """One GPU in a worker that sees it alone."""
+    """Load one GPU in a worker that sees only this GPU, and return what was seen of it."""
     from harness.execution import supervisor
 
     death = supervisor.execute(run, directory, gpu_uuid=gpu, stop=stop, variables={"CUDA_VISIBLE_DEVICES": gpu})

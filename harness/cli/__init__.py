@@ -1,1 +1,1 @@
-"""The command line: a file a command, each translating to the Python API."""
+"""Translate the command line to the Python API: one file for each command."""

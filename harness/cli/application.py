@@ -1,4 +1,4 @@
-"""The application: which commands there are, and how an error ends one. A command's module is imported by name."""
+"""Build the application: which commands there are, and how an error ends one. Commands are imported by name."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def application(arguments: list[str]) -> typer.Typer:
-    """The application with the command that `arguments` begin with; with all of them when they name none.
+    """Return the application with the command that `arguments` begin with, or with all of them if they name none.
 
-    One command's imports are not paid by another: `check` starts without numpy.
+    No command pays for the imports of another: `check` starts without numpy.
     """
     import typer  # a signal must find its handler before this is read
 
@@ -113,7 +113,7 @@ def _show_version(asked: bool) -> None:
 
 
 def main() -> None:
-    """Entry point; maps errors and signals to exit codes in one place."""
+    """Run the command line, and map errors and signals to exit codes in one place."""
     with surviving_streams(), interruption.watched():
         try:
             run = application(sys.argv[1:])
@@ -133,14 +133,14 @@ def main() -> None:
 
 
 def _collect_from_now_on() -> None:
-    """Look for garbage, but for what was imported while that was put off; `check` ends before there is any."""
+    """Turn garbage collection on again, but not for what was imported before; `check` ends before it has garbage."""
     if not gc.isenabled() and sys.argv[1:2] != ["check"]:
         gc.freeze()
         gc.enable()
 
 
 def _usage(error: Exception) -> int:
-    """Print what is wrong with the command line, if that is it; its exit code, else 0."""
+    """Print what is wrong with the command line and return its exit code; return 0 if the error is another."""
     show = getattr(error, "show", None)  # of click's errors, which typer has under another name in each version
     if show is None:
         return 0
@@ -151,12 +151,12 @@ def _usage(error: Exception) -> int:
 
 
 def _notes(error: Exception) -> list[str]:
-    """What else is known of it: where the evidence so far is kept."""
+    """Return what else is known of an error: where the evidence so far is kept."""
     return list(getattr(error, "__notes__", []))
 
 
 def _left(leaving: SystemExit) -> int | str | None:
-    """Return the code of a signal. A command returns its own, so any other exit is a module's, and no verdict."""
+    """Return a signal's code, else ERROR: a command returns its own code, so any other exit is some module's."""
     if noted or leaving.code in CODES.values():
         return leaving.code
     print_line(f"error: something ended the command before it was done: {leaving!r}", file=sys.stderr)
@@ -164,10 +164,10 @@ def _left(leaving: SystemExit) -> int | str | None:
 
 
 def _refused(error: OSError) -> int:
-    """Print what the file system refuses, of which path, and what is kept, if that is it; its exit code, else 0.
+    """Print what the file system refuses, of which path, and what is kept; return the exit code, 0 for another error.
 
-    Where that path is an option's, its command says so as usage; this is of any other. A disk that takes no more has
-    none to name where a file was open.
+    If the path is an option's, its command reports it as usage; this reports any other path. An error about a full disk
+    names no path if the file was open.
     """
     path = error.filename2 or error.filename
     where = os.fsdecode(path) if isinstance(path, str | bytes) else ""
@@ -193,7 +193,7 @@ if __name__ == "__main__":
 
 
 def epilog(name: str) -> str:
-    """The examples of a command, a line each; the first line keeps click from joining them."""
+    """Return the examples of a command, a line each; the first line keeps click from joining them."""
     width = max(len(arguments) for arguments, _ in EXAMPLES[name])
     lines = [f"  harness {name} {arguments:<{width}}  {what}" for arguments, what in EXAMPLES[name]]
     return "\n".join(["\b", "Examples:", *lines])

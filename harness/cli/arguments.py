@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Define arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ Gpus = Annotated[
 
 
 def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
-    """Raise UsageError where a plan is asked for of a run that began earlier: it would count what has ended."""
+    """Raise UsageError for a plan of a run that is resumed: the plan would count what has ended."""
     if plan and resume is not None:
         raise UsageError(
             "--plan is of a run that begins anew", got=f"--resume {resume}", remedy="leave out one of them"
@@ -90,14 +90,14 @@ def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
 
 
 def redact_words(redact: bool | None) -> list[str]:
-    """`--redact` as it is passed on to another command of the harness; None: it was not asked for."""
+    """Return `--redact` as words for another command of the harness; none if it was not asked for."""
     return [] if redact is None else ["--redact" if redact else "--no-redact"]
 
 
 def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) -> bool:
-    """Whether `--on` or `--gpus` asks for the contracts to be shared out. `options`: others of the command, by name.
+    """Return True if `--on` or `--gpus` asks for the contracts to be shared out. `options`: the command's others.
 
-    Raises UsageError where one of those was given beside them.
+    Raises UsageError where one of those was given, too.
     """
     asked = "--on" if on else "--gpus"
     if not on and not gpus:

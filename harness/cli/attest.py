@@ -1,4 +1,4 @@
-"""`harness attest`: sign what a run directory says, and see that a signature is of it; nothing is run."""
+"""`harness attest`: sign what a run directory says, and check such a signature; nothing is run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def attest(
 
 
 def check(directory: Path, file: Path, key: Path) -> int:
-    """Say who signed what; the exit code of the gate over the directory, once the attestation is found to be of it."""
+    """Verify an attestation, print who signed what, and return the exit code of the gate over the directory."""
     attested = verify_statement(directory, file, key)
     print_line(f"{file}: signed by key {attested.key_id} ({key})")
     print_line(summary(attested.statement))
@@ -59,14 +59,14 @@ def check(directory: Path, file: Path, key: Path) -> int:
 
 
 def summary(statement: Statement) -> str:
-    """`PASSED: 88 passed, 0 warned, 0 failed`."""
+    """Return `PASSED: 88 passed, 0 warned, 0 failed`."""
     found = statement.predicate
     counts = {"passed": found.passed_tests, "warned": found.warned_tests, "failed": found.failed_tests}
     return f"{found.result}: " + ", ".join(f"{len(tests)} {word}" for word, tests in counts.items())
 
 
 def beside(directory: Path) -> Path:
-    """Where a directory's attestation lies: beside it, since it would break its seal within."""
+    """Return where a directory's attestation lies: next to it, since inside it would break the seal."""
     if directory.name in {"", ".."}:  # `.` and `..` have another name, in another folder
         directory = directory.resolve()
     return directory.with_name(f"{directory.name}{SUFFIX}")

@@ -41,9 +41,9 @@ def check(
 def findings_of(
     paths: Sequence[Path], waivers: Path | None = None, drill: Path | None = None, tags: Sequence[str] = ()
 ) -> tuple[list[LoadedContract], list[Finding]]:
-    """Load contracts and waivers (raises ContractErrors with every error of every file) and lint them.
+    """Load contracts and waivers, and lint them. Raises ContractErrors with every error of every file.
 
-    Each contract is also held against its last drill record: the one in `drill`, or the newest below `reports/`. With
+    Each contract is also compared with its last drill record: the one in `drill`, or the newest below `reports/`. With
     `tags` only claims that have one of them are looked at.
     """
     loaded, signed = _read(paths, waivers)
@@ -66,7 +66,7 @@ def findings_of(
 
 
 def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """A note for each file of version 1, which is read as ever."""
+    """Return a note for each file of version 1, which is read as ever."""
     return [
         Finding(
             "note",
@@ -79,7 +79,7 @@ def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
 
 
 def _read(paths: Sequence[Path], waivers: Path | None) -> tuple[list[LoadedContract], list[Waiver]]:
-    """Contracts and waivers. Raises ContractErrors with the errors of both."""
+    """Load contracts and waivers. Raises ContractErrors with the errors of both."""
     errors: list[ContractError] = []
     loaded: list[LoadedContract] = []
     signed: list[Waiver] = []
@@ -104,7 +104,7 @@ def print_findings(
     tags: Sequence[str] = (),
     as_json: bool,
 ) -> int:
-    """Print errors and warnings; exit code 11 when there is an error, else 0."""
+    """Print errors and warnings. Return exit code 11 if there is an error, else 0."""
     print_lines(folders_read(paths), sys.stderr)
     try:
         loaded, findings = findings_of(paths, waivers, drill, tags)

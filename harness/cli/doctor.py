@@ -1,4 +1,4 @@
-"""`harness doctor`: what this machine can and cannot decide, and what is missing for the rest. Nothing is run."""
+"""`harness doctor`: say what this machine can and cannot decide, and what is missing for the rest; nothing is run."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _name(unit: Unit) -> str:
 
 
 def steadiness_lines(found: Sequence[Steadiness]) -> list[str]:
-    """A line a GPU, in the order given."""
+    """Return a line for each GPU, in the order given."""
     return [
         f"{gpu.uuid}  spread {gpu.spread:.4f}  {gpu.lowest_mhz:.0f} to {gpu.highest_mhz:.0f} MHz  {gpu.power_w:.0f} W"
         for gpu in found

@@ -1,4 +1,4 @@
-"""`harness drill`: every claim against every fault that should break it."""
+"""`harness drill`: try every claim against every fault that should break it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def drill(
 
 
 def drill_on(on: str | None, gpus: str | None, paths: Sequence[Path], directory: Path, *, redact: bool | None) -> int:
-    """Every fault of the contracts as jobs of an engine; the worst exit code of a shard."""
+    """Drill every fault of the contracts as jobs of an engine, and return the worst exit code of a shard."""
     contracts = load_contracts(paths)
     refuse_lint_errors(contracts)
     jobs_of, shards = engine(on, gpus), drill_shards(contracts)

@@ -1,4 +1,4 @@
-"""`harness explain`: what a claim demands, where its numbers come from and what usually breaks it. Nothing is run."""
+"""`harness explain`: say what a claim demands, where its numbers come from and what breaks it; nothing is run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def explain(
 
 
 def explanation_of(claim_id: str, contracts: Path, width: int = WIDTH) -> list[str]:
-    """What a claim demands, in plain lines, of each contract that has it. Raises UsageError for an unknown id."""
+    """Return what a claim demands, as lines, for each contract that has it. Raises UsageError for an unknown id."""
     claims = [(loaded, claim) for loaded in load_contracts([contracts]) for claim in loaded.contract.claims]
     explained = [_explanation(loaded, claim, width) for loaded, claim in claims if claim.id == claim_id]
     if not explained:
@@ -64,7 +64,7 @@ def _explanation(loaded: LoadedContract, claim: AnyClaim, width: int) -> list[st
 
 
 def _section(label: str, texts: Iterable[str], width: int) -> list[str]:
-    """The label before the first of its lines, or above them when it is too long to stand there."""
+    """Return wrapped lines with the label before the first, or above them if it is too long to stand there."""
     margin = " " * (2 + LABEL_WIDTH)
     lines = [
         line
@@ -95,7 +95,7 @@ def _workload(loaded: LoadedContract, name: str) -> str:
 
 
 def _demands(part: AnyPart) -> list[str]:
-    """A line for each number or name that the claim is judged by, those that the contract leaves to the default too."""
+    """Return a line for each number or name that the claim is judged by, also for those that have their default."""
     values: dict[str, Any] = part.model_dump(exclude_none=True, exclude=TEXTS)
     for path, bound in part.bounds().items():
         *above, name = path.split(".")

@@ -1,7 +1,7 @@
-"""What a process does first: it notes signals that ask it to end, until the command's own handlers stand.
+"""Note signals that ask a process to end, from its first line until the command's own handlers stand.
 
-Python's own handler of SIGINT raises wherever the process is, and imports have places that swallow what is raised (the
-callbacks of weak references): the command went on, and ended with 0. `signal` itself imports for 10 ms; this does not.
+Python's own handler of SIGINT raises wherever the process is. Imports have places that swallow what is raised (the
+callbacks of weak references): the command went on, and ended with 0. Importing `signal` takes 10 ms; this does not.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -11,7 +11,7 @@ _noted: list[int] = []
 
 
 def hold() -> None:
-    """Note these signals from now on. One that is ignored (nohup) stays so."""
+    """Note SIGINT, SIGTERM and SIGHUP from now on. A signal that is ignored (nohup) stays ignored."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(_signal, name, None)
         if number is not None and _signal.getsignal(number) is not _signal.SIG_IGN:
@@ -19,7 +19,7 @@ def hold() -> None:
 
 
 def release() -> tuple[dict[int, object], list[int]]:
-    """The handlers that `hold` found, and the signals that came since; both are forgotten here."""
+    """Return the handlers that `hold` found and the signals that came since, and forget both here."""
     found, noted = dict(_found), list(_noted)
     _found.clear()
     _noted.clear()

@@ -1,4 +1,4 @@
-"""`harness history`: every judged figure over the runs below a folder; nothing is run."""
+"""`harness history`: draw every judged figure over the runs below a folder; nothing is run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def history(
 
 
 def write_history(reports: Path, out: Path) -> str:
-    """Write the page of a folder's runs; one line that says so. What cannot be drawn is listed there, and named."""
+    """Write the page of a folder's runs and return a line that says so. What cannot be drawn is listed, and named."""
     require_existing([reports])
     refuse_within_run(out)
     runs = [_read(path, reports, out) for path in runs_below(reports)]
@@ -45,7 +45,7 @@ def write_history(reports: Path, out: Path) -> str:
 
 
 def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
-    """The run as it is judged again; why it is left out, if it is."""
+    """Judge a run again, and say why the page leaves it out, if it does."""
     page = path / layout.PAGE
     link = way(out.parent, page) if page.is_file() else None
     name = path.relative_to(reports).as_posix()

@@ -1,4 +1,4 @@
-"""`harness import`: contracts of another language, every claim listed: executable here, or not, with the reason."""
+"""`harness import`: list every claim of contracts in another language: executable here, or not, with the reason."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def import_contracts(
 
 
 def lines(imported: Sequence[Imported], errors: Sequence[ContractError]) -> Iterator[str]:
-    """A line of totals, then each file with its claims: those that are executable one by one, the others by reason."""
+    """Yield a line of totals, then each file with its claims: executable ones one by one, the others by reason."""
     not_named = sum(one.values for each in imported for one in _not_named(each))
     unnamed = f"{counted(not_named, 'value')} under keys that no form names"
     yield " · ".join([counted(len(imported), "file"), _counts(imported), unnamed, counted(len(errors), "error")])
@@ -78,7 +78,7 @@ def _counts(imported: Sequence[Imported]) -> str:
 
 
 def as_json(imported: Sequence[Imported], errors: Sequence[ContractError]) -> dict[str, Any]:
-    """Everything, item by item."""
+    """Return all files and errors for JSON, item by item."""
     return {
         "files": [_file(each) for each in imported],
         "errors": [{"where": one.where, "message": one.sentence()} for error in errors for one in error.each()],

@@ -51,7 +51,7 @@ def init(
 
 
 def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Draft, str, list[str]]:
-    """Return the draft by what was measured; why nothing was, where the step does not run here; lines about a GPU."""
+    """Return the draft as measured, why nothing was measured if the step does not run here, and lines about a GPU."""
 
     def again(other: Draft) -> Tried:
         return probe(other, session.VerifyOptions(), watch)

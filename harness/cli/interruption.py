@@ -1,8 +1,8 @@
-"""How a command ends when it is asked to: SIGINT, SIGTERM and SIGHUP end it with the table's codes, and once.
+"""End a command that is asked to end: SIGINT, SIGTERM and SIGHUP end it with the table's codes, and once.
 
-The first signal raises SystemExit in the main thread, which unwinds what is being written. It is noted, too: where
-something swallows the exception, the command still ends with the signal's code. Later signals are noted only, so that
-they cut off nothing that the first one has begun; a command that has not ended some seconds after the first ends hard.
+The first signal raises SystemExit in the main thread, which unwinds what is being written. The signal is noted, too: if
+something swallows the exception, the command still ends with the signal's code. Later signals are only noted, so that
+they cut off nothing that the first has begun. A command that has not ended some seconds after the first ends hard.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _grace: list[float] = [GRACE_S]
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Within the block signals end the command. A signal that was ignored before it (nohup) stays so.
+    """Let signals end the command within the block. A signal that was ignored before it (nohup) stays ignored.
 
-    One that came since the process's first line (`first_signals`) ends it at once. A process that noted them from
-    there on is the command's alone, and is no more than ending behind the block: there a signal raises nothing.
+    A signal that came since the process's first line (`first_signals`) ends it at once. A process that noted signals
+    from there on runs this command alone, and after the block it only ends: there a signal raises nothing.
     """
     noted.clear()
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in CODES}
@@ -50,7 +50,7 @@ def watched() -> Iterator[None]:
 
 
 def _while_it_ends(handler: Any) -> Any:
-    """What a signal does while the interpreter ends: nothing behind an earlier one, whose code stands."""
+    """Return the handler for the interpreter's end: a signal behind an earlier one, whose code stands, does nothing."""
     return signal.SIG_IGN if noted or handler is signal.SIG_IGN else _end_now
 
 
@@ -60,7 +60,7 @@ def _end_now(number: int, _frame: object) -> None:
 
 @contextmanager
 def interruptible(grace_s: float = GRACE_S) -> Iterator[None]:
-    """An interruption of the block says what is kept, and ends with the table's code; it has `grace_s` for that."""
+    """Print what is kept if the block is interrupted, and end with the table's code, within `grace_s` seconds."""
     _grace.append(grace_s)
     try:
         yield
@@ -91,6 +91,6 @@ def _note(number: int, _frame: object) -> None:
 
 
 def _end_hard(seconds: float, code: int) -> None:
-    """End the process by all means; the keepers of its processes see that, and leave nothing behind."""
+    """End the process hard after `seconds`; the keepers of its processes see that, and leave nothing behind."""
     time.sleep(seconds)
     os._exit(code)

@@ -1,4 +1,4 @@
-"""`harness judge`: verdicts from run directories that exist; nothing is run."""
+"""`harness judge`: judge the evidence of run directories again; nothing is run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def print_verdicts(
     out: Path | None = None,
     badge: Path | None = None,
 ) -> int:
-    """Print the verdicts; the exit code is the table's. Nothing is written but the badge and, into `out`, the pages."""
+    """Print the verdicts and return the exit code. Only the badge and, into `out`, the pages are written."""
     bundles, judgement = judged(directories, contracts, gate=gate)
     if out is not None:
         judgement = write_shared(out, judgement, bundles)
@@ -92,7 +92,7 @@ def print_verdicts(
 
 
 def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
-    """Raise UsageError when one of these, by name, was given beside `option`, which is of what was recorded."""
+    """Raise UsageError if one of `options`, by name, was given with `option`, which is about recorded verdicts."""
     for name, value in options.items():
         if value is not None:
             rule = f"{name} is of the verdicts that are printed"
@@ -100,17 +100,17 @@ def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
 
 
 def refuse_beside_out(options: Mapping[str, bool]) -> None:
-    """Raise UsageError when one of these options, by name, was given beside `--out`."""
+    """Raise UsageError if one of these options, by name, was given with `--out`."""
     for name, given in options.items():
         if given:
             raise UsageError("--out writes what is judged now", got=name, remedy=f"leave out --out or {name}")
 
 
 def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:
-    """0 when every directory's evidence gives the facts in its `verdicts.json`, digit for digit; 12 otherwise.
+    """Return 0 if every directory's evidence gives the facts in its `verdicts.json`, digit for digit; otherwise 12.
 
-    With `gate` the same directories are the shards of a gate, too, and its exit code follows a check without findings.
-    Of a fire drill the rows are judged again too; those that could not be are told and counted.
+    With `gate` the same directories are also the shards of a gate, whose exit code is returned if nothing differs. The
+    rows of a fire drill are judged again too; those that could not be are printed and counted.
     """
     differing = 0
     for directory in directories:
@@ -131,7 +131,7 @@ def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: 
 
 
 def _gate(directories: Sequence[Path]) -> int:
-    """The exit code of the gate over all the directories, which says on stderr why."""
+    """Return the exit code of the gate over all the directories, and say on stderr why."""
     _, judgement = judged(directories, gate=True)
     print_error(str(judgement.headline))
     return judgement.exit_code
@@ -140,8 +140,8 @@ def _gate(directories: Sequence[Path]) -> int:
 def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
     """Replace verdicts and reports by what today's judges say, and seal the directory anew; evidence stays as it is.
 
-    0 when they are written; with `gate` the exit code of the gate over all the directories, and its pages are a gate's.
-    A directory of before there were manifests gets its first one.
+    Return 0; with `gate` return the exit code of the gate over all the directories, whose pages are then a gate's. A
+    directory from before there were manifests gets its first one.
     """
     if gate:
         refuse_mixed([read_bundle(directory) for directory in directories])  # before anything is written

@@ -1,4 +1,4 @@
-"""`harness pack`: a finished run as it is published, its evidence in one archive; nothing is run."""
+"""`harness pack`: publish a finished run, with its evidence in one archive; nothing is run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pack(
 
 
 def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) -> tuple[str, str]:
-    """Make the published folder, judged again from its archive before it gets its name; two lines that say so.
+    """Make the published folder, judged again from its archive before it gets its name; return two lines about it.
 
     Raises UsageError when `out` exists or lies in a run, EvidenceError for a run that is not whole or not as it was
     recorded.
@@ -105,7 +105,7 @@ def _write(bundle: Bundle, folder: Path, replaces: str | None, beside: Sequence[
 
 
 def _refuse_other(source: Rejudged, packed: Rejudged, out: Path) -> None:
-    """What was packed has to be what was given, header and verdicts too."""
+    """Raise EvidenceError unless what was packed reads as what was given, header and verdicts too."""
     if packed.problems or packed.bundle.header != source.bundle.header:
         got = "; ".join(packed.problems[:3]) or "another header"
         raise EvidenceError("a packed run reads as the run it was made from", where=str(out), got=got)

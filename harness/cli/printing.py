@@ -1,4 +1,4 @@
-"""What the commands print: results on stdout, the count line first, or one JSON object."""
+"""Print what the commands print: results on stdout, the count line first, or one JSON object."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
-    """Results on stdout; under GitHub Actions annotations too, but for JSON."""
+    """Print results on stdout, and under GitHub Actions annotations too; as JSON only the one object."""
     if as_json:
         print_json(session.judgement_json(judgement))
         return
@@ -41,13 +41,13 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 
 
 def print_manifest(judgement: session.Judgement) -> None:
-    """One line on stdout: the digest that tells this directory from one that was changed and sealed anew."""
+    """Print the digest that tells this directory from one that was changed and sealed anew; nothing without one."""
     if judgement.manifest is not None:
         print_line(f"manifest: sha256:{judgement.manifest}", whole=True)
 
 
 def print_costs(judgement: session.Judgement) -> None:
-    """One line on stdout: how long the runs took, and on what; nothing where they recorded no times."""
+    """Print how long the runs took, and on what; nothing if they recorded no times."""
     from harness.report.sections.costs import summary
 
     if costs := summary(judgement.view.costs):
@@ -55,7 +55,7 @@ def print_costs(judgement: session.Judgement) -> None:
 
 
 def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
-    """What would be executed, on stdout; the exit code of a plan is that of a run only where it is sure to break."""
+    """Print what would be executed. Return ERROR only if a unit is sure to end as one, else HELD."""
     from harness.forecast.text import shown
 
     if as_json:
@@ -66,7 +66,7 @@ def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
 
 
 def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
-    """For `Progress`: what runs took that were recorded in this folder, looked up when it is asked."""
+    """Return a look-up for `Progress`: what runs like these took, by the runs that are recorded in this folder."""
 
     def seconds(runs: Sequence[Run]) -> dict[str, float]:
         from harness.execution.lanes import lanes
@@ -79,7 +79,7 @@ def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
 
 
 def print_shard(shard: Shard, place: str, outcome: Outcome | None) -> None:
-    """One line on stderr for a shard that ended."""
+    """Print one line on stderr for a shard that ended."""
     if outcome is None:
         print_error(f"{shard.name}{f' on {place}' if place else ''}: its job ended without a result")
         return

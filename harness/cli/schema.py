@@ -1,4 +1,4 @@
-"""`harness schema`: the JSON Schema of contract files."""
+"""`harness schema`: print the JSON Schema of contract files."""
 
 from __future__ import annotations
 

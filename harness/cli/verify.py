@@ -115,7 +115,7 @@ def verify(
 
 
 def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> session.Judgement:
-    """Every run on this machine; while contracts are read and systems describe themselves, interpreters import."""
+    """Verify on this machine; interpreters import while contracts are read and systems describe themselves."""
     from harness.execution.interpreters import Interpreters
 
     refuse = partial(refuse_lint_errors, paths=paths, limit_s=options.wall_limit_s)
@@ -129,7 +129,7 @@ def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> sessio
 def verify_on(
     on: str | None, gpus: str | None, paths: Sequence[Path], options: session.VerifyOptions
 ) -> session.Judgement:
-    """Every claim of the contracts as jobs of an engine, then all run directories judged together."""
+    """Verify the claims of the contracts as jobs of an engine, then judge all run directories together."""
     contracts = load_contracts(paths)
     refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths)
     jobs_of, shards = engine(on, gpus), gate_shards(contracts)

@@ -1,1 +1,1 @@
-"""Two commits of a user's repository against each other: the one that stands there, and the one of a baseline."""
+"""Compare two commits of a user's repository: the one that is checked out, and the baseline's."""

@@ -1,4 +1,4 @@
-"""The baseline's commit in a private worktree, for as long as it is needed."""
+"""Check out the baseline's commit in a private worktree, and remove the worktree when it is no longer needed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Checkout:
 
     @property
     def commit(self) -> str:
-        """The baseline's."""
+        """Return the commit of the baseline."""
         return self.commits.baseline.commit
 
     def trained(self, commits: Collection[str | None]) -> list[str]:
-        """What the trees of these commits stand at just now; None among them is the candidate's."""
+        """Return HEAD of each tree that holds one of `commits`. None stands for the candidate's working tree."""
         trees = [self.import_path.root] if None in commits else []
         trees += [self.import_path.tree] if set(commits) - {None} else []
         return [Repository(Path(tree)).commit("HEAD") for tree in trees]
@@ -39,10 +39,10 @@ class Checkout:
 
 @contextmanager
 def checked_out(name: str, systems: Sequence[str], reports: Path) -> Iterator[Checkout]:
-    """Within the block the commit that `name` means stands in a worktree of the repository in which the systems lie.
+    """Check out the commit `name` in a worktree of the systems' repository, for the duration of the block.
 
-    Its files are removed at the end, however that comes. reports: files in that folder make no tree dirty. Raises
-    UsageError where there is no such commit, the systems lie in no repository, or in several.
+    The worktree is removed at the end, also after an error. reports: files in this folder do not count as changes.
+    Raises UsageError if there is no such commit, or if a system is in no repository, in another one, or not part of it.
     """
     add_working_directory()
     homes = {system: _home(system) for system in systems}
@@ -76,7 +76,7 @@ def checked_out(name: str, systems: Sequence[str], reports: Path) -> Iterator[Ch
 
 
 def _remove(repository: Repository, tree: Path) -> None:
-    """The worktree and what git knows of it."""
+    """Remove the worktree and git's record of it, also where it is only half made."""
     try:
         repository.remove(tree)
     except GitFailed:  # it is half made; git forgets one that is gone
@@ -89,7 +89,7 @@ _IN_TREE = "put the system into the repository, or install the repository in edi
 
 
 def _home(system: str) -> Path:
-    """The folder on the import path that holds the system's package. Raises UsageError where there is none."""
+    """Return the folder on the import path that holds the system's package. Raises UsageError if there is none."""
     package = system.partition(":")[0].partition(".")[0]
     try:
         spec = importlib.util.find_spec(package)

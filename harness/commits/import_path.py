@@ -1,7 +1,7 @@
-"""Where a process finds the modules of another commit: the folders of its import path, within a worktree of that.
+"""Build the import path by which a process finds the modules of another commit, in a worktree of that commit.
 
-Only what lies in the repository comes from the worktree. The harness itself and installed packages are the same; a
-folder of the repository that the commit does not have is on no path, so that nothing comes from two commits at once.
+Only modules of the repository come from the worktree; the harness and installed packages stay the same. A
+folder that the commit does not have is on no path, so that a process never mixes modules of two commits.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class ImportPath:
     path: list[str]
 
     def use(self) -> None:
-        """Make it this process's, and that of processes which it starts."""
+        """Use this import path and working folder in this process, and in the processes that it starts."""
         sys.path[:] = self.path
         os.environ["PYTHONPATH"] = os.pathsep.join(self.path)
         os.chdir(self.folder)
         _in_use[:] = [self]
 
     def require(self, system: str) -> None:
-        """Raise SystemResolutionError where the system's module, or any other of the repository, is another tree's."""
+        """Raise SystemResolutionError if the system's module, or any other of the repository, is of another tree."""
         module = sys.modules[system.partition(":")[0]]
         file = _file(module)
         if not _within(file, self.tree):
@@ -54,7 +54,7 @@ class ImportPath:
         return f"`{name}`{whose} ({file or 'no file'})"
 
     def _strays(self) -> Iterator[tuple[str, str]]:
-        """Modules of the repository, by name and file, that do not come from the worktree."""
+        """Yield name and file of each module of the repository that does not come from the worktree."""
         for name, module in list(sys.modules.items()):
             file = _file(module)
             if name.partition(".")[0] == "harness" or not _within(file, self.root) or _within(file, self.tree):
@@ -72,15 +72,15 @@ class ImportPath:
 
 
 def in_use() -> ImportPath | None:
-    """That of this process; None where it trains what stands in the working tree."""
+    """Return the import path that this process uses; None where it trains the code of the working tree."""
     return _in_use[0] if _in_use else None
 
 
 def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> ImportPath:
-    """This process's import path and working folder, with the worktree `tree` in the place of `root`.
+    """Return this process's import path and working folder, with the worktree `tree` in place of `root`.
 
-    homes: folders of the repository in which the systems' packages lie. They come first, because an editable
-    installation may put a package on no path at all.
+    homes: folders of the repository in which the systems' packages lie. They come first, because an
+    editable installation may put a package on no path at all.
     """
     here = Path.cwd()
     entries = [Path(entry or here) for entry in sys.path]
@@ -96,7 +96,7 @@ def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> Impor
 
 
 def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
-    """An entry of the path in the worktree; None where the commit has no such folder, and none was installed there."""
+    """Return the entry's place in the worktree; None if the commit lacks it, and no package is installed there."""
     place = entry.resolve()
     if not place.is_relative_to(root) or installed(place, root):
         return entry
@@ -107,14 +107,14 @@ def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
 
 
 def installed(place: Path, root: Path) -> bool:
-    """Whether a folder or file below `root` is an installed package's, in an environment within the repository."""
+    """Return True if a path below `root` belongs to an installed package, in an environment within the repository."""
     prefixes = [Path(prefix) for prefix in (sys.prefix, sys.base_prefix) if _within(prefix, str(root))]
     by_name = any(part in INSTALLED for part in place.relative_to(root).parts)
     return by_name or is_recorded(place) or any(place.is_relative_to(prefix) for prefix in prefixes)
 
 
 def _file(module: object) -> str:
-    """Where a module's file really lies; nothing of one that has none, or names no place, as `torch.ops` does."""
+    """Return the real path of a module's file; empty if it has none, or no absolute one (`torch.ops`)."""
     file = getattr(module, "__file__", None)
     return os.path.realpath(file) if isinstance(file, str) and os.path.isabs(file) else ""  # noqa: PTH117
 

@@ -1,4 +1,4 @@
-"""A user's git repository, as git itself tells of it. Hooks of the repository are not run."""
+"""Ask git about a user's repository, and make worktrees of it. Hooks of the repository are not run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Repository:
 
     @classmethod
     def around(cls, folder: Path) -> Repository:
-        """The one in which a folder lies. Raises UsageError where git is missing, or says that there is none."""
+        """Return the repository that holds a folder. Raises UsageError if git is missing, or finds no repository."""
         try:
             answer = _git(folder, "rev-parse", "--show-toplevel")
         except FileNotFoundError as error:
@@ -42,7 +42,7 @@ class Repository:
         return cls(Path(answer).resolve())
 
     def commit(self, name: str) -> str:
-        """The commit that a branch, tag or other revision means. Raises UsageError for one that is unknown."""
+        """Return the commit of a branch, tag or other revision. Raises UsageError if the revision is unknown."""
         try:
             return _git(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         except GitFailed as error:
@@ -50,18 +50,18 @@ class Repository:
             raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=remedy) from error
 
     def facts(self, commit: str) -> CommitFacts:
-        """The commit with its subject."""
+        """Return the commit together with its subject."""
         return CommitFacts(commit=commit, subject=_git(self.root, "log", "-1", "--format=%s", commit))
 
     def changes(self, but: Path) -> int:
-        """How many files of the working tree differ from its commit, new ones too; not those in `but`, or ignored."""
+        """Return how many files differ from the commit, new ones included, ignored ones and `but` left out."""
         status = ["status", "--porcelain", "--untracked-files=all"]
         if but.is_relative_to(self.root) and but != self.root:
             status += ["--", ".", f":(exclude,literal){but.relative_to(self.root)}"]
         return len(_git(self.root, *status).splitlines())
 
     def ignores(self, path: Path) -> bool:
-        """Whether a file is one that the repository ignores, an installed package's say."""
+        """Return True if the repository ignores this path, such as a file of an installed package."""
         try:
             _git(self.root, "check-ignore", "--quiet", str(path))
         except GitFailed:
@@ -69,15 +69,15 @@ class Repository:
         return True
 
     def check_out(self, commit: str, folder: Path) -> None:
-        """The commit's files in a new worktree."""
+        """Put the commit's files into a new worktree."""
         _git(self.root, "worktree", "add", "--detach", "--quiet", str(folder), commit)
 
     def remove(self, folder: Path) -> None:
-        """A worktree of it, whatever has become of that."""
+        """Remove a worktree, even one that has changes or is locked."""
         _git(self.root, "worktree", "remove", "--force", "--force", str(folder))
 
     def lacks(self, folder: Path) -> list[str]:
-        """What a fresh worktree of it does not hold: submodules, and files that Git LFS keeps elsewhere."""
+        """Describe what a fresh worktree lacks: submodules, and files that Git LFS keeps elsewhere."""
         entries = [entry.split("\t", 1) for entry in _names(_git(folder, "ls-tree", "-r", "-z", "HEAD"))]
         submodules = [name for mode, name in entries if mode.startswith(_SUBMODULE)]
         attributed = _names(_git(folder, "ls-files", "-z", "--", ":(attr:filter=lfs)"))
@@ -103,7 +103,7 @@ def _counted(one: str, many: str, names: Sequence[str]) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git prints. Raises GitFailed, FileNotFoundError without git."""
+    """Run git and return what it prints. Raises GitFailed, and FileNotFoundError if git is not installed."""
     environment = {name: value for name, value in os.environ.items() if name not in _OF_A_CALL} | {"LC_ALL": "C"}
     done = subprocess.run(
         ["git", "-c", f"core.hooksPath={os.devnull}", "-C", str(folder), *arguments],
@@ -119,7 +119,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _reason(stderr: bytes) -> str:
-    """The line that says why: what may follow it is advice, as how to trust the repository of another user."""
+    """Return git's `fatal:` line, or else its last line. What follows `fatal:` is advice, such as whom to trust."""
     printed = stderr.decode("utf-8", "replace").strip().splitlines()
     fatal = [line for line in printed if line.startswith("fatal:")]
     return [*fatal[:1], *printed[-1:], ""][0]

@@ -1,4 +1,4 @@
-"""Field types and base models that every part of the contract language is made of."""
+"""Define the field types and base models that every part of the contract language is made of."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SystemName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A
 
 
 def says_something(text: str) -> bool:
-    """Whether a text has a letter or a digit: blanks and dashes explain nothing."""
+    """Return True if a text has a letter or a digit; blanks and dashes alone explain nothing."""
     return any(sign.isalnum() for sign in text)
 
 
@@ -120,12 +120,12 @@ class Judged(Strict):
     """Every other field, by its path, with why it can turn no PASS into FAIL. A path covers what lies below it."""
 
     def arms(self) -> dict[str, str]:
-        """The arms it names, by the path of the field: `candidate`, and `baseline` if it has that."""
+        """Return the arms that the judgement names, by field path: `candidate`, and `baseline` if it names one."""
         named = {field: getattr(self, field, None) for field in ("candidate", "baseline")}
         return {field: arm for field, arm in named.items() if arm is not None}
 
     def uncaptured_may_begin(self) -> int:
-        """Return how many captures may begin in an arm of it that must be uncaptured."""
+        """Return how many captures may begin in an arm that the judgement requires to be uncaptured."""
         return 0
 
     # --- bounds that depend on where it is judged -------------------------------------------------------------
@@ -133,22 +133,22 @@ class Judged(Strict):
     _conditional: Conditional | None = PrivateAttr(default=None)
 
     def depend(self, bounds: Mapping[str, Bound], variants: Sequence[Judged]) -> None:
-        """Take bounds with cases, by the path of their fields, which have the values for `otherwise`; for the loader.
+        """Store bounds with cases, by field path; the fields hold the `otherwise` values. Called by the loader.
 
-        variants: the judgement with every set of numbers that it may be judged by, each valid.
+        variants: the judgement once for each set of numbers that it may be judged by, each copy valid.
         """
         self._conditional = Conditional(bounds, variants)
 
     def bounds(self) -> Mapping[str, Bound]:
-        """The fields that depend on where it is judged, by their path."""
+        """Return the bounds that depend on where the judgement is judged, by the path of their field."""
         return {} if self._conditional is None else self._conditional.bounds
 
     def variants(self) -> Sequence[Judged]:
-        """The judgement with every set of numbers that it may be judged by."""
+        """Return the judgement once for each set of numbers that it may be judged by."""
         return [self] if self._conditional is None else self._conditional.variants
 
     def resolved(self, situation: Situation) -> Judged:
-        """The judgement as it stands in one situation, where each bound is one number."""
+        """Return the judgement with every bound replaced by the one number that holds in this situation."""
         resolved = self
         for path, bound in self.bounds().items():
             resolved = _with_value(resolved, path.split("."), bound.decided(situation)[0])
@@ -158,23 +158,23 @@ class Judged(Strict):
     # --- what a contract may demand ---------------------------------------------------------------------------
 
     def contradictions(self) -> Iterator[Problem]:
-        """Fields that do not go together; paths are within this judgement."""
+        """Yield a problem for each group of fields that contradict each other; paths are within this judgement."""
         yield from ()
 
     def demanded(self) -> dict[str, Demand]:
-        """Fields that can turn PASS into FAIL as they stand here, defaults included."""
+        """Return the fields that can turn PASS into FAIL with their present values, defaults included."""
         variants = self.variants()
         return {path: demand for path, demand in self.broken_by.items() if any(one.can_bite(path) for one in variants)}
 
     def can_bite(self, path: str) -> bool:
-        """Whether the value at a path of `broken_by` can: it is there, and not empty."""
+        """Return True if the value at a path of `broken_by` can turn PASS into FAIL: it demands something."""
         value = self.value_at(path)
         if value is None or value is False or value in ([], {}):
             return False
         return value != self.asks_nothing.get(path)
 
     def idle(self) -> list[str]:
-        """Paths of fields that ask for nothing wherever it is judged."""
+        """Return the paths of the fields that demand nothing, whichever set of numbers the judgement is judged by."""
         return [
             path
             for path, nothing in self.asks_nothing.items()
@@ -182,7 +182,7 @@ class Judged(Strict):
         ]
 
     def value_at(self, path: str) -> object:
-        """The value at a path such as `guards.steps`; None where something on the way is left out."""
+        """Return the value at a path such as `guards.steps`, or None where a field on the path is left out."""
         value: object = self
         for name in path.split("."):
             value = getattr(value, name, None)
@@ -193,86 +193,86 @@ class Judged(Strict):
         on: Sequence[str],  # noqa: ARG002
         claims: Mapping[str, Sequence[Judged]],  # noqa: ARG002
     ) -> Iterator[Problem]:
-        """Names of workloads and claims that are none; paths are within this judgement.
+        """Yield a problem for each name of a workload or claim that does not exist; paths are within this judgement.
 
-        `on` are its claim's workloads, `claims` the judgements of each claim of the contract.
+        `on` are the workloads of the judgement's claim, `claims` the judgements of each claim of the contract.
         """
         yield from ()
 
     def step_counts(self) -> dict[str, int | None]:
-        """Fields that count steps of the workload, by their path."""
+        """Return the fields that count steps of the workload, by their path."""
         return {}
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Path and rule of every value that a workload of so many steps cannot meet."""
+        """Yield path and rule of every value that a workload with `steps` steps is too short for."""
         for field, value in self.step_counts().items():
             if value is not None and value > steps:
                 yield tuple(field.split(".")), f"`{field}` ({value}) is within the workload's steps"
 
     def undecidable(self) -> Iterator[Problem]:
-        """Demands that no evidence could decide; paths are within this judgement."""
+        """Yield a problem for each demand that no evidence could decide; paths are within this judgement."""
         yield from ()
 
     def captures_candidate(self) -> bool:
-        """Whether its candidate must ask for a capture."""
+        """Return True if the judgement's candidate must ask for a capture."""
         return self.mechanism is not None
 
     # --- what must be run for it ------------------------------------------------------------------------------
 
     def asks_the_device(self) -> bool:
-        """Whether it is about the CUDA device of this machine."""
+        """Return True if the judgement is about the CUDA device of this machine."""
         return False
 
     def asks_the_device_of_replays(self) -> bool:
-        """Whether it is about the CUDA device where its candidate is captured: a traced replay decides nothing then."""
+        """Return True if a captured candidate is judged by its CUDA device: a traced replay then decides nothing."""
         return False
 
     def candidate_capabilities(self) -> frozenset[str]:
-        """Capabilities that its candidate's system must have beside those of its kind."""
+        """Return the capabilities that the candidate's system must have in addition to those that the kind requires."""
         return frozenset()
 
     def baseline_capabilities(self) -> frozenset[str]:
-        """Likewise its baseline's."""
+        """Return the capabilities that the baseline's system must have in addition to those that the kind requires."""
         return frozenset()
 
     def chosen_probe(self) -> str | None:
-        """Which of its kind's probes it is judged from; None: the only one."""
+        """Return the name of the probe, of those of its kind, that it is judged from; None if the kind has only one."""
         return None
 
     def replicas(self) -> dict[str, int]:
-        """Arms that a paired run executes more than once, with how often."""
+        """Return how often a paired run executes each arm that it executes more than once."""
         return {}
 
     def compared(self) -> list[list[str]]:
-        """What a paired run must execute in one process: the first executions of several arms, or all those of one.
+        """Return the groups of arms that one process must execute: first executions of several arms, or all of one arm.
 
-        Whatever is judged by series and digests alone may be executed in several.
+        Arms judged by series and digests alone may be executed in several processes.
         """
         arms = sorted(set(self.arms().values()))
         return [arms, *([arm] for arm in sorted(self.replicas()))]
 
     def sync_arms(self) -> set[str]:
-        """Arms whose host syncs a paired run observes."""
+        """Return the arms whose host syncs a paired run observes."""
         return set()
 
     def gradients(self) -> GradientDemand | None:
-        """Gradients that a paired run reduces."""
+        """Return the gradients that a paired run reduces, or None if it reduces none."""
         return None
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
-        """What a paired run records of arms beside what it always does, by arm: fields of a `PlannedArm`."""
+        """Return what a paired run records of an arm in addition to the usual, by arm: fields of a `PlannedArm`."""
         return {}
 
     def process_count(self) -> int | None:
-        """Processes, each a run of its own, that repeat its probe; None: one run, shared where that is possible."""
+        """Return how many processes repeat the probe, each as its own run; None: one run, shared where possible."""
         return None
 
     def arms_of(self, process: int) -> list[str]:  # noqa: ARG002 - all of them, unless each has a process of its own
-        """The arms that one of several processes executes, the baseline first."""
+        """Return the arms that one of several processes executes, the baseline first."""
         return list(dict.fromkeys(reversed(self.arms().values())))
 
     def measurement_of(self, process: int) -> int:  # noqa: ARG002
-        """Of which measurement a process is; those of a later one begin when the earlier ones are over."""
+        """Return the measurement that a process belongs to; a later one begins when the earlier ones are over."""
         return 0
 
 
@@ -288,11 +288,11 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _with_value(model: _Model, path: Sequence[str], value: object) -> _Model:
-    """A copy with another value at a path of fields; what was valid by itself is not validated again."""
+    """Return a copy with another value at a path of fields. The copy is not validated: the value was, by itself."""
     name, *rest = path
     return model.model_copy(update={name: _with_value(getattr(model, name), rest, value) if rest else value})
 
 
 def refuse(message: str, *path: str | int) -> None:
-    """Raise a validation error; `path` (below the model) tells the loader which value to point at."""
+    """Raise a validation error. `path` (within the model) tells the loader which value to point at."""
     raise PydanticCustomError("contract_rule", "{message}", {"message": message, "path": list(path)})

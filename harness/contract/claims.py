@@ -1,4 +1,4 @@
-"""Claims: a judgement of one kind, or several, with the text that every claim carries."""
+"""Define claims: a judgement of one kind, or of several, with the text that every claim carries."""
 
 # ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
 
@@ -92,25 +92,25 @@ def _union(models: Mapping[str, type[Judged]]) -> CoreSchema:
 
 
 def part_kinds() -> list[str]:
-    """The kinds that a part of a claim may have."""
+    """Return the kinds that a part of a claim may have."""
     return list(kinds())
 
 
 def claim_kinds() -> list[str]:
-    """The kinds that a claim may have, `composite` included."""
+    """Return the kinds that a claim may have, `composite` included."""
     return [*kinds(), "composite"]
 
 
 @cache
 def part_model(kind: str) -> type[Judged]:
-    """The model of a claim's part of that kind. Raises KindError for one that cannot be imported."""
+    """Return the model of a claim part of this kind. Raises KindError if the model cannot be imported."""
     model: type[Judged] = resolve(kinds()[kind].model)
     return model
 
 
 @cache
 def claim_model(kind: str) -> type[AnyClaim]:
-    """The model of a whole claim of that kind: the part's with the text of a claim.
+    """Return the model of a whole claim of this kind: the part's model plus the text fields of a claim.
 
     `MemorySteady` becomes `MemorySteadyClaim`.
     """
@@ -136,12 +136,12 @@ Claim = Annotated[AnyClaim, _OneOf(claim_kinds, claim_model)]
 
 
 def parts_of(claim: AnyClaim) -> list[AnyPart]:
-    """The judgements a claim consists of: itself, or its parts."""
+    """Return the judgements that a claim consists of: its parts, or the claim itself if it is not composite."""
     return list(claim.parts) if isinstance(claim, CompositeClaim) else [claim]
 
 
 def part_names(claim: CompositeClaim) -> list[str]:
-    """One name a part: its kind, with its number among the parts of that kind where there are several."""
+    """Return one name for each part: its kind, numbered (`kind.1`) if several parts of the claim have that kind."""
     total, seen, names = Counter(part.kind for part in claim.parts), Counter[str](), []
     for part in claim.parts:
         seen[part.kind] += 1

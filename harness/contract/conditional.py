@@ -1,4 +1,4 @@
-"""Bounds with cases in a contract file: found, checked, and taken apart into contracts with plain numbers.
+"""Find and check bounds with cases in a contract file, and split the contract into readings with plain numbers.
 
 Wherever a kind says that a number can turn PASS into FAIL (`broken_by`), a contract may give one for each case:
 
@@ -7,8 +7,8 @@ Wherever a kind says that a number can turn PASS into FAIL (`broken_by`), a cont
       cases:
         - {gpu: H100, value: 1.3}
 
-A contract with such bounds is validated once for every set of numbers that some unit may be judged by, as if they stood
-there plainly.
+A contract with such bounds is validated once for every set of numbers that some unit may be judged by, as if these
+numbers stood there plainly.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Case(Strict):
         return self
 
     def conditions(self) -> Conditions:
-        """The conditions alone."""
+        """Return the case's conditions without its value."""
         return Conditions(self.workload, self.gpu, self.capability, self.capability_at_least, self.dtype)
 
 
@@ -91,7 +91,7 @@ class Found:
         return (*self.judgement, *self.field.split("."))
 
     def value_at(self, choice: int | None) -> Path:
-        """The path of a case's value; None: of `otherwise`."""
+        """Return the path of the value of the case numbered `choice`; None means the `otherwise` value."""
         return (*self.place, "otherwise") if choice is None else (*self.place, "cases", choice, "value")
 
 
@@ -111,7 +111,7 @@ class Bounds:
     """All bounds with cases of a document."""
 
     def __init__(self, document: Document) -> None:
-        """`errors`: what is wrong with cases themselves."""
+        """Find the bounds of every claim. `errors` lists what is wrong with the cases themselves."""
         self.document = document
         self.errors: list[ContractError] = []
         self.by_claim: dict[int, list[Found]] = {}
@@ -151,7 +151,7 @@ class Bounds:
                     yield found
 
     def _note_what_is_no_number(self, found: Found, bound: ByCase) -> None:
-        """A field may be left out where another bound stands beside it; the value of a case may not."""
+        """Note an error for each value that is not a number: a field may be left out, the value of a case may not."""
         for choice, value in ((None, bound.otherwise), *((at, case.value) for at, case in enumerate(bound.cases))):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 rule = f"'{found.place[-1]}' must be a valid number"
@@ -159,7 +159,7 @@ class Bounds:
                 self.errors.append(self.document.error(place, rule, got=shown(value), remedy=remedy))
 
     def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
-        """The sets of numbers that a claim may be judged by, each with its workloads; `otherwise` alone is the first.
+        """Return the sets of numbers that a claim may be judged by, with their workloads; `otherwise` alone is first.
 
         Notes an error for each case that can never win.
         """
@@ -207,7 +207,7 @@ class Bounds:
             self.errors.append(self.document.error(path, rule, got=got, remedy=remedy))
 
     def readings(self) -> list[Reading]:
-        """The document once for each set of numbers; the first has `otherwise` for all. One where there are none."""
+        """Return the document once for each set of numbers, all `otherwise` first; once if it has no cases."""
         sets = {number: list(each.items()) for number, each in self._sets.items()}
         count = max((len(each) for each in sets.values()), default=1)
         return [
@@ -232,7 +232,7 @@ class Bounds:
         )
 
     def attach(self, readings: Sequence[tuple[Reading, Contract]]) -> Contract:
-        """The contract of the first reading, whose parts know their cases; every reading is valid."""
+        """Return the first reading's contract, with the cases attached to its parts. Every reading is valid."""
         contract = readings[0][1]
         for number, found in self.by_claim.items():
             valid = {reading.choices[number]: parts_of(each.claims[number]) for reading, each in readings}
@@ -245,7 +245,7 @@ class Bounds:
 
 
 def _bound(one: Found, at: int, position: int, valid: dict[Choices, list[Judged]]) -> Bound:
-    """The bound with its values as the models have them."""
+    """Return the bound with its values as the models parsed them."""
     values = {choices[at]: parts[position].value_at(one.field) for choices, parts in valid.items()}
     cases = [(conditions, _number(values[case])) for case, conditions in enumerate(one.cases)]
     return Bound(_number(values[None]), tuple(cases))
@@ -262,13 +262,13 @@ def _choice(cases: Sequence[Conditions], situation: Situation) -> int | None:
 
 
 def _around(capability: str) -> list[str]:
-    """It, one below and one above it: where a condition may begin or cease to hold."""
+    """Return this capability, a lower one and the next higher one: there a condition may begin or cease to hold."""
     major, minor = (int(number) for number in capability.split("."))
     return ["0.1", capability, f"{major}.{minor + 1}"]
 
 
 def _with(value: Any, path: Path, new: Any) -> Any:
-    """A copy of nested mappings and lists with another value at a path."""
+    """Return a copy of nested mappings and lists with another value at a path."""
     if not path:
         return new
     copy = value.copy()
@@ -278,7 +278,7 @@ def _with(value: Any, path: Path, new: Any) -> Any:
 
 @cache
 def numbers_of(kind: str) -> list[str]:
-    """The paths of a kind's numbers that can turn PASS into FAIL, and that decide nothing of what is run."""
+    """Return the paths of a kind's numbers that can turn PASS into FAIL and do not change what is run."""
     model, row = part_model(kind), kinds()[kind]
     planned = {name for settings in row.probes.values() for name in settings}
     return [path for path in model.broken_by if path.split(".")[0] not in planned and _is_number(model, path)]
@@ -295,13 +295,13 @@ def _is_number(model: type[BaseModel], path: str) -> bool:
 
 
 def model_within(model: type[BaseModel], field: str) -> type[BaseModel] | None:
-    """The model of a field's value; None where that is none."""
+    """Return the model of a field's value, or None if the value is not a model."""
     types = _flat(model.model_fields[field].annotation)
     return next((one for one in types if isinstance(one, type) and issubclass(one, BaseModel)), None)
 
 
 def _flat(annotation: Any) -> Iterator[Any]:
-    """The types of a value, without those within its lists and mappings."""
+    """Yield the types of an annotation, unions taken apart; types inside lists and mappings are left out."""
     if get_origin(annotation) is Annotated:
         yield from _flat(get_args(annotation)[0])
     elif get_origin(annotation) in (Union, UnionType):

@@ -1,4 +1,4 @@
-"""What a bound may depend on: the workload, the GPU, its compute capability, the data type that the arm computes in."""
+"""Define what a bound may depend on: workload, GPU, its compute capability, and the data type the arm computes in."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Conditions:
     dtype: str | None = None
 
     def hold(self, situation: Situation) -> bool:
-        """Whether all of them do; what is not known meets no condition."""
+        """Return True if every condition holds. An unknown fact meets no condition."""
         return (
             self.workload in (None, situation.workload)
             and (self.gpu is None or is_gpu(situation.gpu, self.gpu))
@@ -69,7 +69,7 @@ class Bound:
     cases: Sequence[tuple[Conditions, float]]
 
     def decided(self, situation: Situation) -> tuple[float, str]:
-        """The number, and the conditions that decide it, in words."""
+        """Return the number that holds in a situation, and the conditions that decided it, in words."""
         for conditions, value in self.cases:
             if conditions.hold(situation):
                 return value, str(conditions)
@@ -77,7 +77,7 @@ class Bound:
 
     @property
     def of_workload_alone(self) -> bool:
-        """Whether a unit's name tells which case decides."""
+        """Return True if every case depends on the workload alone, so that a unit's name tells which case decides."""
         return all(conditions == Conditions(workload=conditions.workload) for conditions, _ in self.cases)
 
     @property
@@ -91,18 +91,18 @@ class Bound:
 
 
 def is_gpu(found: str | None, wanted: str) -> bool:
-    """Whether a device's name has these words, in any case: `H100` is one of `NVIDIA H100 80GB HBM3`."""
+    """Return True if a device's name has these words, in any case: `NVIDIA H100 80GB HBM3` is an `H100`."""
     words = r"\s+".join(re.escape(word) for word in wanted.split())
     return found is not None and re.search(rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])", found, re.IGNORECASE) is not None
 
 
 def reaches(found: str | None, wanted: str) -> bool:
-    """Whether a compute capability is at least another: `10.0` is more than `9.0`."""
+    """Return True if one compute capability is at least another, compared as numbers: `10.0` reaches `9.0`."""
     return found is not None and _ordered(found) >= _ordered(wanted)
 
 
 def capability_of(architecture: str | None) -> str | None:
-    """The compute capability of a GPU's architecture: `9.0` of `sm_90`; None where that is not known."""
+    """Return the compute capability of a GPU architecture (`9.0` for `sm_90`), or None if it is unknown."""
     digits = re.fullmatch(r"sm_(\d+)(\d)[af]?", architecture or "")
     return f"{digits[1]}.{digits[2]}" if digits else None
 

@@ -1,4 +1,4 @@
-"""How far apart two arms may end: in what they trained, and in what no loss reads."""
+"""Bound how far apart two arms may end: in what they trained, and in what no loss reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOMENTS = (
 
 
 def _of_bookkeeping(name: str) -> str:
-    """Return the name of state at the end, unless it alone shows that training reads it."""
+    """Return the name of a bookkeeping tensor. Raise PydanticCustomError if the name shows that training reads it."""
     category, _, tensor = name.partition(" ")
     if category not in ("optimizer", "tensors") or not tensor.strip() or tensor.rpartition(".")[2] in _MOMENTS:
         raise PydanticCustomError(
@@ -44,5 +44,5 @@ class Ends(Strict):
     ten times as much further."""
 
     def recorded_of(self, candidate: str, baseline: str) -> dict[str, dict[str, int | str]]:
-        """How all three move each tensor; and that the harness starts the control a rounding away."""
+        """Return what to record: how all three arms move each tensor, and that the control starts a rounding away."""
         return {arm: {"moves": True, "nudged": arm == self.control} for arm in (candidate, baseline, self.control)}

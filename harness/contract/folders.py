@@ -1,4 +1,4 @@
-"""Which files of a folder are contracts, which hold what contracts share, and which are neither."""
+"""Sort the files of a folder: contracts, files that contracts share, waivers, and files to leave out."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class FolderFiles:
 
 
 def files_of_folder(folder: Path) -> FolderFiles:
-    """Which files below a folder are contracts: the one rule, for every command and for pytest.
+    """Return which files below a folder are contracts. Every command, and pytest, uses this one rule.
 
-    Every file whose name ends in `.yaml` or `.yml`, in any case and at any depth, is a contract; but for waiver files
-    (`waivers.yaml`), for files that contracts share (`schema: shared/v2`), and for hidden files and those in
-    hidden folders (a name that begins with a dot). Run directories below it, which hold copies, are not entered. Links
-    are followed, each folder is entered once, so that a circle of links ends.
+    Every file whose name ends in `.yaml` or `.yml`, in any case and at any depth, is a contract, except waiver files
+    (`waivers.yaml`), files that contracts share (`schema: shared/v2`), hidden files, and files in hidden folders (names
+    that begin with a dot). Run directories are not entered: they hold copies. Links are followed, but each folder is
+    entered once, so that a circle of links ends.
     """
     found = FolderFiles([], [], [], [], [])
     entered: set[Path] = set()
@@ -68,13 +68,13 @@ def files_of_folder(folder: Path) -> FolderFiles:
 
 
 def is_run_directory(folder: Path) -> bool:
-    """Whether a folder is what a run has left, or is leaving."""
+    """Return True if a folder is a run directory, of a finished run or of one still going on."""
     header, *marks = (os.path.isfile(folder / name) for name in (RUN_HEADER, *RUN_MARKS))  # noqa: PTH113
     return header and any(marks)
 
 
 def real(path: Path) -> Path:
-    """Where a path leads, links followed as far as they lead anywhere: `Path.resolve` raises for a circle of them."""
+    """Return where a path leads, following links as far as they lead. `Path.resolve` raises for a circle of links."""
     return Path(os.path.realpath(path))
 
 
@@ -87,12 +87,12 @@ def _kind_of(path: Path, found: FolderFiles, *, hidden: bool) -> list[Path]:
 
 
 def is_waiver_file(path: Path) -> bool:
-    """Whether a file's name says that it holds waivers."""
+    """Return True if a file's name says that it holds waivers."""
     return path.suffix.lower() in SUFFIXES and f"{path.stem.lower()}.yaml" == WAIVERS_FILE
 
 
 def shared_files(paths: Sequence[Path]) -> list[Path]:
-    """The files of folders among `paths` that hold what contracts share, each once."""
+    """Return the files of folders among `paths` that hold what contracts share, each file once."""
     found: dict[Path, Path] = {}
     for path in paths:
         for file in files_of_folder(path).shared if path.is_dir() else ():
@@ -101,7 +101,7 @@ def shared_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def folders_read(paths: Sequence[Path]) -> list[str]:
-    """A line for each folder among `paths`: how many contracts it holds, by which rule, and what was left out."""
+    """Return a line for each folder among `paths`: its number of contracts, the rule used, and what was left out."""
     lines = []
     for path in paths:
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""Guards of a judgement about training, and the bounds that such judgements share."""
+"""Define the guards of a judgement about training, and the bounds that such judgements share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Guards(Strict):
     """The least that counts as training; unmet, the claim is undecided (`trained_too_little`)."""
 
     def controls(self) -> dict[str, str]:
-        """Return the untrained arm of each guard that names one."""
+        """Return the untrained arm of each guard that names one, by guard."""
         named = {"training_effect": self.training_effect, "floor": self.floor}
         return {guard: each.control for guard, each in named.items() if each is not None}
 
@@ -129,7 +129,7 @@ class Bounded(Guarded):
         return self
 
     def demanded(self) -> dict[str, Demand]:
-        """Of two bounds a fault breaks the one that it names."""
+        """Return the demanded fields. Where there are two bounds, a fault breaks the bound that it names."""
         found = super().demanded()
         if self.max_relative_difference is not None and "max_abs_difference" in found:
             found["max_abs_difference"] = Demand(("exceeds_tolerance",), {"exceeded_bound": "max_abs_difference"})
@@ -137,7 +137,7 @@ class Bounded(Guarded):
 
 
 def bites_by_equality(path: str, equality: EqualityOrNoise | None) -> bool:
-    """Bits, or noise, decide alone, and bounds decide alone: of both, the other one is shown and decides nothing."""
+    """Return True if the value at `path` decides. Bits or noise decide alone, or else the bounds do; never both."""
     if path == "equality":
         return equality in ("bitwise", "noise")
     return equality == "within" or path not in {"max_abs_difference", "max_relative_difference"}

@@ -1,4 +1,4 @@
-"""The JSON Schema of the contract language, generated from the models; checked in for the harness's own kinds."""
+"""Generate the JSON Schema of the contract language from the models; the schema of the built-in kinds is checked in."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Described(GenerateJsonSchema):
 
 @cache
 def _conditional_fields() -> dict[type[BaseModel], set[str]]:
-    """The numbers, by their model, that may depend on where a claim is judged."""
+    """Return, by model, the number fields that may depend on where a claim is judged."""
     fields: dict[type[BaseModel], set[str]] = {}
     for kind in part_kinds():
         for path in numbers_of(kind):
@@ -69,7 +69,7 @@ class _OfTheHarness(_Described):
 
 
 def contract_json_schema(*, with_packages: bool) -> dict[str, Any]:
-    """JSON Schema (2020-12) of a contract file; `with_packages`: with the claim kinds of installed packages."""
+    """Return a contract file's JSON Schema (2020-12). `with_packages` adds installed packages' claim kinds."""
     generator = _Described if with_packages else _OfTheHarness
     generated = Contract.model_json_schema(by_alias=True, schema_generator=generator)
     shared = ("workloads", "arms")  # which may all stand in files that a contract uses
@@ -81,7 +81,7 @@ def contract_json_schema(*, with_packages: bool) -> dict[str, Any]:
 
 
 def _refer_to_cases(schema: object) -> None:
-    """pydantic refuses a reference to what it did not define itself."""
+    """Replace each bound with cases by a reference. pydantic refuses references to what it did not define itself."""
     for inside in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _refer_to_cases(inside)
     if isinstance(schema, dict) and _BY_CASE in schema.get("anyOf", []):
@@ -89,7 +89,7 @@ def _refer_to_cases(schema: object) -> None:
 
 
 def _by_case() -> dict[str, Any]:
-    """Definitions of a bound with cases; that its values are in the field's range is for the reader to tell."""
+    """Return the definitions of a bound with cases. The reader, not the schema, checks its values' ranges."""
     generated = ByCase.model_json_schema(schema_generator=_Described)
     case, properties = generated["$defs"].pop("Case"), generated["properties"]
     case["minProperties"] = 2
@@ -100,12 +100,12 @@ def _by_case() -> dict[str, Any]:
 
 
 def schema_text(*, with_packages: bool) -> str:
-    """The schema as a file; without packages what `contract.schema.json` must hold, byte for byte."""
+    """Return the schema as file text; without packages, exactly what `contract.schema.json` must hold."""
     return dump_json(contract_json_schema(with_packages=with_packages), indent=2) + "\n"
 
 
 def shared_schema_text() -> str:
-    """JSON Schema (2020-12) of a file that contracts share, what `shared.schema.json` must hold."""
+    """Return the JSON Schema (2020-12) of a shared file as text: exactly what `shared.schema.json` must hold."""
     generated = Shared.model_json_schema(by_alias=True, schema_generator=_Described)
     generated["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return dump_json(generated, indent=2) + "\n"
@@ -119,7 +119,7 @@ def main() -> None:
 
 @cache
 def _field_docstrings(module: str) -> dict[tuple[str, str], str]:
-    """The string below each field of each model of a module, from the source: Python itself drops it."""
+    """Return the string below each field of each model of a module. Reads the source: Python drops these strings."""
     docstrings = {}
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     for model in (node for node in tree.body if isinstance(node, ast.ClassDef)):

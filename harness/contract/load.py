@@ -1,4 +1,4 @@
-"""Contract files to contracts: read strictly, validate, check references; every error says where and what to do."""
+"""Load contracts from files: read strictly, validate, check references. Every error says where, and what to do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LoadedContract:
     origins: Mapping[tuple[str, str], strict_yaml.Document] = field(default_factory=dict)
 
     def where(self, *path: str | int) -> str:
-        """`file:line:column` of the value at `path`, or of the nearest part above it."""
+        """Return `file:line:column` of the value at `path`, or of the nearest part above it."""
         line, column = self.position(path)
         origin = self.origins.get((str(path[0]), str(path[1]))) if len(path) > 1 else None
         return f"{self.path if origin is None else origin.where}:{line}:{column}"
@@ -52,13 +52,13 @@ class LoadedContract:
 def load_contract(path: Path, files: SharedFiles | None = None) -> LoadedContract:
     """Load one contract file. Raises ContractError; ContractErrors when there are several.
 
-    files: reads the files that contracts share; left out, they lie beside this one.
+    files: reads the files that contracts share; left out, they are looked for in the contract's folder.
     """
     return loaded_from(strict_yaml.read(path), path, files)
 
 
 def loaded_from(document: strict_yaml.Document, path: Path, files: SharedFiles | None = None) -> LoadedContract:
-    """The contract that a document of that file is. Raises as `load_contract` does."""
+    """Return the contract in a document that was read from `path`. Raises as `load_contract` does."""
     document, errors = _in_this_version(document)
     used: list[SharedFile] = []
     contract: Contract | None = None
@@ -77,7 +77,7 @@ def loaded_from(document: strict_yaml.Document, path: Path, files: SharedFiles |
 
 
 def _validated(document: strict_yaml.Document) -> tuple[Contract | None, list[ContractError]]:
-    """The contract of a document in the present version; or every error, with each set of its numbers, once."""
+    """Return the contract of a version 2 document, or every error, once, of all its sets of numbers."""
     bounds = Bounds(document)
     if bounds.errors:
         return None, document.cut(bounds.errors, len(bounds.errors))
@@ -104,7 +104,7 @@ def _validated_once(reading: Reading) -> tuple[Contract | None, list[ContractErr
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Within the block nothing is looked for to be freed: models and documents are kept, and the looks take a tenth."""
+    """Switch garbage collection off in the block: it takes a tenth of the time, and loading keeps what it makes."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -117,9 +117,9 @@ def _uncollected() -> Iterator[None]:
 def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[LoadedContract]:
     """Load files, and the contracts of folders by the rule of `files_of_folder`, each file once.
 
-    locate: where files lie that they share; left out, beside them.
-    Raises UsageError for a path at which nothing is, ContractErrors with every error of every file, also when a folder
-    holds no contract or two files share an id.
+    locate: finds the files that contracts share; left out, they are looked for in the contract's folder.
+    Raises UsageError for a path that does not exist. Raises ContractErrors with every error of every file, also where a
+    folder holds no contract or two files share an id.
     """
     require_existing(paths)
     loaded: list[LoadedContract] = []
@@ -147,7 +147,7 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
 
 
 def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
-    """That two contracts have one id: what was run, kept and judged goes by it, whatever its case."""
+    """Return the error that two contracts have one id. Runs and verdicts are kept by id, and case does not count."""
     got, remedy = f"'{second.contract.id}' again", f"{first.where('id')} has it already: rename one"
     if first.contract.id != second.contract.id:
         got, remedy = f"'{second.contract.id}'", f"{first.where('id')} differs from it in case only: rename one"
@@ -155,19 +155,19 @@ def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
 
 
 def _add_new(errors: list[ContractError], found: ContractError) -> None:
-    """One error of a shared file is that of every contract that uses it."""
+    """Add the errors that are not listed yet: an error in a shared file comes once for every contract that uses it."""
     listed = {str(each) for each in errors}
     errors += [each for each in found.each() if str(each) not in listed]
 
 
 def unused_files(paths: Sequence[Path], contracts: Sequence[LoadedContract]) -> list[Path]:
-    """The shared files of folders among `paths` that none of these contracts uses."""
+    """Return the shared files of folders among `paths` that none of these contracts uses."""
     used = {real(Path(file.document.where)) for one in contracts for file in one.shared}
     return [file for file in shared_files(paths) if real(file) not in used]
 
 
 def contract_files(paths: Sequence[Path]) -> list[Path]:
-    """The files that `load_contracts` reads. Raises ContractErrors where a folder holds none."""
+    """Return the files that `load_contracts` reads. Raises ContractErrors where a folder holds no contract."""
     errors: list[ContractError] = []
     files = _files(paths, errors)
     if errors:
@@ -187,7 +187,7 @@ def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
 
 
 def _in_this_version(document: strict_yaml.Document) -> tuple[strict_yaml.Document, list[ContractError]]:
-    """The document in the words of the present version; errors that make every other one pointless."""
+    """Return the document in version 2, and the errors that would make all further errors pointless."""
     value = document.value
     if not isinstance(value, dict):
         got = "a list" if isinstance(value, list) else "a single value"
@@ -216,7 +216,7 @@ def _unportable(document: strict_yaml.Document) -> list[ContractError]:
 
 
 def selected(contracts: Sequence[LoadedContract], tags: Sequence[str], claims: Sequence[str] = ()) -> tuple[str, ...]:
-    """The ids of the claims that have one of the tags, among `claims` where there are any; without tags, `claims`.
+    """Return the ids of the claims that have one of the tags, limited to `claims` if given; without tags, `claims`.
 
     Raises UsageError for a tag that no claim has, and where no claim is left.
     """

@@ -1,7 +1,7 @@
-"""Plain scalars that readers of YAML 1.1 take for something else than YAML 1.2 does, and how to write them for both.
+"""Find plain scalars that YAML 1.1 and YAML 1.2 read differently, and say how to write them for both.
 
-PyYAML reads YAML 1.1, and so do most tools that look into YAML files: `on` is true to them, `1e-5` a string, `010`
-eight, `1:30` ninety, `2026-01-01` a date.
+PyYAML reads YAML 1.1, and so do most tools that look into YAML files. They read `on` as true, `1e-5` as a string, `010`
+as eight, `1:30` as ninety, and `2026-01-01` as a date.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLOAT = re.compile(r"(?P<sign>[-+]?)(?P<whole>[0-9]*)\.?(?P<rest>[0-9]*)(?:[eE]
 
 @lru_cache(maxsize=4096)
 def portable(text: str, value: object) -> str | None:
-    """What to write instead of a plain scalar that YAML 1.1 reads otherwise; None where both read it alike.
+    """Return what to write instead of a plain scalar that YAML 1.1 reads differently; None if both read it alike.
 
     value: what YAML 1.2 reads.
     """
@@ -35,7 +35,7 @@ def portable(text: str, value: object) -> str | None:
 
 
 def number_of_text(text: str) -> str | None:
-    """How to write a number that was written as a text, such as `1_000` or "1e-5"; None where it is none."""
+    """Return how to write a number that was written as text, such as `1_000` or "1e-5"; None if it is not a number."""
     bare = text.strip().replace("_", "")
     found = _FLOAT.fullmatch(bare) if len(bare) <= MAX_NUMBER_LENGTH else None
     if found is None or not found["whole"] + found["rest"]:
@@ -53,7 +53,7 @@ def _reads_alike(text: str, value: object) -> bool:
 
 
 def _float_text(text: str) -> str:
-    """The same digits with what YAML 1.1 wants of a float: digits around a point, and a sign in the exponent."""
+    """Return the same digits in a form that YAML 1.1 reads as a float: digits around a point, a signed exponent."""
     found = _FLOAT.fullmatch(text)
     if found is None:  # the reader has taken it for a float by the same form
         raise ValueError(f"no float: {text}")

@@ -1,4 +1,4 @@
-"""What the parts of a contract say of each other: names that exist, and bounds that can be met."""
+"""Check what the parts of a contract say of each other: names exist, and bounds can be met."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Path = tuple[Key, ...]
 
 
 def problems(contract: Contract, only_on: Mapping[int, Collection[str]] = MappingProxyType({})) -> list[Problem]:
-    """Everything in a contract that names what is not there, or asks what cannot be met, in claim order.
+    """Return a problem for each name that does not exist and each demand that cannot be met, in claim order.
 
     only_on: by the position of a claim, the workloads on which it is judged by the numbers that it has here; left out,
-    all of the claim's.
+    all of the claim's workloads.
     """
     return list(_problems(contract, only_on))
 
@@ -46,7 +46,7 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
-    """Names become those of files and folders, which not every system tells apart by case alone."""
+    """Yield a problem where two names differ in case at most: they become file names, and some systems ignore case."""
     named: list[tuple[str, list[tuple[Path, str]]]] = [
         ("claim ids", [(("claims", index, "id"), claim.id) for index, claim in enumerate(contract.claims)]),
         ("workloads", [(("workloads", name), name) for name in contract.workloads]),
@@ -72,7 +72,7 @@ def _workload_names(contract: Contract, claim: AnyClaim, here: Path) -> Iterator
 
 
 def _excused_ends(claim: AnyClaim, here: Path) -> Iterator[Problem]:
-    """Ends are excused in a claim that compares some."""
+    """Yield a problem where a claim excuses ends (`may_end_apart`) but compares none."""
     kinds = [part.kind for part in parts_of(claim)]
     if claim.may_end_apart and all("equal_ends" in kind_of(kind).leaves_out for kind in kinds):
         rule = "`may_end_apart` is for claims that compare how arms end"
@@ -80,7 +80,7 @@ def _excused_ends(claim: AnyClaim, here: Path) -> Iterator[Problem]:
 
 
 def _arm_names(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:
-    """Named arms exist and differ; what must be captured asks for a capture."""
+    """Yield problems of named arms: an arm exists, differs from the others, and captures if the claim needs it."""
     seen: dict[str, str] = {}
     for field, arm in part.arms().items():
         place = (*path, *field.split("."))
@@ -98,7 +98,7 @@ def _arm_names(contract: Contract, part: AnyPart, path: Path) -> Iterator[Proble
 
 
 def _control_of_ends(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:
-    """Ends are compared of one system's arms, and a control is the baseline once more."""
+    """Yield problems of `ends`: it compares arms of one system, and its control has the baseline's settings."""
     named = part.arms()
     arms = {name: contract.arms[arm] for name, arm in named.items() if arm in contract.arms}
     control = next((field for field in NUDGED_CONTROLS if field in named), None)
@@ -116,7 +116,7 @@ def _control_of_ends(contract: Contract, part: AnyPart, path: Path) -> Iterator[
 
 
 def _ranks(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:
-    """Arms that are compared rank by rank have as many ranks; what is about ranks names an arm that has some."""
+    """Yield problems of ranks: compared arms need equal numbers of ranks, a claim about ranks needs several."""
     named = {field: arm for field, arm in part.arms().items() if arm in contract.arms}
     candidate = contract.arms[named[part.candidate_path]].ranks if part.candidate_path in named else 1
     for field, arm in named.items():
@@ -131,7 +131,7 @@ def _ranks(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:
 
 
 def _shares(contract: Contract, part: AnyPart, path: Path, name: str) -> Iterator[Problem]:
-    """A workload's batch can be shared equally by the ranks of the arms that train on it."""
+    """Yield a problem for each arm whose ranks cannot take equal shares of the workload's batch."""
     size = contract.workloads[name].batch_size
     for field, arm in part.arms().items():
         ranks = contract.arms[arm].ranks if arm in contract.arms else 1
@@ -142,7 +142,7 @@ def _shares(contract: Contract, part: AnyPart, path: Path, name: str) -> Iterato
 
 
 def _on_workload(claim: AnyClaim, part: AnyPart, path: Path, name: str, workload: Workload) -> Iterator[Problem]:
-    """Bounds that this workload can meet."""
+    """Yield a problem for each bound, and each mechanism, that does not fit this workload."""
     for place, rule in part.beyond(workload.steps):
         got = f"workload '{name}' has {workload.steps} steps"
         yield Problem((*path, *place), rule, got, "lower it, or give the workload more steps")

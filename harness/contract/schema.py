@@ -1,4 +1,4 @@
-"""The contract language, version 2: what a contract file may say.
+"""Define the contract language, version 2: what a contract file may say.
 
 Contracts are data: no expressions, no code. Every model is strict (unknown keys, wrong types and non-finite
 numbers are errors). References between parts of a contract (arms, workloads, claims) are checked by
@@ -55,11 +55,11 @@ class Needs(Strict):
 
     @property
     def asks_for_gpu(self) -> bool:
-        """Whether it asks for a GPU of some sort."""
+        """Return True if a GPU is needed: by its name, by its capability, or several by their number."""
         return self.gpu is not None or self.capability_at_least is not None or self.gpus is not None
 
     def gpu_names(self) -> list[str]:
-        """The GPUs that it asks for, of which one must be there; empty: any."""
+        """Return the GPU names of which this machine must have one; an empty list accepts any GPU."""
         return [self.gpu] if isinstance(self.gpu, str) else self.gpu or []
 
 
@@ -98,7 +98,7 @@ class Arm(BaseModel):
     """Run under torch's deterministic algorithms, with cuBLAS's and cuDNN's: slower, and equal in bits at each run."""
 
     def settings(self) -> dict[str, Scalar]:
-        """Return everything but the harness's own keys, which are the declared fields."""
+        """Return every key of the arm except the harness's own keys, which are the declared fields."""
         return dict(self.__pydantic_extra__ or {})
 
 
@@ -147,20 +147,20 @@ class Contract(Strict):
     """Claims without an executable check: never judged, shown in every report."""
 
     def tags_of(self, claim: AnyClaim) -> list[str]:
-        """The claim's tags, or else the contract's."""
+        """Return the claim's tags, or the contract's if the claim has none."""
         return claim.tags or self.tags
 
     def owner_of(self, claim: AnyClaim) -> str | None:
-        """Who answers for the claim."""
+        """Return the owner who answers for the claim: the claim's, or else the contract's."""
         return claim.owner or self.owner
 
     def same_settings(self, first: str, second: str) -> bool:
-        """Whether two arms are one by two names: an arm that names the contract's system itself trains no other one."""
+        """Return True if two arms differ in name only. Naming the contract's own system makes no difference."""
         one, other = self.arms[first], self.arms[second]
         return one == other.model_copy(update={"system": one.system}) and (one.system or self.system) == (
             other.system or self.system
         )
 
     def systems(self) -> list[str]:
-        """The system under test, then those that arms name as their own; each once."""
+        """Return the system under test, then the systems that arms name as their own; each once."""
         return list(dict.fromkeys([self.system, *(arm.system for arm in self.arms.values() if arm.system)]))

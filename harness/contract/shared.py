@@ -1,4 +1,4 @@
-"""Workloads and arms that several contracts share: files that contracts name under `uses`."""
+"""Read the workloads and arms that several contracts share, from files that contracts name under `uses`."""
 
 # ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
 
@@ -63,7 +63,7 @@ class SharedFile:
 
 
 def is_shared_file(path: Path) -> bool:
-    """Whether a file's `schema` says that it holds what contracts share; one that cannot be read does not say so."""
+    """Return True if a file's `schema` says that it holds what contracts share; False if it cannot be read."""
     try:
         return path.is_file() and _says_shared(strict_yaml.read_text(path))
     except (ContractError, OSError):
@@ -71,7 +71,7 @@ def is_shared_file(path: Path) -> bool:
 
 
 def _says_shared(text: str) -> bool:
-    """Reads no farther than the document's `schema`: a command looks at each file of a folder several times."""
+    """Return True if the text's `schema` is a shared one. Stops at `schema`: commands read each file several times."""
     if _PREFIX not in text:
         return False
     try:
@@ -81,7 +81,7 @@ def _says_shared(text: str) -> bool:
 
 
 def _schema(next_event: Callable[[], Any]) -> str | None:
-    """The scalar at `schema` in a document's mapping; None: there is none. Raises yaml.YAMLError."""
+    """Return the scalar at `schema` in a document's mapping, or None if there is none. Raises yaml.YAMLError."""
     depth, key = 0, None  # the key whose value comes next; None: a key does
     while True:
         event = next_event()
@@ -101,9 +101,9 @@ def _schema(next_event: Callable[[], Any]) -> str | None:
 
 
 def beside(folder: Path, name: str) -> Path:
-    """Where a shared file of a contract lies: a path from the contract's folder, which leads one folder up at most.
+    """Return the path of a contract's shared file: relative to the contract's folder, at most one folder up.
 
-    Raises ContractError for one that leads elsewhere, also by a link.
+    Raises ContractError for a path that leads elsewhere, also by a link.
     """
     parts = PurePosixPath(name).parts
     if PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]:
@@ -126,7 +126,7 @@ class SharedFiles:
         self._read: dict[Path, SharedFile] = {}
 
     def used_by(self, document: Document, path: Path) -> list[SharedFile]:
-        """The files that a contract names under `uses`, if that is a list of texts. Raises ContractErrors of them."""
+        """Return the files under a contract's `uses`; none if that is not a list of texts. Raises ContractErrors."""
         names = document.value.get("uses", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return []  # which is for the language to say
@@ -139,7 +139,7 @@ class SharedFiles:
         return [self.read(each) for each in found]
 
     def read(self, path: Path) -> SharedFile:
-        """One shared file. Raises ContractError; ContractErrors for several."""
+        """Return one shared file, read once. Raises ContractError; ContractErrors for several."""
         if path not in self._read:
             self._read[path] = read_shared(path)
         return self._read[path]
@@ -187,7 +187,7 @@ def read_shared(path: Path) -> SharedFile:
 
 
 def with_shared(document: Document, files: Sequence[SharedFile]) -> tuple[Document, list[ContractError]]:
-    """The contract's document with what it uses, each value with its place in its own file; names are unique."""
+    """Return the contract's document joined with the files it uses, and an error for each name defined twice."""
     value: dict[str, Any] = dict(document.value)
     origins: dict[tuple[str, str], Document] = {}
     errors: list[ContractError] = []
@@ -209,7 +209,7 @@ def with_shared(document: Document, files: Sequence[SharedFile]) -> tuple[Docume
 
 
 def contract_digest(text: bytes, shared: Sequence[str]) -> str:
-    """The digest of a contract: of its file alone, or of that and the digests of what it uses."""
+    """Return the digest of a contract: of its file alone, or of it and the digests of the files that it uses."""
     own = hashlib.sha256(text).hexdigest()
     return hashlib.sha256("\n".join([own, *shared]).encode()).hexdigest() if shared else own
 

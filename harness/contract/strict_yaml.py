@@ -1,4 +1,4 @@
-"""A strict YAML reader: YAML 1.2 core scalars, no aliases, tags or duplicate keys, and a position for everything.
+"""Read YAML strictly: YAML 1.2 core scalars, no aliases, tags or duplicate keys, and a position for everything.
 
 The caps on size, depth and count act on the event stream, before anything is composed: PyYAML's own composer
 overflows the stack at a depth of 2,000 and takes seconds at 20,000.
@@ -48,7 +48,7 @@ class Unportable:
     instead: str
 
     def remedy(self) -> str:
-        """What to write; of a text that YAML 1.1 takes for a number, such as `1_000`, first the number."""
+        """Return what to write. For text that YAML 1.1 reads as a number (`1_000`), offer the number first."""
         number = number_of_text(self.text) if self.instead.startswith('"') else None
         return (
             f"write `{self.instead}`" if number is None else f"write `{number}`, or `{self.instead}` where it is a text"
@@ -73,7 +73,7 @@ class Document:
     origins: Mapping[tuple[str, str], Document] = field(default_factory=dict)
 
     def position(self, path: tuple[Key, ...], *, of_key: bool = False) -> Position:
-        """Position of the value at `path` (or of its key); of the nearest part above it, if it is not there."""
+        """Return the position of the value at `path` (or of its key), or of the nearest part above it."""
         origin = self.origin_of(path)
         if origin is not None:
             return origin.position(path, of_key=of_key)
@@ -84,14 +84,14 @@ class Document:
         return self.values[path]
 
     def at(self, path: tuple[Key, ...]) -> Any:
-        """The value at a path that is there."""
+        """Return the value at a path, which must exist."""
         value = self.value
         for key in path:
             value = value[key]
         return value
 
     def cut(self, errors: Sequence[ContractError], total: int) -> list[ContractError]:
-        """At most the first `MOST_ERRORS` of them, and how many more there are of `total`."""
+        """Return at most the first `MOST_ERRORS` errors, then one that counts how many more there are of `total`."""
         shown = list(errors[:MOST_ERRORS])
         if total > len(shown):
             remedy = "mend these first"
@@ -103,7 +103,7 @@ class Document:
     def error(
         self, path: tuple[Key, ...], rule: str, *, got: str = "", remedy: str = "", of_key: bool = False
     ) -> ContractError:
-        """A ContractError that points at `path`, in the words of the document's version."""
+        """Return a ContractError that points at `path`, in the words of the document's version."""
         line, column = self.position(path, of_key=of_key)
         where = self.file_of(path)
         for key, word in self.written.items():
@@ -111,16 +111,16 @@ class Document:
         return ContractError(rule, where=f"{where}:{line}:{column}", got=got, remedy=remedy)
 
     def file_of(self, path: tuple[Key, ...]) -> str:
-        """The file in which the value at a path stands."""
+        """Return the name of the file in which the value at a path stands."""
         origin = self.origin_of(path)
         return self.where if origin is None else origin.where
 
     def origin_of(self, path: tuple[Key, ...]) -> Document | None:
-        """The other document in which the value at a path stands; None: it is this one."""
+        """Return the shared document in which the value at a path stands, or None if it stands in this one."""
         return self.origins.get((str(path[0]), str(path[1]))) if self.origins and len(path) > 1 else None
 
     def unportable_errors(self, instead: Mapping[Position, str] = MappingProxyType({})) -> list[ContractError]:
-        """An error for each scalar that YAML 1.1 reads otherwise; `instead`: what to write, where that is special."""
+        """Return an error for each scalar that YAML 1.1 reads differently; `instead` overrides what to write."""
         errors = [
             ContractError(
                 "every YAML reader reads a value alike",
@@ -142,7 +142,7 @@ def read(path: Path, what: str = "a contract") -> Document:
 
 
 def read_text(path: Path, what: str = "a contract") -> str:
-    """The text of a UTF-8 file of at most `MAX_BYTES`. Raises ContractError; a pipe or a device is never opened."""
+    """Return the text of a UTF-8 file of at most `MAX_BYTES`. Raises ContractError; never opens a pipe or device."""
     where = str(path)
     try:
         if path.is_dir():
@@ -187,7 +187,7 @@ def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Docu
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """`did you mean 'x'?` for the nearest of `names`, else the list of them; nothing where they are very many."""
+    """Return `did you mean 'x'?` for the nearest name, else a list of the names; nothing if there are too many."""
     known = sorted(islice(dict.fromkeys(names), MOST_NAMES + 1))
     if len(known) > MOST_NAMES:  # to compare each would take seconds, and to list them pages
         return ""
@@ -212,7 +212,7 @@ def _refuse_characters(text: str, where: str) -> None:
 
 
 def events(text: str) -> Callable[[], Any]:
-    """A function that gives the next event; libyaml's parser where PyYAML was built with it."""
+    """Return a function that returns the next event, from libyaml's parser if PyYAML was built with it."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     get_event: Callable[[], Any] = loader(text).get_event
     return get_event
@@ -295,7 +295,7 @@ class _Reader:
         return items
 
     def _plain(self, event: Any) -> Any:
-        """The value of a plain scalar; noted where YAML 1.1 has another."""
+        """Return the value of a plain scalar. Note the scalar if YAML 1.1 reads it differently."""
         text: str = event.value
         if text and text[0] not in FIRST_CHARACTERS:
             return text
@@ -307,7 +307,7 @@ class _Reader:
         return value
 
     def _by_core_schema(self, event: Any, text: str) -> Any:
-        """Of YAML 1.2: `1e-5` a float, `no` a string, no dates, no sexagesimals."""
+        """Return the value by the YAML 1.2 core schema: `1e-5` is a float, `no` a string; no dates, no sexagesimals."""
         if text in _BOOL:
             return _BOOL[text]
         if _NULL.fullmatch(text):

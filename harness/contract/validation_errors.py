@@ -1,4 +1,4 @@
-"""pydantic's validation errors as contract errors: where, rule, what was found, nearest valid name."""
+"""Turn pydantic's validation errors into contract errors: where, rule, what was found, nearest valid name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUOTED = re.compile(r"'([^']*)'")
 def explain(
     error: ValidationError, document: Document, at: Path = (), root: type[BaseModel] = Contract
 ) -> list[ContractError]:
-    """One ContractError for each place that pydantic complains of, in the order of the file; of very many the first.
+    """Return one ContractError for each place that pydantic complains of, in file order, at most `MOST_ERRORS`.
 
     `root` is the model of what stands at the path `at`.
     """
@@ -44,7 +44,7 @@ def explain(
 
 
 def _merge(errors: list[ContractError]) -> ContractError:
-    """The members of a union complain one by one: one error that names the alternatives."""
+    """Return one error that names the alternatives: pydantic complains once for each member of a union."""
     first = errors[0]
     for other in errors[1:]:
         if other.rule != first.rule:
@@ -55,9 +55,9 @@ def _merge(errors: list[ContractError]) -> ContractError:
 
 
 def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
-    """The path in the document: without the `kind` tags of claims and parts, and without names of union members.
+    """Return the path in the document: without the `kind` tags of claims and parts, and names of union members.
 
-    The flag tells that the location ended in the name of a union's member.
+    The flag is True where the location ended in the name of a union member.
     """
     keys = list(detail["loc"])
     if keys[:1] == ["claims"] and len(keys) > 2:
@@ -111,14 +111,14 @@ def _one(detail: Any, path: Path, document: Document, root: type[BaseModel]) -> 
 
 
 def _name(path: Path) -> str:
-    """What to call the value at `path`: its key, and its place if it is an item of a list."""
+    """Return what to call the value at `path`: its key, and its index if it is an item of a list."""
     if not path:
         return "contract"
     return f"{_name(path[:-1])}[{path[-1]}]" if isinstance(path[-1], int) else path[-1]
 
 
 def _demand(message: str) -> str:
-    """pydantic's `Input should be …` as `must be …`."""
+    """Return pydantic's message with `Input should be …` as `must be …`."""
     message = re.sub(r" after validation, not \d+$", "", message)
     return re.sub(r"^(Input|String|List|Dictionary) should", "must", message)
 
@@ -128,7 +128,7 @@ def _remedy(kind: str, value: object) -> str:
 
 
 def number_remedy(value: object, *, whole: bool = False) -> str:
-    """What to write where a number is asked for; `whole`: where only a whole one will do."""
+    """Return what to write where a number is required; `whole`: where only a whole number will do."""
     if value is None:
         return "write a number"
     number = number_of_text(value) if isinstance(value, str) else None
@@ -136,7 +136,7 @@ def number_remedy(value: object, *, whole: bool = False) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an error names it."""
+    """Return a value as an error message shows it."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -150,7 +150,7 @@ def shown(value: object) -> str:
 
 
 def _keys(location: Path, root: type[BaseModel]) -> list[str]:
-    """The keys that the model at `location` (pydantic's, with its tags) within `root` knows."""
+    """Return the keys that the model at `location` (pydantic's location, with its tags) within `root` knows."""
     model, rest = root, list(location)
     if rest[:1] == ["workloads"]:
         model, rest = Workload, rest[2:]
@@ -165,7 +165,7 @@ def _keys(location: Path, root: type[BaseModel]) -> list[str]:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models among a field's types, and among those of its items."""
+    """Yield the models among a field's types, and among the types of its items."""
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         yield annotation
     for inside in get_args(annotation):

@@ -1,4 +1,4 @@
-"""Version 1 of the contract language, as a document of version 2: what was recorded with it is read for good."""
+"""Translate version 1 of the contract language into version 2, so that old recordings stay readable for good."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Translation:
 
 
 def in_version_2(document: Document) -> Translation:
-    """Translate a document whose top is a mapping. What is wrong in it stays so, for the language to tell."""
+    """Translate a document whose top is a mapping. Errors in it stay, for the validation of version 2 to report."""
     return _Translator(document).translation()
 
 
@@ -72,7 +72,7 @@ class _Translator:
         return self._judgement(new, path)
 
     def _judgement(self, judgement: Any, path: Path) -> Any:
-        """With the training effect's bound as one that has a case for each workload of `at_least_on`."""
+        """Return the judgement with `at_least_on` of the training effect turned into cases, one for each workload."""
         guards = judgement.get("guards") if isinstance(judgement, dict) else None
         effect = guards.get("training_effect") if isinstance(guards, dict) else None
         if not isinstance(guards, dict) or not isinstance(effect, dict) or "at_least_on" not in effect:
@@ -106,7 +106,7 @@ class _Translator:
             self.errors.append(ContractError("unknown key", where=where, got=got, remedy=remedy))
 
     def _moved(self, old: Path, new: Path, value: Any) -> None:
-        """Positions of a value, and of all within it, under the path that it has in version 2."""
+        """Move the positions of a value, and of everything within it, to the path that it has in version 2."""
         for inside in _paths(value):
             if (*old, *inside) in self.document.keys:
                 self.keys[*new, *inside] = self.document.keys[*old, *inside]
@@ -118,7 +118,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _paths(value: Any) -> Iterator[Path]:
-    """The paths of a value and of everything within it."""
+    """Yield the paths of a value and of everything within it."""
     yield ()
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inside:

@@ -1,4 +1,4 @@
-"""Waivers: somebody signs, until a date, for a unit whose violation, or undecided ratio, is known. It still runs.
+"""Read waivers. An owner signs, until a date, for a unit whose violation, or undecided ratio, is known. It still runs.
 
 schema: waivers/v1
 waivers:
@@ -48,19 +48,19 @@ class Waiver:
     file_text: str = field(repr=False)
 
     def expired(self, day: date) -> bool:
-        """Whether a run that starts on `day` (UTC) comes too late for it."""
+        """Return True if a run that starts on `day` (UTC) starts after the waiver's last day."""
         return day > self.expires
 
     def record(self, day: date) -> dict[str, Any]:
-        """What `run.json` says of it for a run that starts on `day`."""
+        """Return what `run.json` records of the waiver for a run that starts on `day`."""
         said = {name: str(getattr(self, name)) for name in FIELDS}
         return {**said, "expired": self.expired(day)}
 
 
 def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver]:
-    """The waivers of `file`, or else of every waiver file in the folders, and beside the files, that hold contracts.
+    """Return the waivers of `file`, or else of each waiver file below the folders and next to the files in `paths`.
 
-    Raises ContractErrors, UsageError for a `file` that is not there.
+    Raises ContractErrors, and UsageError for a `file` that does not exist.
     """
     if file is not None:
         require_existing([file])
@@ -83,7 +83,7 @@ def _beside(contract: Path) -> list[Path]:
 
 
 def load_waivers(path: Path) -> list[Waiver]:
-    """The waivers of one file. Raises ContractErrors with every error, each with its place."""
+    """Return the waivers of one file. Raises ContractErrors with every error, each with its place."""
     document = strict_yaml.read(path, "a waiver file")
     errors: list[ContractError] = []
     waivers = [waiver for index in _entries(document, errors) if (waiver := _waiver(document, index, errors))]
@@ -94,7 +94,7 @@ def load_waivers(path: Path) -> list[Waiver]:
 
 
 def _second(waivers: Sequence[Waiver]) -> Iterator[ContractError]:
-    """An error for each waiver of a unit that has one already: which of two dates holds would be nobody's choice."""
+    """Yield an error for each second waiver of one unit: nothing would decide which of the two dates holds."""
     first: dict[tuple[str, ...], Waiver] = {}
     for waiver in waivers:
         known = first.setdefault((waiver.contract, waiver.claim, waiver.workload), waiver)
@@ -120,7 +120,7 @@ def _entries(document: Document, errors: list[ContractError]) -> range:
 
 
 def _waiver(document: Document, index: int, errors: list[ContractError]) -> Waiver | None:
-    """One entry; None, and its errors added, when something is wrong with it."""
+    """Return one entry as a waiver. If something is wrong with it, add its errors and return None."""
     place = ("waivers", index)
     entry = document.value["waivers"][index]
     if not isinstance(entry, dict):
@@ -161,7 +161,7 @@ def _is_date(text: str) -> bool:
 
 
 def expired_on(day: date, waivers: Sequence[Waiver]) -> list[tuple[str, str]]:
-    """Waivers that take nothing away any more on `day` (UTC): where each stands, and what is to be done."""
+    """Return the waivers that expired before `day` (UTC): where each stands, and what to do."""
     return [
         (
             waiver.where,
@@ -175,7 +175,7 @@ def expired_on(day: date, waivers: Sequence[Waiver]) -> list[tuple[str, str]]:
 def unmatched(
     waivers: Sequence[Waiver], contracts: Sequence[LoadedContract], *, all_known: bool
 ) -> list[ContractError]:
-    """Waivers that name no unit; those of a contract that is not here count only where `all_known` contracts are."""
+    """Return an error for each waiver that names no unit. An unknown contract is an error only with `all_known`."""
     errors = []
     for waiver in waivers:
         problem = _missing(waiver, contracts, all_known=all_known)
@@ -187,7 +187,7 @@ def unmatched(
 
 
 def _missing(waiver: Waiver, contracts: Sequence[LoadedContract], *, all_known: bool) -> tuple[str, str] | None:
-    """What of a waiver's unit is not there, and the nearest name."""
+    """Return which part of a waiver's unit does not exist, with the nearest name; None if the unit exists."""
     known = {loaded.contract.id: loaded.contract for loaded in contracts}
     contract = known.get(waiver.contract)
     if contract is None:

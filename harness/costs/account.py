@@ -1,4 +1,4 @@
-"""Where each second of the runs of a directory went: by run, phase and kind of cost. Judges do not read it."""
+"""Account for each second of a directory's runs: by run, phase and kind of cost. Judges do not read it."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class Costs(Record):
 
     @property
     def run_seconds(self) -> float:
-        """Of all runs, each counted in full."""
+        """Return the seconds of all runs, each counted in full."""
         return sum(self.by_kind.values())
 
 
 def costs(
     runs: Mapping[str, Sequence[WorkerTimes]], controls: Mapping[str, Collection[str]], *, has_gpu: bool
 ) -> Costs:
-    """What the runs of one directory cost.
+    """Return what the runs of one directory cost.
 
     runs: the workers of each run, by its id; controls: arms by contract that train only to be compared with; has_gpu:
-    the machine has a GPU, which a run then held whose process was not recorded.
+    the machine has a GPU. A run whose process was not recorded counts as holding that GPU.
     """
     spent = {
         name: [(worker, spans(worker, controls.get(worker.run.contract, ()))) for worker in workers]
@@ -88,7 +88,7 @@ def costs(
 
 
 def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, float]:
-    """Seconds of GPUs by kind: each moment of a GPU is divided among the spans that hold it then.
+    """Return seconds of GPUs by kind: each moment of a GPU is divided among the spans that hold it then.
 
     held: spans by the UUID of their GPU.
     """
@@ -111,7 +111,7 @@ def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, flo
 
 
 def joined(parts: Sequence[tuple[str, Costs]]) -> Costs:
-    """What several run directories cost together; the runs of each have its name before theirs, where it has one."""
+    """Return what several run directories cost together; a run's name begins with its directory's, if that has one."""
     each = [part for _, part in parts]
     processor = [part.processor_seconds for part in each if part.processor_seconds is not None]
     by_run: defaultdict[str, list[PhaseSeconds]] = defaultdict(list)
@@ -150,14 +150,14 @@ def _in_order(seconds: Mapping[Kind, float]) -> dict[Kind, float]:
 
 
 def _rounded(seconds: float) -> float:
-    """To a millisecond: no clock here is better."""
+    """Round to a millisecond: no clock here is better."""
     return round(seconds, 3)
 
 
 def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
-    """Return the cost of one run directory, whichever of its runs a verdict rests on.
+    """Return the cost of all runs of one directory, whether a verdict rests on them or not.
 
-    A run that was interrupted has parts by clocks of their own: the machine's may have begun anew.
+    The parts of an interrupted run have clocks of their own, since the machine's clock may have begun anew.
     """
     controls = {contract.id: control_arms(contract) for contract in contracts}
     has_gpu = bundle.header.environment.gpu.uuid is not None
@@ -174,7 +174,7 @@ def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
 
 
 def _times(bundle: Bundle) -> Mapping[str, list[WorkerTimes]]:
-    """The workers of every run that left any; an id that leads out of the directory is none."""
+    """Return the workers of every run that left any; an id that leads out of the directory is skipped."""
     evidence = bundle.root / layout.EVIDENCE
     seen = {name: read_times(evidence / name) for name in bundle.header.runs if Path(name).name == name}
     return {name: workers for name, workers in seen.items() if workers}

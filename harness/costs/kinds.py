@@ -1,4 +1,4 @@
-"""What a second was spent on: one table from the names of a worker's phases to kinds of cost."""
+"""Say what a second was spent on: one table from the names of a worker's phases to kinds of cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
     @property
     def words(self) -> str:
-        """The kind in a few words, for people."""
+        """Return the kind in a few words, for people."""
         return _WORDS.get(self, self.replace("_", " "))
 
 
@@ -84,7 +84,7 @@ _ARM = re.compile(r"(?P<arm>[^:.]+)(\.\d+)?: (?P<what>.*)", re.DOTALL)
 
 
 def kind_of(phase: str, controls: Collection[str] = ()) -> Kind:
-    """The kind of cost of a worker's phase; `controls` are the arms that train only to be compared with."""
+    """Return the kind of cost of a worker's phase; `controls` are the arms that train only to be compared with."""
     found = _ARM.fullmatch(phase)
     if found is None:
         return _look_up(_OF_THE_WORKER, phase)
@@ -101,7 +101,7 @@ _UNTRAINED = ("training_effect.control", "floor.control")
 
 
 def control_arms(contract: Contract) -> set[str]:
-    """Arms that stand in the contract as controls of a training effect, and as nothing else."""
+    """Return the arms that stand in the contract as controls of a training effect, and as nothing else."""
     named = [named for claim in contract.claims for part in parts_of(claim) for named in part.arms().items()]
     controls = {arm for field, arm in named if field.endswith(_UNTRAINED)}
     return controls - {arm for field, arm in named if not field.endswith(_UNTRAINED)}

@@ -1,4 +1,4 @@
-"""What one worker spent its time on, span after span, by the clock of its machine or since its own start."""
+"""List what one worker spent its time on, span after span, by its machine's clock or since its own start."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Span(NamedTuple):
 
 
 def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
-    """The worker's time without a gap: each phase lasts until the next begins.
+    """Return the worker's time without a gap: each phase lasts until the next begins.
 
-    Without the times of its process neither its start nor its end is known: a worker that died then spent nothing in
-    its last phase. Times that make no sense (damaged evidence) are left out.
+    Without the times of its process the worker's start and end are not known: if it died, its last phase gets no time.
+    Times that make no sense (damaged evidence) are left out.
     """
     if not worker.clocked or worker.process is None:
         marks = [(phase.name, kind_of(phase.name, controls), phase.seconds) for phase in worker.phases]
@@ -46,7 +46,7 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
 
 
 def on_gpu(worker: WorkerTimes, spent: Iterable[Span]) -> list[Span]:
-    """The spans in which the worker held its GPU and could use it; of a worker on the clock."""
+    """Return the spans in which the worker, whose process was recorded, held its GPU and could use it."""
     process = worker.process
     if process is None or process.gpu is None:
         return []
@@ -71,7 +71,7 @@ def _until_the_next(marks: Iterable[tuple[str, Kind, float]]) -> Iterator[Span]:
 
 
 def _with_stops(spent: Iterable[Span], stopped: Iterable[tuple[float, float]]) -> Iterator[Span]:
-    """The same time, with what passed while the process was stopped apart."""
+    """Yield the same time, with spans of their own for what passed while the process was stopped."""
     stops = sorted((began, ended) for began, ended in stopped if began < ended)
     for span in spent:
         at = span.began

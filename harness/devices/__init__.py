@@ -1,1 +1,1 @@
-"""CUDA's driver, NVML, the profiler and the machine: what is asked of them."""
+"""Ask CUDA's driver, NVML, the profiler and the operating system about this machine."""

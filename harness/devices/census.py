@@ -1,4 +1,4 @@
-"""Census of a captured CUDA graph's nodes, by cuda-bindings. torch is not involved."""
+"""Count the nodes of a captured CUDA graph by cuda-bindings. torch is not involved."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class CensusError(HarnessError):
 
 
 def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> GraphNodes:
-    """Nodes of the raw `cudaGraph_t` by type, kernels by name, copies to the host; child graphs included.
+    """Count the nodes of the raw `cudaGraph_t` by type, kernels by name, and copies to the host, child graphs included.
 
     Types are CUDA's names in lower case (`kernel`, `memset`, `memcpy`, `host`, `mem_alloc`, …). `clip_kernels`
-    is what `CountsClippedTensors` says; without it the clipped tensors are not counted (None).
+    is what `CountsClippedTensors` gives; without it the clipped tensors are not counted (None).
     """
     from cuda.bindings import runtime
 
@@ -52,7 +52,7 @@ def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> G
 
 
 def clipped_by(tables: Mapping[int, int], arguments: Sequence[int]) -> int:
-    """Tensors that one launch clips: those of the first table whose address is among its arguments."""
+    """Return how many tensors one launch clips: those of the first table whose address is among its arguments."""
     return next((tables[argument] for argument in arguments if argument in tables), 0)
 
 
@@ -72,7 +72,7 @@ def _nodes(graph: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _type_name(kind: Any) -> str:
-    """`cudaGraphNodeTypeMemAlloc` -> `mem_alloc`."""
+    """Return CUDA's name of a node type in lower case: `cudaGraphNodeTypeMemAlloc` -> `mem_alloc`."""
     name = str(kind.name).removeprefix("cudaGraphNodeType")
     return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
@@ -97,7 +97,7 @@ def _kernel_name(parameters: Any) -> str:
 
 
 def _pointer_arguments(parameters: Any) -> list[int]:
-    """The 8-byte arguments of a kernel node, in order. Sizes come from the kernel itself (driver 12.4 and later)."""
+    """Return a kernel node's 8-byte arguments in order. The kernel itself gives their sizes (driver 12.4 and later)."""
     from cuda.bindings import driver
 
     table = int(parameters.kernelParams)

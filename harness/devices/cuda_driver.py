@@ -1,6 +1,6 @@
-"""The GPUs that CUDA programs on this machine see, asked of libcuda itself: no torch, no context, no allocation.
+"""Ask libcuda for the GPUs that CUDA programs on this machine see: without torch, a context or an allocation.
 
-libcuda honours CUDA_VISIBLE_DEVICES and gives the order in which workers see the devices; NVML does neither.
+libcuda honours CUDA_VISIBLE_DEVICES and lists the devices in the order in which workers see them; NVML does neither.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DriverError(Exception):
 
 
 def devices() -> Devices:
-    """Ask the driver of this machine."""
+    """Return what this machine's driver reports: its GPUs, or why there are none."""
     library = _load()
     present = _device_files()
     if library is None:
@@ -57,7 +57,7 @@ def devices() -> Devices:
 
 
 def read(library: Any, *, present: bool) -> Devices:
-    """Ask `library`, libcuda or a stand-in; `present`: the operating system shows NVIDIA devices."""
+    """Ask `library` (libcuda or a stand-in) for the GPUs. present: the operating system shows NVIDIA devices."""
     try:
         _call(library, "cuInit", 0)
         count, api = ctypes.c_int(), ctypes.c_int()
@@ -108,7 +108,7 @@ def _device_files() -> bool:
 
 
 def _driver() -> str | None:
-    """The kernel driver's version, through NVML; None when NVML or its bindings (the extra `run`) are not there."""
+    """Return the kernel driver's version by NVML; None if NVML or its bindings (the extra `run`) are missing."""
     try:
         import pynvml
     except ImportError:

@@ -1,6 +1,6 @@
-"""Take a CUDA device's memory from the driver until it is full, beside whatever torch holds.
+"""Take a CUDA device's memory from the driver until it is full, next to what torch holds.
 
-Through libcuda itself: a failed `cudaMalloc` would leave its error for torch's next check to find.
+It calls libcuda itself: a failed `cudaMalloc` would leave its error for torch's next check to find.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LEFT_FREE = 2**22
 
 @contextmanager
 def full(*, but: int = 0, library: Any = None) -> Iterator[None]:
-    """Inside the `with` the current context's device has `but` bytes, and less than LEFT_FREE more, to give.
+    """Fill the current context's device within the block, and leave `but` bytes and less than LEFT_FREE more free.
 
-    `library` is libcuda or a stand-in. Raises DriverError for any failure but that of memory running out.
+    `library` is libcuda or a stand-in. Raises DriverError for any failure other than memory running out.
     """
     driver = ctypes.CDLL("libcuda.so.1") if library is None else library
     kept_free = [_allocate(driver, but)] if but else []

@@ -1,4 +1,4 @@
-"""What the device did in some steps, by the profiler: under graph launches, and outside of every one."""
+"""Sort what the device did in some steps, by a profile: under graph launches, and outside of them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _API_CALL = re.compile(r"cu(da)?[A-Z]")  # of the driver or the runtime; operato
 
 
 def launches_in(events: Iterable[Any]) -> int:
-    """Graph launches among a profile's raw events."""
+    """Return the number of graph launches among a profile's raw events."""
     return sum(event.name() in GRAPH_LAUNCHES for event in events)
 
 
 def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) -> DeviceWork:
     """Sort the device activities of a profile (its raw events) over `steps` steps, each in a range named `STEP`.
 
-    An activity carries the correlation number of the host's call that began it: a graph launch, or another call, within
-    a step. What began between the steps is the harness's own, or an evaluation's, say, which may replay graphs, too.
-    The profiler demangles kernel names; those of the census (`nodes`) are taken where they are the same kernel's.
+    An activity carries the correlation number of the host's call that began it: a graph launch, or another call, in a
+    step. What began between steps is left out: it is the harness's own, or an evaluation's, which may replay graphs
+    too. The profiler demangles kernel names. The census's name (`nodes`) is used if it names the same kernel.
     """
     launches = {event.correlation_id() for event in _begun_in(STEP, events) if event.name() in GRAPH_LAUNCHES}
     in_steps = _begun_in_steps(events)
@@ -64,28 +64,28 @@ def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) 
 
 
 def sees_sync(events: Sequence[Any]) -> bool:
-    """Whether a profile shows the sync that was planted in it: the call that waited, and what the device did for it."""
+    """Return True if a profile shows its planted sync: the call that waited, and what the device did for it."""
     planted = _of_planted(events)
     return any(event.name() in WAITS for event in planted) and any(_on_device(event) for event in planted)
 
 
 def without_planted(events: Sequence[Any]) -> list[Any]:
-    """A profile's events but those of its planted sync."""
+    """Return a profile's events without those of its planted sync."""
     planted = {id(event) for event in _of_planted(events)}
     return [event for event in events if id(event) not in planted]
 
 
 def _of_planted(events: Sequence[Any]) -> list[Any]:
-    """Calls of the driver and the runtime within the planted range, and what the device did for them."""
+    """Return the driver and runtime calls within the planted range, and what the device did for them."""
     calls = [event for event in _begun_in(PLANTED, events) if _API_CALL.match(event.name())]
     numbers = {event.correlation_id() for event in calls}
     return [*calls, *(event for event in events if _on_device(event) and event.correlation_id() in numbers)]
 
 
 def _begun_in_steps(events: Sequence[Any]) -> set[int]:
-    """Correlation numbers of the host's calls that began within a step.
+    """Return the correlation numbers of the host's calls that began within a step.
 
-    An operator in a step may have the number of a call that was made between the steps: it began nothing.
+    An operator in a step may have the number of a call between steps. As operators begin nothing, it is left out.
     """
     inside = _begun_in(STEP, events)
     known = {id(event) for event in inside}
@@ -96,10 +96,10 @@ def _begun_in_steps(events: Sequence[Any]) -> set[int]:
 
 
 def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
-    """The host's events that began within a range of that name.
+    """Return the host's events that began within a range of that name.
 
-    A range of the host is shown on the device, too, for as long as its kernels ran there: what the host began meanwhile
-    was after the range.
+    The profiler shows a host range on the device too, for as long as its kernels ran there. That
+    range is ignored: what the host began meanwhile came after the host's own range.
     """
     on_host = [event for event in events if not _of_device(event)]
     ranges = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_host if event.name() == name]
@@ -107,8 +107,7 @@ def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
 
 
 def _on_device(event: Any) -> bool:
-    """An activity of the device; the profiler shows ranges of the host there, too, which are none: ours, and those that
-    a library records, such as `Optimizer.step#AdamW.step`, which lasts as long as the update's kernels once more."""
+    """Return True for work of the device, not for a host range shown there, which would count its kernels twice."""
     return _of_device(event) and not event.is_user_annotation()
 
 
@@ -121,10 +120,10 @@ def _seconds(events: Iterable[Any]) -> float:
 
 
 def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
-    """Seconds in which any device activity of a profile was under way, overlapping ones counted once.
+    """Return the seconds in which any device activity of a profile was under way, overlapping ones counted once.
 
-    Where `ranks` train together, kernels that wait for the others are none: a profile delays those, to seven times a
-    step's time on two H200s. One rank waits for nobody, so there a kernel is work whatever its name.
+    Where `ranks` train together, kernels that wait for the others do not count: a profile delays those, to seven times
+    a step's time on two H200s. One rank waits for nobody, so there every kernel counts as work, whatever its name.
     """
     alone = ranks == 1
     working = [event for event in events if _on_device(event) and (alone or not waits_for_ranks(event.name()))]
@@ -137,12 +136,12 @@ def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
 
 
 def waits_for_ranks(kernel: str) -> bool:
-    """Whether a kernel's time is that of other ranks as much as its own, by its name."""
+    """Return True if a kernel's time depends on other ranks as much as on its own work, by its name."""
     return any(word in kernel.lower() for word in _WAITING)
 
 
 def _launched(launches: Sequence[Sequence[Any]], names: Mapping[str, str]) -> list[Launched]:
-    """Launches that did equal work together, in the order of their first."""
+    """Group launches that did equal work, in the order of the first of each group."""
     groups: Counter[tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]] = Counter()
     for events in launches:
         types = Counter(_type(event.name()) for event in events)
@@ -172,12 +171,12 @@ def _type(name: str) -> str:
 
 
 def _census_names(nodes: Sequence[GraphNodes]) -> dict[str, str]:
-    """The profiler's name of each kernel in the census -> the census's."""
+    """Return the census's name of each kernel, by the name that the profiler gives it."""
     return {demangled(name): name for graph in nodes for name in graph.kernels}
 
 
 def demangled(name: str) -> str:
-    """A C++ symbol as people read it, by the C++ runtime that the profiler uses too; any other name as it is."""
+    """Return a C++ symbol in readable form, by the C++ runtime that the profiler uses too; any other name as it is."""
     demangle = _demangler()
     if demangle is None or not name.startswith("_Z"):
         return name
@@ -193,7 +192,7 @@ def demangled(name: str) -> str:
 
 @cache
 def _demangler() -> Any | None:
-    """`__cxa_demangle` (itanium C++ ABI), which hands out memory that its caller frees."""
+    """Return `__cxa_demangle` (Itanium C++ ABI), whose result the caller frees; None where there is none."""
     try:
         demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
     except (OSError, AttributeError):

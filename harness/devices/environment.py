@@ -1,4 +1,4 @@
-"""What this machine is: enough to plan by (`machine`), and its fingerprint for the evidence (`collect`).
+"""Describe this machine: enough to plan by (`machine`), and its fingerprint for the evidence (`collect`).
 
 Neither imports torch: planning must be quick, and must not start CUDA in the supervisor.
 """
@@ -38,12 +38,12 @@ class Machine:
 
     @property
     def gpu_memory_gib(self) -> float:
-        """Memory of the GPU that workers use, the first one; 0 without."""
+        """Return the memory in GiB of the first GPU, which workers use; 0 without a GPU."""
         return self.gpus[0].memory_gib if self.gpus else 0.0
 
 
 def machine() -> Machine:
-    """This machine, for planning; takes some milliseconds without a GPU."""
+    """Describe this machine for planning. This takes some milliseconds without a GPU."""
     found = devices()
     usable, message = _cuda_usable(found, torch_version(), torch_cuda())
     return Machine(usable, message, found.gpus if usable else (), host_memory_gib(), found.unreadable)
@@ -63,12 +63,12 @@ def _cuda_usable(found: Devices, torch: str | None, built_for: str | None) -> tu
 
 
 def torch_version() -> str | None:
-    """torch's version, or None when it is not installed."""
+    """Return torch's version; None if torch is not installed."""
     return _version("torch")
 
 
 def torch_cuda() -> str | None:
-    """The CUDA version that the installed torch is built for, read from its `version.py`; None for a CPU build."""
+    """Return the CUDA version that torch is built for, by its `version.py`; None for a CPU build or without torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -78,8 +78,8 @@ def torch_cuda() -> str | None:
 
 
 def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> Environment:
-    """The machine's fingerprint. `systems` are `module:attribute` names, for the source digest; `listed`: what
-    `sources.listed_sources` gives of them, where that is known."""
+    """Return this machine's fingerprint. systems: `module:attribute` names, for the digest of their
+    sources; listed: what `sources.listed_sources` gives of them, if it is known."""
     versions = {name: installed for name in PACKAGES if (installed := _version(name)) is not None}
     return Environment(
         git=GitFacts(commit=git_commit()),
@@ -95,7 +95,7 @@ def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None
 
 
 def gpu_facts() -> GpuFacts:
-    """The GPU that workers use, how many there are, and the driver; or why there is none."""
+    """Return the GPU that workers use, the number of GPUs, and the driver; or why there is no GPU."""
     answer = devices()
     if not answer.gpus:
         return GpuFacts(problem=answer.problem)
@@ -112,7 +112,7 @@ def gpu_facts() -> GpuFacts:
 
 
 def job_facts() -> JobFacts:
-    """The job of Slurm that this process is part of; nothing known outside of one."""
+    """Return the Slurm job that this process is part of; outside of a job all facts are empty."""
     if "SLURM_JOB_ID" not in os.environ:
         return JobFacts()
     restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
@@ -125,20 +125,20 @@ def job_facts() -> JobFacts:
 
 
 def git_commit() -> str | None:
-    """The checkout's commit, with `+changes` when sources differ from it; None outside a checkout."""
+    """Return the checkout's commit, with `+changes` if its sources differ from it; None outside a checkout."""
     commit = checked_out_commit()
     changes = commit and git(_CHECKOUT, "status", "--porcelain", "--untracked-files=no")
     return f"{commit}{CHANGES}" if changes else commit
 
 
 def checked_out_commit() -> str | None:
-    """The checkout's commit, whatever its sources are; None outside a checkout."""
+    """Return the checkout's commit, even if its sources differ from it; None outside a checkout."""
     # a `.git` of its own: not the checkout around an installed package
     return git(_CHECKOUT, "rev-parse", "HEAD") if (_CHECKOUT / ".git").exists() else None
 
 
 def cpu_model() -> str:
-    """The processor's name."""
+    """Return the processor's name, or `unknown`."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -148,12 +148,12 @@ def cpu_model() -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return how many cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def host_memory_gib() -> float:
-    """Physical memory of the host, in GiB; 0 where the system does not tell (Windows)."""
+    """Return the physical memory of the host, in GiB; 0 where the system does not report it (Windows)."""
     if not hasattr(os, "sysconf"):
         return 0.0
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

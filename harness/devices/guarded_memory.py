@@ -1,6 +1,6 @@
-"""Memory for a kernel's outputs: poisoned, so that an element nobody wrote shows, and between guards that nobody may.
+"""Give kernels poisoned memory between guards for their outputs: it shows what they did not write, or wrote outside.
 
-The poison is a NaN of its own bits, so it is told from a NaN that was computed; the guards are poison, too.
+The poison is a NaN with bits that no computation gives, so that it differs from a computed NaN. Guards are poison, too.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _ALLOCATING: frozenset[Callable[..., Any]] = frozenset(
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """The tensor's bits as integers, for comparisons that tell one NaN from another."""
+    """Return the tensor's bits as integers, for comparisons that distinguish one NaN from another."""
     return tensor.view(_POISON[tensor.dtype][0])
 
 
 def poisoned(tensor: Tensor) -> Tensor:
-    """Which elements are poison."""
+    """Return a mask of the elements that are poison."""
     return bits(tensor) == _POISON[tensor.dtype][1]
 
 
@@ -63,7 +63,7 @@ class GuardedMemory(TorchFunctionMode):
         return result
 
     def poisoned_like(self, tensor: Tensor) -> Tensor:
-        """A contiguous tensor of the same shape, data type and device, every element the poison of its type."""
+        """Return a contiguous tensor of the same shape, type and device between guards, full of its type's poison."""
         integer, pattern = _POISON[tensor.dtype]
         count = math.prod(tensor.shape)
         size = count + 2 * GUARD_ELEMENTS
@@ -72,11 +72,11 @@ class GuardedMemory(TorchFunctionMode):
         return buffer[GUARD_ELEMENTS : GUARD_ELEMENTS + count].view(tensor.shape)
 
     def copy_of(self, tensor: Tensor) -> Tensor:
-        """The tensor's values between guards."""
+        """Return a copy of the tensor's values between guards."""
         return self.poisoned_like(tensor).copy_(tensor)
 
     def overwritten(self) -> int:
-        """How many elements of the guards were changed."""
+        """Return how many elements of the guards were changed."""
         ends = (
             end
             for buffer, count in self._buffers

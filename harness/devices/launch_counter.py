@@ -1,7 +1,7 @@
 """Count graph launches by a callback of CUPTI, within the timed blocks themselves.
 
-A profiler slows the steps that it watches and is no part of a timing. This callback is enabled for graph launches
-alone: a step that launches none runs as it would without it, a replay pays for a short call into Python.
+A profiler slows the steps that it watches, so it is no part of a timing. This callback is enabled for graph launches
+alone: a step without a launch runs as it would without the callback, and a replay pays for a short call into Python.
 
 CUPTI has one subscriber a process. While this one is subscribed a profiler's session is silently empty, and stays so in
 that process; after a profiler's first session CUPTI refuses this one. So a process counts or profiles, or counts first.
@@ -67,7 +67,7 @@ class LaunchCounter:
             self.failure = str(why)
 
     def __enter__(self) -> Self:
-        """Subscribe, and see one planted launch. What hinders is `failure`, and no exception."""
+        """Subscribe, and see one planted launch. What prevents that is kept in `failure`, and not raised."""
         if self.failure is None:
             try:
                 self._subscribe()
@@ -91,7 +91,7 @@ class LaunchCounter:
             self._unsubscribe()
 
     def count(self) -> int | None:
-        """Graph launches so far; None where they cannot be counted."""
+        """Return the graph launches so far; None if they cannot be counted."""
         return None if self._domain is None else self._launches[self._domain]
 
     def _subscribe(self) -> None:
@@ -103,9 +103,9 @@ class LaunchCounter:
         self._subscribed = True
 
     def _see_planted(self) -> None:
-        """Count by the domain that sees a planted launch once: the driver's, which sees those of any library.
+        """Count by the domain that sees a planted launch once: if possible the driver's, which sees any library's.
 
-        A runtime's launch calls the driver, so that both would count it.
+        A launch by the runtime calls the driver, so that both domains would count it.
         """
         callbacks = {domain: self._callbacks(domain) for domain in _NAMES}
         if not any(callbacks.values()):
@@ -150,7 +150,7 @@ class LaunchCounter:
 
 
 def _counting(launches: list[int]) -> Callable[[object, int, int, int], None]:
-    """The callback, which runs within every graph launch: nothing is looked up that can be held."""
+    """Return the callback. It runs within every graph launch, so it looks nothing up that it can hold."""
     site = ctypes.c_int.from_address
 
     def on_call(_user: object, domain: int, _callback: int, data: int) -> None:
@@ -174,7 +174,7 @@ def _bound(library: Any | None) -> dict[str, Any]:
 
 
 def counter_of_this_process() -> LaunchCounter:
-    """The counter, with a small captured graph of its own to be shown. Needs CUDA."""
+    """Return a counter with a small captured graph of its own, whose launch it must see. Needs CUDA."""
     return LaunchCounter(_loaded_cupti(), PlantedGraph())
 
 
@@ -187,7 +187,7 @@ def _loaded_cupti() -> Any | None:
 
 
 def mapped_cupti(maps: str) -> str | None:
-    """The libcupti among the files that a process has mapped (`/proc/self/maps`): torch's profiler uses that one."""
+    """Return the libcupti in a process's list of mapped files (`/proc/self/maps`): torch's profiler uses that one."""
     found = re.search(r"(/[^\n]*/libcupti\.so[.\d]*)$", maps, re.MULTILINE)
     return found.group(1) if found else None
 

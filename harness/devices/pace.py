@@ -1,8 +1,8 @@
-"""How fast a processor works just now: a fixed piece of Python, by the processor time of the thread that does it.
+"""Measure how fast a processor works just now: the processor time of a thread for a fixed piece of Python.
 
-What shares a core with this process (the other hyperthread, often of a neighbour that no list of processes shows), or
-lowers its clock, makes every step slower that the host enqueues. Waiting for a processor or for the interpreter's lock
-is not counted.
+What shares a core with this process (the other hyperthread, often of a neighbour that no list of
+processes shows), or lowers its clock, slows every step that the host enqueues. Waiting for a
+processor or for the interpreter's lock is not counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OWN_SHARE = 0.1  # of the piece's own time: chosen, above what counting itself c
 
 
 def pace() -> float | None:
-    """Seconds of the piece; None where other threads of this process worked meanwhile: those are no neighbour."""
+    """Return the seconds of the piece; None if other threads of this process, which are no neighbour, worked too."""
     process, thread = process_time_ns(), thread_time_ns()
     value = 0
     for number in range(PASSES):
@@ -33,7 +33,7 @@ def pace() -> float | None:
 
 
 def _others_work() -> bool:
-    """Whether another thread of this process is about to work: Linux counts its time a clock tick late."""
+    """Return True if another thread of this process is about to work: Linux counts its time a clock tick late."""
     own = str(get_native_id())
     try:
         return any(_works(thread) for thread in listdir("/proc/self/task") if thread != own)  # noqa: PTH208
@@ -56,21 +56,21 @@ class Paces:
         self.least = math.inf
 
     def measure(self) -> float | None:
-        """One more."""
+        """Measure the pace once more and return it; None as for `pace`."""
         measured = pace()
         self.least = min(self.least, measured or math.inf)
         return measured
 
     def look(self) -> None:
-        """Measure for the least alone, a few milliseconds."""
+        """Measure a few times for the least pace alone, which takes a few milliseconds."""
         for _ in range(LOOKS):
             self.measure()
 
     def disturbed(self, block: Block) -> bool:
-        """Whether something else worked beside this block, as far as this process can know."""
+        """Return True if something else worked during this block, as far as this process can know."""
         return block.pace is not None and disturbed(block.pace, self.least)
 
 
 def slower(one: float | None, other: float | None) -> float | None:
-    """The slower of two paces; None where one is not known."""
+    """Return the slower of two paces; None if either is not known."""
     return None if one is None or other is None else max(one, other)

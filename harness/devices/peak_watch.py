@@ -1,8 +1,8 @@
-"""The most device memory that a process holds at one time, kept by the harness's own account.
+"""Measure the most device memory that a process holds at one time, by the harness's own account.
 
-torch keeps the peaks of its allocator, and anybody may set them back: what they were is read before each reset that is
-seen, and statistics that fell without one are noted. What is allocated behind torch's back only the driver knows: a
-thread samples it through NVML, which no stream capture notices.
+torch keeps the peaks of its allocator, but any code may reset them. So the watch reads them before
+each reset that it sees, and notes statistics that fell without one. Only the driver knows what is
+allocated without torch: a thread samples it through NVML, which no stream capture notices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DeviceMemory(Protocol):
     """What a process can know of its device's memory."""
 
     def peaks(self) -> Levels:
-        """The largest since the last reset."""
+        """Return the largest levels since the last reset."""
         ...
 
     def reserved(self) -> int: ...
@@ -39,31 +39,31 @@ class DeviceMemory(Protocol):
     def reset_peaks(self) -> None: ...
 
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> AbstractContextManager[None]:
-        """Within the block `around` is given every reset but `reset_peaks`, in its place, and calls it."""
+        """Pass every reset but `reset_peaks` within the block to `around`, which calls the reset."""
         ...
 
     def apart(self) -> AbstractContextManager[None]:
-        """What is allocated within the block leaves nothing in the allocator's cache."""
+        """Let what is allocated within the block leave nothing in the allocator's cache."""
         ...
 
     def used(self) -> bool:
-        """Whether this process uses the device by now."""
+        """Return True if this process uses the device by now."""
         ...
 
     def before(self) -> tuple[int | None, int | None]:
-        """What `in_use` and `processes` gave before it did."""
+        """Return what `in_use` and `processes` gave before this process used the device."""
         ...
 
     def in_use(self) -> int | None:
-        """Bytes that the driver has in use for all processes; None: not known."""
+        """Return the bytes that the driver has in use for all processes; None if not known."""
         ...
 
     def processes(self) -> int | None:
-        """Processes on the device; None: not known."""
+        """Return the number of processes on the device; None if not known."""
         ...
 
     def names(self) -> tuple[str, str]:
-        """The allocator's backend, and its settings."""
+        """Return the name of the allocator's backend, and its settings."""
         ...
 
 
@@ -89,12 +89,12 @@ class PeakWatch:
         self._exit.close()
 
     def apart(self) -> AbstractContextManager[None]:
-        """For what the harness itself allocates between two stretches."""
+        """Keep what the harness itself allocates between two measurements out of the allocator's cache."""
         return self._device.apart()
 
     @contextmanager
     def measuring(self, keep: Callable[[MemoryPeak], None]) -> Iterator[None]:
-        """Give `keep` the most that was held within the block."""
+        """Give `keep` the most memory that was held within the block."""
         with self._lock:
             self._device.reset_peaks()
             self._largest = self._last = Levels(0, 0)
@@ -126,7 +126,7 @@ class PeakWatch:
             self._read_device()
 
     def evidence(self, arm: str, opening: MemoryPeak, steps: MemoryPeak) -> PeakMemoryEvidence:
-        """Of the whole run."""
+        """Return the evidence of the whole run, with the peaks of its opening and of its steps."""
         allocator, settings = self._device.names()
         return PeakMemoryEvidence(
             arm=arm,
@@ -159,7 +159,7 @@ class PeakWatch:
         self._largest = Levels(*map(max, self._largest, peaks))
 
     def _read_device(self) -> None:
-        """Torch's reserve is read before and after the driver, and the larger counts: it may change meanwhile."""
+        """Read torch's reserve before and after the driver; the larger one counts, since it may change meanwhile."""
         if not self._device.used():
             return
         before, others = self._device.before()

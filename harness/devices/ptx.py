@@ -1,8 +1,8 @@
-"""PTX text: its `.target`, `.version` and entries; and which device a target fits.
+"""Read `.target`, `.version` and entries of PTX text, and decide which device a target fits.
 
-Rules of the PTX ISA manual (directives `.target` and `.version`): PTX for `sm_XY` loads on a device of capability
->= X.Y; `sm_XYf` on the same family from X.Y on; `sm_XYa` on exactly X.Y. `compute_XY` is a synonym. A module's
-`.version` must be one the driver knows, and not older than the one that introduced its target.
+Rules of the PTX ISA manual (directives `.target` and `.version`): PTX for `sm_XY` loads on a device of
+capability >= X.Y; `sm_XYf` on the same family from X.Y on; `sm_XYa` on exactly X.Y. `compute_XY` is a synonym.
+A module's `.version` must be one the driver knows, and not older than the one that introduced its target.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Module:
 
 
 def read_module(text: str) -> Module:
-    """Every `.target` architecture, `.version` and `.entry` name of a PTX text, comments left out."""
+    """Return every `.target` architecture, `.version` and `.entry` name of a PTX text, without its comments."""
     plain = _COMMENT.sub(" ", text)
     words = [word.strip() for line in _TARGET_LINE.findall(plain) for word in line.split(",")]
     architectures = [word for word in words if word.startswith(("sm_", "compute_"))]
@@ -73,7 +73,7 @@ def read_module(text: str) -> Module:
 
 
 def parse_target(text: str) -> Target:
-    """`sm_90a` or `compute_90a`. Raises ValueError for anything else."""
+    """Return the target of a text such as `sm_90a` or `compute_90a`. Raises ValueError for anything else."""
     match = _TARGET.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a PTX target such as sm_90 or sm_90a")
@@ -81,7 +81,7 @@ def parse_target(text: str) -> Target:
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """`8.7` as (8, 7). Raises ValueError for anything else."""
+    """Return the two numbers of a version: (8, 7) for `8.7`. Raises ValueError for anything else."""
     match = _VERSION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a PTX version such as 8.7")
@@ -89,12 +89,12 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def is_exact(target: Target, device: Target) -> bool:
-    """Same architecture; a suffix narrows where else the PTX loads, not whether it loads here."""
+    """Return True for equal architectures: a suffix limits where else the PTX loads, not whether it loads here."""
     return target.number == device.number
 
 
 def is_loadable(target: Target, device: Target) -> bool:
-    """Whether the driver may compile PTX of this target for the device (its own suffix does not matter)."""
+    """Return True if the driver may compile PTX of this target for the device (its own suffix does not matter)."""
     if target.suffix == "a":
         return target.number == device.number
     if target.suffix == "f":
@@ -103,14 +103,14 @@ def is_loadable(target: Target, device: Target) -> bool:
 
 
 def introduced_in(target: Target) -> tuple[int, int] | None:
-    """The PTX ISA version that introduced a target; None for one that this table does not know."""
+    """Return the PTX ISA version that introduced a target; None if this table does not know the target."""
     return _INTRODUCED.get(f"{target.number}{target.suffix}")
 
 
 def newest_version(cuda: tuple[int, int]) -> tuple[int, int] | None:
-    """The newest PTX ISA version a driver of this CUDA version (12, 8) loads.
+    """Return the newest PTX ISA version that a driver of this CUDA version, such as (12, 8), loads.
 
-    A driver newer than the table loads at least the table's newest; one older than the table gives None.
+    A driver newer than the table loads at least the table's newest version; one older than the table gives None.
     """
     known = [release for release in _DRIVER if release <= cuda]
     return _DRIVER[max(known)] if known else None

@@ -1,6 +1,6 @@
 """Sample the machine while a run is under way: clocks, power, temperature, throttling, other users, host load.
 
-The supervisor samples, in a thread of its own process: the worker's process is not disturbed.
+The supervisor samples in a thread of its own process, so that the worker's process is not disturbed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Sampler:
             self._gpu.close()
 
     def telemetry(self) -> Telemetry:
-        """What was sampled."""
+        """Return the samples; where the run had a timed phase, return only those of that phase."""
         timed = [sample for phase, sample in self._samples if _is_timed(phase)]
         # from the first look at the phase to the last: at most one interval less than it took
         seconds = timed[-1].seconds - timed[0].seconds if timed else None
@@ -79,7 +79,7 @@ class Sampler:
         path.write_text(dump_json(self.telemetry().model_dump()) + "\n", encoding="utf-8")
 
     def _sample_until_stopped(self) -> None:
-        """A sample at each interval, and at every look while the phase is the timed one."""
+        """Take a sample at each interval, and at every look while the phase is the timed one."""
         due = self._started
         while not self._stop.is_set():
             now, phase = time.monotonic(), self._phase()
@@ -98,7 +98,7 @@ class Sampler:
 
 
 def _is_timed(phase: str) -> bool:
-    """Whether it is the timed phase; an arm, whose phases begin with its name and a colon, may be called so too."""
+    """Return True for the timed phase. Phases of an arm with that name have a colon behind it, and are not meant."""
     return phase.partition(" ")[0] == TIMED_PHASE
 
 
@@ -113,7 +113,7 @@ UNREADABLE = {**HOST_ONLY, "foreign_processes": UNKNOWN}
 
 
 def processes_on(uuid: str) -> set[int]:
-    """Ids of the processes that use the GPU now, as NVML gives them; none where it cannot be asked."""
+    """Return the ids of the processes that use the GPU now, as NVML gives them; none if it cannot be asked."""
     gpu = open_gpu(uuid, ())
     if gpu is None:
         return set()
@@ -124,7 +124,7 @@ def processes_on(uuid: str) -> set[int]:
 
 
 def open_gpu(uuid: str, workers: Collection[int], before: Collection[int] | None = None) -> Gpu | None:
-    """The GPU through NVML, or None when NVML or the device cannot be reached."""
+    """Open the GPU through NVML. Return None if NVML or the device cannot be reached."""
     import pynvml
 
     try:
@@ -146,7 +146,7 @@ class Gpu:
         self._nvml.nvmlShutdown()
 
     def read(self) -> dict[str, Any]:
-        """The fields of a TelemetrySample that concern the GPU."""
+        """Return the fields of a TelemetrySample that concern the GPU."""
         nvml, handle = self._nvml, self._handle
         reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         clock = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
@@ -167,17 +167,17 @@ class Gpu:
             return None
 
     def process_ids(self) -> set[int] | None:
-        """Processes that use the GPU; None when the driver does not list them."""
+        """Return the ids of the processes that use the GPU; None if the driver does not list them."""
         nvml, handle = self._nvml, self._handle
         compute = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         graphics = self._ask(lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
         return None if compute is None else {int(process.pid) for process in [*compute, *graphics]}
 
     def _foreign_processes(self) -> int:
-        """Processes on the GPU outside the sessions of the harness's workers.
+        """Return the number of processes on the GPU outside the sessions of the harness's workers.
 
-        In a container NVML gives the host's process ids, and no worker is recognized among them: then as many of those
-        that were not there before are taken for workers as there are.
+        In a container NVML gives the host's process ids, so that no worker is recognized. Then as
+        many of the processes that were not there before are taken for workers as there are workers.
         """
         processes = self.process_ids()
         if processes is None:

@@ -65,7 +65,7 @@ class DrillResult:
 
     @property
     def exit_code(self) -> ExitCode:
-        """By the table: a broken control, a failed one or a survivor, nothing decided, all killed."""
+        """Return the table's exit code: for a broken control, a failed one or a survivor, no decision, all killed."""
         return headline_of(self.record).code
 
 
@@ -79,8 +79,8 @@ def drill(
 
     refuse: as `session.verify` has it.
 
-    KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory with the rows whose runs had ended,
-    which counts the others as never planted; a note says where.
+    KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory. It has the rows whose runs had ended,
+    and counts the others as never planted. A note on the exception says where it is.
     """
     contracts, machine, planned = plan_drill_here(paths, options, refuse)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))
@@ -116,7 +116,7 @@ def drill(
 def plan_drill_here(
     paths: Sequence[Path], options: DrillOptions, refuse: session.Refuse | None = None
 ) -> tuple[list[LoadedContract], Machine, DrillPlan]:
-    """The contracts, this machine, and what is drilled of them on it. Raises ContractError, UsageError."""
+    """Return the contracts, this machine, and the plan of their drill on it. Raises ContractError, UsageError."""
     contracts = load_contracts(paths)
     machine = environment.machine()
     if refuse is not None:
@@ -130,9 +130,9 @@ def plan_drill_here(
 def _keep_rows(
     ended: DrillPlan, contracts: Sequence[LoadedContract], writer: BundleWriter, machine: Machine, started: datetime
 ) -> str:
-    """The rows whose runs had ended, and a page that counts the others, in a directory that stays INCOMPLETE; a line
-    that says so.
-    """
+    """Write the rows whose runs had ended, and a page that counts the others; the directory stays INCOMPLETE.
+
+    Return a line that says so."""
     writer.abandon()
     writer.settle()
     record = _judge(contracts, ended, writer.bundle(), machine, started)
@@ -155,7 +155,7 @@ def _header(
 def _judge(
     contracts: Sequence[LoadedContract], planned: DrillPlan, bundle: Bundle, machine: Machine, started: datetime
 ) -> DrillRecord:
-    """Controls and rows from the evidence on disk alone."""
+    """Judge the controls and the rows from the evidence on disk alone."""
     models, sources = [loaded.contract for loaded in contracts], sources_of(planned)
     controls = controls_of(session.judge_bundles([bundle], contracts).verdicts)
     rows, left = decidable([row_of(case, models, sources, bundle) for case in planned.cases], controls)
@@ -202,14 +202,14 @@ def _record(
 def _write(
     writer: BundleWriter, contracts: Sequence[LoadedContract], record: DrillRecord, incomplete: tuple[str, ...] = ()
 ) -> None:
-    """The record, and the controls' verdicts and report with the kill matrix."""
+    """Write the record, and the controls' verdicts and report with the kill matrix."""
     write_text(writer.path / FILE, record_text(record))
     view = session.judge_bundles([writer.bundle()], contracts).view
     session.write_judgement(writer.path, session.Judgement(replace(view, drill=record, incomplete=incomplete)))
 
 
 def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
-    """The plan's cases and controls of which every run ended, whatever it ended with; the other cases as not run."""
+    """Return the plan's cases and controls whose runs all ended, however they did; other cases count as not run."""
     ended = {run.id for run in runs_of(planned) if has_ended(bundle.root / layout.EVIDENCE / run.id)}
     controls = [unit for unit in planned.controls.units if ended.issuperset(unit.runs)]
     judged = {(unit.contract, unit.claim, unit.workload) for unit in controls}
@@ -231,7 +231,7 @@ def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
 
 
 def rests_on(case: Case, planned: DrillPlan) -> set[str]:
-    """The runs whose evidence the case is judged from."""
+    """Return the ids of the runs whose evidence the case is judged from."""
     faulted = [planned.faulted[run] for run in case.unit.runs]
     own = {item.executed.id for item in faulted if item.executed is not None}
     return own | {item.donor for item in faulted if item.donor is not None}

@@ -1,7 +1,7 @@
-"""Faults of the harness's own bookkeeping: planted in evidence that was recorded, because no system can cause them.
+"""Plant faults of the harness's own bookkeeping in recorded evidence, because no system can cause them.
 
-Each kind of claim lists, in its row of `harness.kinds`, those that it must notice. Beside them stand the others that
-a contract may name (`offered_faults`). Importing this needs no torch.
+Each kind of claim lists, in its row of `harness.kinds`, the faults that it must notice. `offered_faults` adds the other
+faults that a contract may name. Importing this needs no torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EvidenceFault:
 
 
 def without_steps(evidence: RunEvidence) -> RunEvidence:
-    """The run as if no arm had been asked for a step."""
+    """Return the run's evidence as if no arm had been asked for a step."""
     arms = {arm: [_emptied(each) for each in executions] for arm, executions in evidence.arms.items()}
     return replace(evidence, arms=arms, ranks=tuple(map(without_steps, evidence.ranks)))
 
@@ -67,7 +67,7 @@ MISSING_RUN = EvidenceFault(
 
 @cache
 def evidence_faults() -> dict[str, EvidenceFault]:
-    """The faults that some kind lists, by name. Raises KindError for one that is no fault, or has another's name."""
+    """Return the faults that some kind lists, by name. Raises KindError for what is not a fault or shares a name."""
     found: dict[str, EvidenceFault] = {}
     for kind in kinds().values():
         for reference in kind.evidence_faults:
@@ -80,7 +80,7 @@ def evidence_faults() -> dict[str, EvidenceFault]:
 
 @cache
 def descriptions() -> dict[str, FaultDescription]:
-    """What a contract may name, with what it breaks: the kinds that list it."""
+    """Describe each fault of the evidence: what it plants, and what the kinds that list it must say."""
     breaks: dict[str, dict[str, Expectation]] = {name: {} for name in evidence_faults()}
     for kind in kinds().values():
         for reference in kind.evidence_faults:
@@ -92,9 +92,9 @@ def descriptions() -> dict[str, FaultDescription]:
 
 
 def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescription]:
-    """Faults by name: of the harness's evidence, of its wrappers, of the systems.
+    """Return faults by name: of the harness's evidence, of its wrappers, of the systems.
 
-    A system's fault hides the harness's of the same name, and the first system's those of the others.
+    Of faults with one name a system's hides the harness's, and the first system's hides those of the others.
     """
     offered = {**descriptions(), **HARNESS_FAULTS}
     for system in reversed(list(systems)):
@@ -103,5 +103,5 @@ def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescr
 
 
 def offered_by(contract: Contract, describe: Callable[[str], SystemDescription]) -> dict[str, FaultDescription]:
-    """The faults that a contract may name, of its system and of its arms' own; raises what `describe` raises."""
+    """Return the faults that a contract may name, of its system and its arms' own. Raises what `describe` raises."""
     return offered_faults([describe(system) for system in contract.systems()])

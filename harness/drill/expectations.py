@@ -1,4 +1,4 @@
-"""What a planted fault must make a judge say, and whether it was said. Pure; imports neither torch nor a judge."""
+"""Find what a planted fault must make a judge say, and if the judge said it. Pure; imports no torch and no judge."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _OF_BITS = frozenset(
 
 
 def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | None:
-    """What `fault` declares for a claim: under the claim's id, else under its kind; None when it declares nothing.
+    """Return what `fault` declares for a claim: under the claim's id, else under its kind; None if it declares nothing.
 
-    A composite claim is judged by its worst part, the first of them: so is the expectation chosen among its parts'.
+    A composite claim is judged by its worst part, the first of several: the expectation is chosen the same way.
     """
     if claim.id in fault.breaks:
         return fault.breaks[claim.id]
@@ -42,7 +42,7 @@ def _by_equality(part: AnyPart, expected: Expectation) -> Expectation:
 
 
 def seen_figures(verdict: Verdict, names: Mapping[str, object]) -> dict[str, Scalar | None]:
-    """The verdict's values of the named figures; None for one that it does not have.
+    """Return the verdict's values of the named figures; None for a figure that it does not have.
 
     A composite's figures carry their part's name; a bare name means the part that decided.
     """
@@ -51,7 +51,7 @@ def seen_figures(verdict: Verdict, names: Mapping[str, object]) -> dict[str, Sca
 
 
 def deciding_part(verdict: Verdict) -> str | None:
-    """The name of the part whose status is the composite's; None for a claim of one kind."""
+    """Return the name of the part that has the composite's status; None for a claim of one kind."""
     for name, figure in verdict.figures.items():
         if name.endswith(".status") and figure.value == str(verdict.status):
             return name.removesuffix(".status")
@@ -64,7 +64,7 @@ def _value(figures: Mapping[str, Figure], name: str, part: str | None) -> Scalar
 
 
 def is_killed(expected: Expectation, verdict: Verdict) -> bool:
-    """Whether the verdict has the declared status, the declared reason code, and every declared figure."""
+    """Return True if the verdict has the declared status, the declared reason code, and every declared figure."""
     if (verdict.status.value, verdict.reason) != (expected.status, expected.reason):
         return False
     seen = seen_figures(verdict, expected.figures)
@@ -77,11 +77,11 @@ def _equal(seen: Scalar | None, declared: Scalar) -> bool:
 
 
 def upstream_alone_passes(claim: AnyClaim, verdict: Verdict) -> bool | None:
-    """Whether the claim's upstream number alone would have let the fault pass; None when it has none, or was not
-    reached.
+    """Return True if the claim's upstream number alone would have let the fault pass.
 
-    A bitwise claim shows upstream's bound beside the bits. A `within` claim is judged by the bound itself, so it is
-    upstream's number that says no, unless a guard or an equality of the inputs did.
+    None if the claim has no such number, or it was not reached. A bitwise claim shows upstream's bound next to the
+    bits. A `within` claim is judged by the bound itself, so it is upstream's number that says no, unless a guard or an
+    equality of the inputs did.
     """
     prefixes = [""] if not isinstance(claim, CompositeClaim) else sorted(_prefixes(verdict))
     answers = [answer for prefix in prefixes if (answer := _within_bound(verdict.figures, prefix)) is not None]

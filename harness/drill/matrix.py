@@ -1,4 +1,4 @@
-"""The kill matrix as lines of text: survivors first, then what was killed, then what was not run."""
+"""Write the kill matrix as lines of text: survivors first, then what was killed, then what was not run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.run_directory.drill_record import DrillRecord, Row, Triple
 
 
 def count_line(record: DrillRecord) -> str:
-    """`28 faults planted · 28 killed · 0 survived · 4 of 4 controls held · 71 not run`."""
+    """Return `28 faults planted · 28 killed · 0 survived · 4 of 4 controls held · 71 not run`."""
     survived, failed = len(record.survivors), len(record.failed_controls)
     held = f"{len(record.controls) - failed} of {counted(len(record.controls), 'control')} held"
     return (
@@ -21,25 +21,25 @@ def count_line(record: DrillRecord) -> str:
 
 
 def headline_of(record: DrillRecord) -> Headline:
-    """Word, sentence and exit code of a drill: those that its page has."""
+    """Return the headline of a drill, as its page has it: word, sentence and exit code."""
     return of_drill(record, [control.status for control in record.controls])
 
 
 def shown(record: DrillRecord, directory: Path | None) -> list[str]:
-    """What the terminal shows, the count line first, the headline below the rest."""
+    """Return the lines for the terminal: the count line first, the headline below the rest, then the report's path."""
     page = [f"report: {directory / 'report.html'}"] if directory is not None else []
     return [*lines(record), str(headline_of(record)), *page]
 
 
 def as_json(record: DrillRecord, directory: Path | None) -> str:
-    """What `--json` prints: the content of `drill.json`, with the drill's directory."""
+    """Return what `--json` prints: the content of `drill.json`, with the drill's directory."""
     return dump_json(
         {**record.model_dump(mode="json"), "run_directory": str(directory) if directory else None}, indent=2
     )
 
 
 def lines(record: DrillRecord) -> list[str]:
-    """Everything that a person wants to know of a drill, without colours."""
+    """Return everything that a person wants to know of a drill, as lines without colours."""
     shown = [count_line(record)]
     for control in record.failed_controls:
         unit = f"{control.claim} on {control.workload}"
@@ -61,7 +61,7 @@ def _row(row: Row) -> list[str]:
 
 
 def _upstream(record: DrillRecord) -> list[str]:
-    """What each claim's upstream number alone would have let pass."""
+    """Return a line for each claim whose upstream number alone would have let faults pass."""
     passed: dict[str, list[str]] = {}
     for row in record.rows:
         if row.upstream_alone_passes:
@@ -70,6 +70,6 @@ def _upstream(record: DrillRecord) -> list[str]:
 
 
 def triple(value: Triple) -> str:
-    """`FAIL differs first_differing_step=1`."""
+    """Return status, reason and figures in one line: `FAIL differs first_differing_step=1`."""
     figures = [f"{name}={figure}" for name, figure in value.figures.items()]
     return " ".join([value.status, value.reason, *figures])

@@ -19,7 +19,7 @@ from harness.system.wrappers import SWAPPED_ARMS
 
 
 def arms_to_execute(run: Run) -> set[str]:
-    """The faulted arms, and every arm that gradients or ends are compared with in the same process."""
+    """Return the faulted arms, and every arm that their gradients or ends are compared with in the same process."""
     if not probe_named(run.probe).arm_by_arm or run.fault == SWAPPED_ARMS:
         return set(run.arms)  # swapped arms change places with one another
     needed = _changed(run)
@@ -33,10 +33,10 @@ def arms_to_execute(run: Run) -> set[str]:
 
 
 def _bounded_apart(run: Run, arm: str) -> set[str]:
-    """Arms from whose end that of `arm` may lie a bounded distance: where one of both has several ranks, and the other
-    a single one; and those before it whose movements its own are compared with. Others end equal in bits, or as far
-    apart as their digests and losses tell.
-    """
+    """Return the arms from whose end that of `arm` may lie a bounded distance.
+
+    One of the two has several ranks and the other a single one; or the movements of `arm` are compared with those of an
+    arm before it. Other arms end equal in bits, or as far apart as their digests and losses tell."""
     several = run.arms[arm].arm.ranks > 1
     apart = {other for other in _compared_with(run, arm) if (run.arms[other].arm.ranks > 1) is not several}
     return apart | {other for other in run.arms if arm in _moved_after(run, other)}
@@ -47,7 +47,7 @@ def _compared_with(run: Run, arm: str) -> set[str]:
 
 
 def _moved_after(run: Run, arm: str) -> set[str]:
-    """Arms that record how otherwise than this one they move what they train: those that come after it."""
+    """Return later arms that record how differently from this arm they move what they train."""
     if not run.arms[arm].moves:
         return set()
     order = list(run.arms)
@@ -56,8 +56,8 @@ def _moved_after(run: Run, arm: str) -> set[str]:
 
 
 def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
-    """The control run that has all that `run` leaves out; None: execute all of it. Of a probe that does not go arm
-    by arm an equal run: whatever a fault does not touch is executed once."""
+    """Return the control run that has all that `run` leaves out; None if all of `run` must be executed.
+    A probe that does not go arm by arm needs an equal run: whatever a fault does not touch is executed once."""
     if not probe_named(run.probe).arm_by_arm:
         return next((control for control in controls if serves(control, run, SAME)), None)
     left_out = {arm: arm for arm in run.arms.keys() - arms_to_execute(run)}
@@ -65,7 +65,7 @@ def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
 
 
 def reduced(run: Run) -> Run:
-    """The run with the arms to execute only; an unfaulted arm, there for its gradients alone, executes once."""
+    """Return the run with only the arms to execute; an unfaulted arm, there for its gradients alone, executes once."""
     needed, changed = arms_to_execute(run), _changed(run)
     arms = {
         arm: planned if arm in changed else planned.model_copy(update={"replicas": 1, "observe_syncs": False})
@@ -77,17 +77,17 @@ def reduced(run: Run) -> Run:
 
 
 def _changed(run: Run) -> set[str]:
-    """Arms whose evidence the fault can change: itself, or the gradients or the end that it is compared with."""
+    """Return the arms whose evidence the fault can change: the faulted ones, and those compared with one of them."""
     faulted = set(run.fault_arms)
     moved = {other for arm in faulted & run.arms.keys() for other in _moved_after(run, arm)}
     return faulted | moved | {candidate for candidate, baseline in run.baseline_of.items() if baseline in faulted}
 
 
 def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
-    """The evidence of `run` with all arms: what the fault can change from `faulted`, the rest from `control`.
+    """Return the evidence of `run` with all arms: those the fault can change from `faulted`, the rest from `control`.
 
-    `run` may be the reduced one: it has every comparison that the fault can change. The control's arms that no claim
-    of the run reads do no harm. The death of either is the death of both: half the evidence decides nothing.
+    `run` may be the reduced one: it has every comparison that the fault can change. The control's arms that no claim of
+    the run reads do no harm. If either died, the whole counts as dead: half the evidence decides nothing.
     """
     whole = _merged_at_one_rank(run, faulted, control)
     number = max(len(faulted.ranks), len(control.ranks))
@@ -96,7 +96,7 @@ def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
 
 
 def _at_rank(seen: RunEvidence, other: int) -> RunEvidence:
-    """What one rank behind the first saw; of a run of fewer, whose arms are the first one's, what that one saw."""
+    """Return what one rank behind the first saw; of a run with fewer ranks, what its first rank saw."""
     return seen.ranks[other] if other < len(seen.ranks) else seen
 
 

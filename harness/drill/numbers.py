@@ -1,4 +1,4 @@
-"""Which demanded numbers of a claim its planted faults break. Pure; imports neither torch nor a judge."""
+"""Find which demanded numbers of a claim its planted faults break. Pure; imports neither torch nor a judge."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Unbroken:
     offered: tuple[str, ...]  # faults that would break it, and that the claim does not name
 
     def sentence(self, claim: str) -> str:
-        """What is missing, and what to do."""
+        """Return what is missing, and what to do."""
         reasons = " or ".join(f"`{reason}`" for reason in self.demand.reasons)
         figures = "".join(f", {name} = {value}" for name, value in self.demand.figures.items())
         there = f"; offered: {', '.join(self.offered)}" if self.offered else ""
@@ -33,7 +33,7 @@ class Unbroken:
 
 
 def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterator[Unbroken]:
-    """The demanded numbers of all parts that no fault of `falsified_by` breaks, in the order of the fields."""
+    """Yield the demanded numbers of all parts that no fault of `falsified_by` breaks, in the order of the fields."""
     planted = [expectation_for(claim, faults[name]) for name in claim.falsified_by if name in faults]
     for part, path, demand in demanded(claim):
         if any(breaks(claim, expected, part, demand) for expected in planted):
@@ -50,14 +50,14 @@ def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterato
 
 
 def demanded(claim: AnyClaim) -> Iterator[tuple[int, str, Demand]]:
-    """Position of the part, path and demand of every number that the claim demands."""
+    """Yield position of the part, path and demand of every number that the claim demands."""
     for position, part in enumerate(parts_of(claim)):
         for path, demand in part.demanded().items():
             yield position, path, demand
 
 
 def breaks(claim: AnyClaim, expected: Expectation | None, part: int, demand: Demand) -> bool:
-    """Whether what a fault must make the judge say is that this demand of this part is not met."""
+    """Return True if a fault with this expectation must make the judge say that this demand is not met."""
     if expected is None or expected.reason not in demand.reasons or not _concerns(claim, expected, part):
         return False
     return all(
@@ -67,7 +67,7 @@ def breaks(claim: AnyClaim, expected: Expectation | None, part: int, demand: Dem
 
 
 def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
-    """An expectation that names parts of a composite claim in its figures is about those; another one, about all."""
+    """Return True if an expectation is about this part: its figures name this part, or no part at all."""
     if not isinstance(claim, CompositeClaim):
         return True
     names = part_names(claim)
@@ -76,7 +76,7 @@ def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
 
 
 def left_out_for(claim: AnyClaim, fault: FaultDescription) -> str:
-    """The field that a fault would break if the claim had a value there; "" when it breaks one that has."""
+    """Return the field that a fault would break if the claim set it; "" if the fault breaks a field that is set."""
     left_out, expected = "", expectation_for(claim, fault)
     for position, part in enumerate(parts_of(claim)):
         for path, demand in part.broken_by.items():

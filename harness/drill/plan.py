@@ -1,7 +1,7 @@
 """Plan a drill: every claim against every fault that it names, and the unfaulted controls.
 
-Each on the smallest workload that this machine can run: without a demand for memory first, then fewest
-steps x tokens; at equal size the one on the accelerator, where there is one.
+Each uses the smallest workload that this machine can run: least demanded memory, then fewest steps x tokens. At equal
+size it is the one on the accelerator, if there is one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def plan_drill(
     machine: Machine,
     describe: Describe,
 ) -> DrillPlan:
-    """Raises UsageError for a claim or fault that no contract names, ContractError for a fault without expectation."""
+    """Plan a drill. Raises UsageError for an unknown claim or fault, ContractError for one that declares nothing."""
     named = {fault for loaded in contracts for claim in loaded.contract.claims for fault in claim.falsified_by}
     refuse_unknown("no claim names this fault", faults, named)
     everything = plan(contracts, claims=claims, machine=machine, describe=describe)
@@ -113,7 +113,7 @@ class _ContractPlanner:
             self._add_faulted(workload, fault, group, planned[workload].runs)
 
     def _rows(self) -> Iterator[tuple[AnyClaim, str, str]]:
-        """Claim, workload and fault of every row that this machine can run; the others are noted as not run."""
+        """Yield claim, workload and fault of every row that this machine can run, and note the others as not run."""
         claims = {unit.claim for unit in self._units}
         for claim in self._loaded.contract.claims:
             for fault in claim.falsified_by:
@@ -148,7 +148,7 @@ class _ContractPlanner:
         return NotRun(self._loaded.contract.id, claim.id, fault.name, reason, message)
 
     def _groups(self, rows: Sequence[tuple[AnyClaim, str, str]]) -> dict[tuple[str, str, frozenset[str]], list[str]]:
-        """Claims that one run can serve: those for which the fault is planted in the same arms."""
+        """Group the claims that one run can serve: those for which the fault is planted in the same arms."""
         groups: dict[tuple[str, str, frozenset[str]], list[str]] = {}
         for claim, workload, fault in rows:
             arms = plan_fault(fault, self._offered, [claim]).arms
@@ -188,8 +188,8 @@ class _ContractPlanner:
 
 
 def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> FaultedRun:
-    """A fault in the evidence executes nothing: it changes the control's evidence when that is read. Nor does a run
-    that is equal to a control, as one of an arm without the fault is."""
+    """Return a faulted run with what of it is executed, and the control run that gives the rest.
+    Nothing is executed of a run equal to a control, or for a fault in the evidence, which is planted on reading."""
     control = donor_for(run, controls)
     if in_evidence or (control is not None and not probe_named(run.probe).arm_by_arm):
         return FaultedRun(run, None, control.id if control is not None else None)
@@ -199,13 +199,13 @@ def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> Fau
 
 
 def size_of(workload: Workload) -> tuple[float, float, bool]:
-    """What a workload costs, for choosing the smallest; a demand for memory stands for the number of layers."""
+    """Return a sort key for the smallest workload; a demand for memory stands for the number of layers."""
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = workload.batch_size * sum(lengths) / len(lengths)
     return workload.needs.memory_gib or 0.0, workload.steps * tokens, workload.needs.device == "cpu"
 
 
 def runs_of(planned: DrillPlan) -> list[Run]:
-    """What to execute: the controls, then the faulted runs."""
+    """Return the runs to execute: the controls, then the faulted runs."""
     faulted = [faulted_run.executed for faulted_run in planned.faulted.values() if faulted_run.executed is not None]
     return [*planned.controls.runs, *faulted]

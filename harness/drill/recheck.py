@@ -1,7 +1,7 @@
 """Judge a drill's directory again: every control and every row, from the evidence that it holds.
 
-Of the record nothing is believed but which runs a row reads and which of their arms were executed. What is seen comes
-from the evidence, the contract from the directory's copy, the expectation from what the fault declares today.
+The record is trusted only for which runs a row reads and which of their arms were executed. What is seen comes from the
+evidence, the contract from the directory's copy, the expectation from what the fault declares today.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Recheck:
 
     @property
     def differences(self) -> list[str]:
-        """Everything that is not as recorded, one line each."""
+        """Return everything that is not as recorded, one line each."""
         rows = [f"{row.name}: {row.difference}" for row in self.rows if row.difference]
         return [f"{FILE}: {line}" for line in [*self.of_the_whole, *rows]]
 
     @property
     def not_judged(self) -> list[str]:
-        """The rows that could not be judged again, one line for each reason."""
+        """Return the rows that could not be judged again, one line for each reason."""
         by_reason: dict[str, list[str]] = {}
         for row in self.rows:
             if row.not_judged:
@@ -70,7 +70,7 @@ class Recheck:
         ]
 
     def count_line(self) -> str:
-        """`65 rows: 64 same · 0 differ · 1 not judged again`."""
+        """Return `65 rows: 64 same · 0 differ · 1 not judged again`."""
         differ, not_judged = (
             sum(row.difference is not None for row in self.rows),
             sum(bool(row.not_judged) for row in self.rows),
@@ -80,7 +80,7 @@ class Recheck:
 
 
 def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Verdict], describe: Describe) -> Recheck:
-    """Hold `drill.json` against the evidence. `verdicts` are those of the directory's units, the controls.
+    """Compare `drill.json` with the evidence. `verdicts` are those of the directory's units, the controls.
 
     Raises EvidenceError when there is no readable record.
     """
@@ -101,7 +101,7 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
 
 
 def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Contract]) -> list[str]:
-    """To leave a survivor out is the easiest way to hide it. (A drill may be of some faults and claims only.)"""
+    """Return the faults without exactly one row, which may hide a survivor; faults the drill left out do not count."""
     listed = [(row.contract, row.claim, row.fault) for row in record.rows]
     listed += [(item.contract, item.claim, item.fault) for item in record.not_run]
     drilled, narrowed = {fault for _, _, fault in listed}, bundle.header.narrowed.claims
@@ -120,9 +120,9 @@ def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Co
 
 
 def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
-    """A survivor may be called not run, while a row of another claim reads its run. (A run's name begins with contract
-    and workload, and has its fault; a claim that was decided there without the fault has a row for it.)
-    """
+    """Return the faults that are recorded as not run though a run with them was planned: this may hide a survivor.
+    A run's name begins with contract and workload, and has its fault; a claim that was decided there without the fault
+    has a row for it."""
     decided = {(one.contract, one.claim, one.workload) for one in record.controls if one.status != Status.NOT_RUN}
     found = []
     for item in record.not_run:
@@ -171,7 +171,7 @@ def _again(
 
 
 def _evidence_needed(run: str, record: DrillRecord) -> list[str]:
-    """The runs whose evidence a faulted run's is made of; one that was never executed has none of its own to lose."""
+    """Return the runs whose evidence a faulted run's is made of; a run that executed no arms has none of its own."""
     source = record.sources[run]
     return [*([run] if source.executed_arms else []), *([source.donor] if source.donor is not None else [])]
 
@@ -181,7 +181,7 @@ def _was_recorded(run: str, bundle: Bundle) -> bool:
 
 
 def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Describe) -> tuple[Expectation, str | None]:
-    """What the fault declares today; where that cannot be known the recorded expectation, and why."""
+    """Return what the fault declares today; if that cannot be known, the recorded expectation, and why."""
     status = cast('Literal["FAIL", "INCONCLUSIVE", "ERROR"]', row.expected.status)
     figures = {name: value for name, value in row.expected.figures.items() if value is not None}
     recorded = Expectation(status, row.expected.reason, figures)
@@ -194,12 +194,12 @@ def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Descri
 
 
 def _difference(recorded: Row, today: Row) -> str | None:
-    """Say every fact that differs, with both values; None: none does."""
+    """Return every fact that differs, with both values; None if none does."""
     before, now = _facts(recorded), _facts(today)
     changed = [f"{key} is recorded as {before[key]}, and is {now[key]}" for key in now if before[key] != now[key]]
     return "; ".join(changed) or None
 
 
 def _facts(of: Row | Control) -> dict[str, str]:
-    """Return all but the sentence, as text: there True is no 1, and a NaN equals itself."""
+    """Return all facts but the sentence, as text: there True differs from 1, and a NaN equals itself."""
     return {key: dump_json(value) for key, value in of.model_dump(mode="json", exclude={"message"}).items()}

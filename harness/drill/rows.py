@@ -1,4 +1,4 @@
-"""Controls and rows of a drill's record from the evidence on disk alone, for the drill and for judging it again."""
+"""Make controls and rows of a drill's record from the evidence on disk alone, for the drill and its recheck."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.run_directory.drill_record import Control, NotDrilled, Row, Source,
 
 
 def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
-    """The verdicts of the units without a fault, as the record holds them."""
+    """Return the verdicts of the units without a fault, as the record holds them."""
     return [
         Control(
             contract=verdict.contract,
@@ -35,7 +35,7 @@ def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
 
 
 def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Source], bundle: Bundle) -> Row:
-    """What the judges say of a case. Its contract is among `contracts`, its runs are among `sources`."""
+    """Return what the judges say of a case. Its contract is among `contracts`, its runs are among `sources`."""
     unit, expected = case.unit, case.expected
     contract = next(contract for contract in contracts if contract.id == unit.contract)
     claim = next(claim for claim in contract.claims if claim.id == unit.claim)
@@ -57,10 +57,10 @@ def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Sour
 
 
 def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Row], list[NotDrilled]]:
-    """The rows, and apart from them those of claims that cannot be decided here with a fault or without one.
+    """Split off the rows of claims that cannot be decided here, neither with the fault nor without it.
 
-    What a system lacks may show in a run alone. A fault that makes a claim undecidable which is decided without it is
-    no such row: nothing found it.
+    Only a run may show what a system lacks. If a claim is decided without the fault, and the fault makes it
+    undecidable, its row stays: nothing found the fault.
     """
     undecided = {(one.contract, one.claim, one.workload) for one in controls if one.status == Status.NOT_RUN}
     open_rows = [
@@ -76,7 +76,7 @@ def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Ro
 
 
 def sources_of(planned: DrillPlan) -> dict[str, Source]:
-    """Where the evidence of each faulted run comes from, by the run's name."""
+    """Return where the evidence of each faulted run comes from, by the run's name."""
     return {
         name: Source(
             probe=faulted.planned.probe,
@@ -89,7 +89,7 @@ def sources_of(planned: DrillPlan) -> dict[str, Source]:
 
 
 def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvidence:
-    """The evidence of one faulted run, joined with its control's arms or planted with a fault of the evidence."""
+    """Return the evidence of a faulted run: joined with its control's arms, or with a fault of the evidence planted."""
     planted = evidence_faults().get(fault)
     if planted is not None and planted.change is not None and source.donor is not None:
         return planted.change(bundle.evidence(source.donor))

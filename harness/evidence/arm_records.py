@@ -1,4 +1,4 @@
-"""Records that a worker writes of one arm: how it began and ended, gradients, capture, host syncs, memory."""
+"""Define the records that a worker writes of one arm: start and end, gradients, capture, host syncs, memory."""
 
 from __future__ import annotations
 

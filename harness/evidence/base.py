@@ -1,4 +1,4 @@
-"""What plans, records and evidence are made of."""
+"""Define the base types of plans, records and evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two commits that a run under `--baseline` compares, as `run.json` holds them."""
+"""Define the two commits that a run under `--baseline` compares, as `run.json` holds them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CommitFacts(Record):
     lacks: list[str] = Field(default_factory=list)
 
     def line(self) -> str:
-        """`1a2b3c4d5e6f "Subject" (main)`; of a dirty tree, how many files differ."""
+        """Return `1a2b3c4d5e6f "Subject" (main)`; for a dirty tree, also how many files differ."""
         notes = [self.named] if self.named and not self.commit.startswith(self.named) else []
         if self.changes:
             notes.append(f"dirty: {self.changes} changed {'file' if self.changes == 1 else 'files'}")
@@ -39,10 +39,10 @@ class TwoCommits(Record):
 
     @property
     def equal(self) -> bool:
-        """Whether both are one commit, without a change."""
+        """Return True if both are one commit, without a change."""
         return self.candidate.commit == self.baseline.commit and not self.candidate.changes
 
     def lines(self) -> dict[str, str]:
-        """A line for each."""
+        """Return a line for each of the two commits, and a third line where they are equal."""
         both = {"candidate": self.candidate.line(), "baseline": self.baseline.line()}
         return both | ({"commits": "candidate and baseline are the same commit"} if self.equal else {})

@@ -1,7 +1,7 @@
-"""The machine's fingerprint as `run.json` holds it: hardware, software, sources.
+"""Define the machine's fingerprint as `run.json` holds it: hardware, software, sources.
 
-Each fact may be missing (no GPU, no checkout, an older version of the harness), and a fact that this version does
-not know is kept, so that a report of an older or newer run directory still shows all that was collected.
+Each fact may be missing (no GPU, no checkout, an older version of the harness). A fact that this version does not
+know is kept, so that a report of an older or newer run directory still shows all that was collected.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Single files of a run directory: read whatever they hold (`Damaged` with one short line, never a traceback), and
-written whole.
+"""Read and write single files of a run directory. Reading accepts whatever a file holds: damage raises `Damaged` with
+one short line, never a traceback. A file is written whole.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Damaged(Exception):  # noqa: N818 - a finding about a file, turned into a 
 
 
 def read_bytes(path: Path, limit: int = SIZE_LIMIT) -> bytes:
-    """The file's bytes; raises `Damaged` when it cannot be read, is no plain file, or exceeds the limit."""
+    """Return the file's bytes. Raises `Damaged` when it cannot be read, is not a plain file, or exceeds the limit."""
     try:
         if not path.is_file() or path.is_symlink():
             raise Damaged(f"{path.name} is not a plain file")
@@ -36,12 +36,12 @@ def read_bytes(path: Path, limit: int = SIZE_LIMIT) -> bytes:
 
 
 def read_model(path: Path, model: type[Model], limit: int = 64 * 2**20) -> Model:
-    """One JSON file as a model; raises `Damaged`."""
+    """Return one JSON file as a model. Raises `Damaged`."""
     return parse(read_bytes(path, limit), model, path.name)
 
 
 def parse(text: bytes, model: type[Model], name: str) -> Model:
-    """JSON text as a model; raises `Damaged` with the version that is not known, or the first error's place."""
+    """Return JSON text as a model. Raises `Damaged` with the unknown version, or with the first error's place."""
     try:
         return model.model_validate_json(text)
     except (ValidationError, RecursionError, ValueError) as error:
@@ -49,7 +49,7 @@ def parse(text: bytes, model: type[Model], name: str) -> Model:
 
 
 def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str | None:
-    """What is wrong with the file's version, which explains all else that is wrong with it."""
+    """Return what is wrong with the file's version, if anything: it explains all other errors in the file."""
     if not isinstance(error, ValidationError) or "format_version" not in model.model_fields:
         return None
     seen: list[Any] = [one["input"] for one in error.errors(include_url=False) if one["loc"] == ("format_version",)]
@@ -61,9 +61,9 @@ def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a reader never sees half of it, and no link or pipe there is opened.
+    """Write a file whole or not at all: a reader never sees half of it, and no link or pipe at the path is opened.
 
-    What was begun stays only where the process is killed: its name is then one of `half_written`.
+    A half-written file stays only where the process is killed: its name is then one of `half_written`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     remove(temporary)
@@ -80,14 +80,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def half_written(folder: Path, names: str) -> Iterator[Path]:
-    """What `write_text` had begun in a folder, of files whose names match, when its process was killed."""
+    """Yield a folder's files that `write_text` had begun, for matching names, when its process was killed."""
     for path in folder.glob(f".{names}.*"):
         if path.name.rpartition(".")[2].isdecimal():
             yield path
 
 
 def first_error(error: Exception) -> str:
-    """The first of a validation's errors, in one short line."""
+    """Return the first of a validation's errors, in one short line."""
     if not isinstance(error, ValidationError):
         return type(error).__name__
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]

@@ -1,4 +1,4 @@
-"""What git says of a folder, or nothing where it says none: no program, no repository, no answer in time."""
+"""Ask git about a folder; the answer is None without a program, without a repository, and when git takes too long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_PROGRAMS = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=fals
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """What git prints for a command in a folder; None where it fails, is missing or takes longer than 10 s."""
+    """Return what git prints for a command in a folder; None where it fails, is missing or takes longer than 10 s."""
     environment = {name: value for name, value in os.environ.items() if name not in _OF_A_CALL}
     try:
         done = subprocess.run(
@@ -35,10 +35,10 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def trainers(systems: Iterable[str]) -> dict[str, GitFacts]:
-    """The commit of each system, named as `module:attribute`, with `+changes` when its repository's files differ.
+    """Return the commit of each system (`module:attribute`), with `+changes` when its repository's files differ.
 
-    Without a commit: the module is not found, or no repository has its file, as of an installed package. Nothing of
-    the system is imported.
+    A system has no commit where its module is not found, or no repository has its file, as for an installed package.
+    Nothing of the system is imported.
     """
     return {system: GitFacts(commit=_commit(system.partition(":")[0])) for system in systems}
 

@@ -1,8 +1,8 @@
-"""What Python sources import, read from their text and never run: by name, from a folder that they put on the import
-path, or by the file's own path.
+"""Find what Python sources import, from their text and without running them: by name, from a folder that they put on
+the import path, or by the file's own path.
 
-Imports count wherever they stand, in functions too. What a path is made of must be written there: a constant,
-`__file__`, `Path` and `os.path`. Relative imports stay within a package, which counts as a whole.
+Imports count wherever they stand, in functions too. A path must be composed in the source from a constant, `__file__`,
+`Path` and `os.path`. Relative imports stay within a package, which counts as a whole.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Imports:
 
 
 def imported_names(text: str) -> Iterator[str]:
-    """The packages that import statements name, and calls of `import_module` that begin with a constant."""
+    """Yield the packages that import statements name, and calls of `import_module` that begin with a constant."""
     lines = "\n".join(_lines_with("import", text))
     yield from (found[1] for found in _FROM.finditer(lines))
     if any(word in lines for word in _CALLED):
@@ -62,7 +62,7 @@ def imported_names(text: str) -> Iterator[str]:
 
 
 def _lines_with(word: str, text: str) -> Iterator[str]:
-    """Searching for the word first takes a tenth of what a pattern that is tried at every character does."""
+    """Yield the lines with a word. Finding the word first takes a tenth of the time of a pattern at every character."""
     at = text.find(word)
     while at >= 0:
         end = text.find("\n", at)
@@ -72,7 +72,7 @@ def _lines_with(word: str, text: str) -> Iterator[str]:
 
 
 def _path_entries(node: ast.AST) -> Iterator[ast.expr]:
-    """What a call or an assignment puts on `sys.path`."""
+    """Yield what a call or an assignment puts on `sys.path`."""
     match node:
         case ast.Call(func=ast.Attribute(value=changed), args=args) if _is_sys_path(changed):
             yield from (entry for each in args for entry in _elements(each))
@@ -98,7 +98,7 @@ def _elements(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _loaded_files(node: ast.AST) -> Iterator[ast.expr]:
-    """The file that a call loads as a module, or runs, by its path."""
+    """Yield the file that a call loads as a module, or runs, by its path."""
     if isinstance(node, ast.Call) and (position := _FILE_ARGUMENT.get(_called(node))) is not None:
         yield from node.args[position : position + 1]
         yield from (each.value for each in node.keywords if each.arg in {"location", "path", "path_name"})
@@ -122,7 +122,7 @@ class _Paths:
                 yield Path(os.path.normpath(Path.cwd() / os.path.expanduser(path)))  # noqa: PTH111 - raises nothing
 
     def _of(self, node: ast.expr, within: frozenset[str]) -> Path | None:
-        """within: the names whose values are being read."""
+        """Return the path that an expression stands for, if known. within: the names whose values are being read."""
         found: Path | None = None
         match node:
             case ast.Constant(value=str(text)) if "\0" not in text:

@@ -1,7 +1,7 @@
-"""One run's evidence from that of its lanes, the processes that executed a part of it each.
+"""Join one run's evidence from that of its lanes, the processes that executed a part of it each.
 
-The whole run stands in `run.json`, and each lane's part in its folder's: together the parts are every execution of
-the run, each once. A lane that died, or that is missing, costs the arms that it had, and no others.
+The whole run stands in `run.json`, and each lane's part in the `run.json` of its folder: together the parts are every
+execution of the run, each once. A lane that died or is missing costs the arms that it had, and no others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Lane:
 
 
 def lane_folders(directory: Path) -> list[Path]:
-    """The folders of a run's lanes, by number; none of a run that was executed in one process, or not at all."""
+    """Return the folders of a run's lanes, by number; none for a run executed in one process, or not at all."""
     folders = [path for path in directory.glob(f"{layout.LANE}*") if path.is_dir() and not path.is_symlink()]
     numbered = {path: path.name.removeprefix(layout.LANE) for path in folders}
     return sorted(
@@ -40,7 +40,7 @@ def lane_folders(directory: Path) -> list[Path]:
 
 
 def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvidence:
-    """The evidence of `run`, as one process would have left it. `unreadable`: lanes that do not say what they had.
+    """Return the evidence of `run`, as one process would have left it. `unreadable`: lanes whose part is unknown.
 
     Raises `Damaged` where the lanes are not parts of this run, or two of them had the same execution.
     """
@@ -62,7 +62,7 @@ def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvi
 
 
 def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
-    """The executions of `run` that no lane has. Raises `Damaged` for one that two lanes have, or one too many."""
+    """Return the executions of `run` that no lane has. Raises `Damaged` for one in two lanes, or one not planned."""
     held = [execution for lane in lanes for execution in lane.executions()]
     for arm, replica in held:
         if held.count((arm, replica)) > 1:
@@ -73,7 +73,7 @@ def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
 
 
 def _require_part(lane: Lane, run: Run) -> None:
-    """A lane is the run itself, with fewer executions."""
+    """Raise `Damaged` unless a lane is the run itself with fewer executions."""
     if not serves(run, lane.run, PART):
         raise Damaged(f"{lane.name}/{layout.RUN} is no part of this run")
     for arm, executions in lane.evidence.arms.items():
@@ -82,7 +82,7 @@ def _require_part(lane: Lane, run: Run) -> None:
 
 
 def _failures(lane: Lane) -> dict[str, ArmFailed]:
-    """By arm: what ended it, or the lane that it was in."""
+    """Return, by arm, what ended the arm, or the lane that the arm was in."""
     death = lane.evidence.death
     if death is None:
         return lane.evidence.failed
@@ -94,7 +94,7 @@ def _failures(lane: Lane) -> dict[str, ArmFailed]:
 
 
 def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidence]]:
-    """Replicas in their order; one whose predecessor is missing would take that one's place, and is left out."""
+    """Return replicas in order. One whose predecessor is missing is left out: it would take that one's place."""
     arms: dict[str, list[ArmEvidence]] = {}
     for arm, replica in sorted(executed):
         if replica == len(arms.get(arm, [])):

@@ -1,4 +1,4 @@
-"""Names of the files in a run directory, and the columns of a series; writer and reader share them."""
+"""Name the files in a run directory, and the columns of a series; writer and reader share these names."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
 
 def lane_name(number: int) -> str:
-    """The folder of one lane of a run."""
+    """Return the name of the folder of one lane of a run."""
     return f"{LANE}{number}"
 
 
 def rank_name(number: int) -> str:
-    """The folder of one rank of a run, beside the files of the first."""
+    """Return the name of the folder of one rank of a run, next to the files of the first rank."""
     return f"{RANK}{number}"
 
 
 def series_name(arm: str, replica: int) -> str:
-    """The file of one arm's series."""
+    """Return the name of the file of one arm's series."""
     return f"{arm}.{replica}.csv"

@@ -1,4 +1,4 @@
-"""Where modules lie, found without importing any, and whose they are: the user's, the harness's, a library's."""
+"""Find where modules lie, without importing any, and whose they are: the user's, the harness's, a library's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HARNESS = Path(os.path.realpath(__file__)).parents[1]
 
 
 def module_spec(name: str) -> ModuleSpec | None:
-    """Where a module can be found, without importing it or a package that it lies in; None: nowhere."""
+    """Return where a module can be found, without importing it or a package that it lies in; None if nowhere."""
     package, *inner = name.split(".")
     try:
         spec = importlib.util.find_spec(package)
@@ -30,12 +30,12 @@ def module_spec(name: str) -> ModuleSpec | None:
 
 
 def module_installed(name: str) -> bool:
-    """Whether a module can be found, without importing it or a package that it lies in."""
+    """Return True if a module can be found, without importing it or a package that it lies in."""
     return module_spec(name) is not None
 
 
 def places_of(package: str) -> list[Path]:
-    """The folders of a package, or the file of a module, by its name without dots; none where it cannot be found."""
+    """Return the folders of a package, or the file of a module, by a name without dots; none where it is not found."""
     spec = module_spec(package)
     if spec is None:
         return []
@@ -45,7 +45,7 @@ def places_of(package: str) -> list[Path]:
 
 
 def place_in(folder: Path, package: str) -> Path | None:
-    """Where Python finds a package or module when it looks in this folder; None where it is not there."""
+    """Return where Python finds a package or module when it looks in this folder; None where it is not there."""
     below, file = folder / package, folder / f"{package}.py"
     module = os.path.isfile(file)  # noqa: PTH113 - no error where the folder may not be read
     if os.path.isfile(below / "__init__.py") or (os.path.isdir(below) and not module):  # noqa: PTH112, PTH113
@@ -54,7 +54,7 @@ def place_in(folder: Path, package: str) -> Path | None:
 
 
 def is_users(place: Path) -> bool:
-    """Return True for code of the user's own: not the harness's, wherever it is installed, and no library's."""
+    """Return True for the user's own code: not the harness's, wherever that is installed, and not a library's."""
     return not is_harness(place) and not is_library(place)
 
 
@@ -65,31 +65,31 @@ def is_harness(place: Path) -> bool:
 
 
 def is_library(place: Path) -> bool:
-    """Whether a file or folder is an installed package's, or Python's own."""
+    """Return True if a file or folder belongs to an installed package, or to Python itself."""
     real = Path(os.path.realpath(place))
     return real.is_relative_to(_STANDARD) or is_installed(real)
 
 
 def is_installed(place: Path) -> bool:
-    """Whether a file or folder, where it really lies, is an installed package's: below `site-packages`, or recorded.
+    """Return True if the real file or folder is an installed package's: below `site-packages`, or recorded.
 
-    A user's own package may be linked into `site-packages`, and is their own.
+    A user's own package may be linked into `site-packages`, and is still the user's own.
     """
     real = Path(os.path.realpath(place))
     return any(part in INSTALLED for part in real.parts) or is_recorded(real)
 
 
 def is_recorded(place: Path) -> bool:
-    """Whether an installer has recorded, in a folder above, what lies there: `pip install --target`, images and
-    unpacked wheels put packages into folders of any name."""
+    """Return True if an installer has recorded the place in a folder above: `pip install --target`, images and unpacked
+    wheels put packages into folders of any name."""
     above = reversed(place.parents)  # the root first
     return any(name in recorded_in(folder) for folder, name in zip(above, place.parts[1:], strict=False))
 
 
 @cache
 def recorded_in(folder: Path) -> frozenset[str]:
-    """The files and folders that belong to the packages installed in a folder, by the records of their installers
-    (https://packaging.python.org/specifications/recording-installed-packages)."""
+    """Return the files and folders that belong to the packages installed in a folder, by the records of their
+    installers (https://packaging.python.org/specifications/recording-installed-packages)."""
     names: set[str] = set()
     with suppress(OSError):  # a folder that may not be read
         for entry in os.scandir(folder):

@@ -1,6 +1,6 @@
-"""The places of the harness's own files and folders in a run directory, where a system may have put something else.
+"""Prepare places of the harness's own files and folders in a run directory, where a system may have put something else.
 
-What stands there is looked at and removed, and never opened: a pipe would be waited for, a link followed.
+What lies at such a place is examined and removed, and never opened: opening would wait for a pipe, or follow a link.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def kind(path: Path) -> str:
-    """What stands there itself, links not followed."""
+    """Return what lies at the path itself, without following links."""
     try:
         mode = path.lstat().st_mode
     except OSError:  # also where a part of the way to it is no folder any more
@@ -21,7 +21,7 @@ def kind(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever stands there."""
+    """Remove whatever lies at the path."""
     found = kind(path)
     if found == "a folder":
         shutil.rmtree(path)
@@ -30,20 +30,20 @@ def remove(path: Path) -> None:
 
 
 def make_way(path: Path) -> None:
-    """Remove what stands there, if it is no plain file."""
+    """Remove what lies at the path, unless it is a plain file."""
     if kind(path) != "a file":
         remove(path)
 
 
 def own_folder(path: Path) -> None:
-    """A folder at `path`; what else stands there goes away."""
+    """Make a folder at `path`; remove anything else that lies there."""
     if kind(path) != "a folder":
         remove(path)
         path.mkdir(parents=True)
 
 
 def empty_folder(path: Path) -> None:
-    """An empty folder in the place of whatever stands there; where there is no way to it, of what stands in the way."""
+    """Make an empty folder at the path, removing what lies there, and what blocks the way to it."""
     remove(path)
     for parent in path.parents:
         if kind(parent) != "nothing" and not parent.is_dir():

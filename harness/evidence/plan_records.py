@@ -1,4 +1,4 @@
-"""What is planned: units, each with one verdict, and the runs that decide them. A run is stored as its `run.json`."""
+"""Define what is planned: units, each with one verdict, and the runs that decide them, each stored as `run.json`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PlannedArm(Record):
 
     @property
     def indices(self) -> range:
-        """The replicas to execute, by their numbers."""
+        """Return the replicas to execute, by their numbers."""
         return range(self.first_replica, self.first_replica + self.replicas)
 
 
@@ -66,26 +66,26 @@ class Run(Record):
     compared: list[list[str]] | None = None
 
     def executions(self) -> list[tuple[str, int]]:
-        """Every execution that is planned, as arm and replica, in the order of execution."""
+        """Return every planned execution, as arm and replica, in the order of execution."""
         return [(arm, replica) for arm, planned in self.arms.items() for replica in planned.indices]
 
     @property
     def repeats(self) -> bool:
-        """Return True if it only repeats arms whose first executions are another process's."""
+        """Return True if the run only repeats arms whose first executions are in another process."""
         return bool(self.arms) and all(planned.first_replica > 0 for planned in self.arms.values())
 
     @property
     def ranks(self) -> int:
-        """Processes that execute it: as many as the arm with the most ranks has."""
+        """Return how many processes execute the run: as many as the arm with the most ranks has."""
         return max((planned.arm.ranks for planned in self.arms.values()), default=1)
 
     @property
     def commits(self) -> set[str | None]:
-        """Those of its arms' systems, as their arms name them."""
+        """Return the commits of its arms' systems, as the arms name them."""
         return {planned.commit for planned in self.arms.values()}
 
     def needed(self, failed: Collection[str]) -> set[str]:
-        """The arms that some judgement needs which names no failed one."""
+        """Return the arms that are needed by some judgement that names no failed arm."""
         groups = self.groups or [[arm] for arm in self.arms]
         alive = (group for group in groups if not set(group) & set(failed))
         return {arm for group in alive for arm in group if arm in self.arms}

@@ -28,9 +28,9 @@ OPENED = ": open"  # how the phase ends that begins an execution
 
 
 def read_records(directory: Path) -> tuple[list[Record], str | None]:
-    """The records up to the first damage, and what is damaged (None: nothing).
+    """Return the records up to the first damage, and what is damaged, or None.
 
-    A last line without its newline is a write that a death cut off: it is left out, and is no damage.
+    A last line without its newline is a write that a death cut off: it is left out, and is not damage.
     """
     path = directory / layout.RECORDS
     if not path.exists():
@@ -51,7 +51,7 @@ def read_records(directory: Path) -> tuple[list[Record], str | None]:
 
 
 def read_run(directory: Path) -> tuple[Run, RunEvidence]:
-    """One run's evidence from `evidence/<run id>/`; raises EvidenceError when not even the Run can be read."""
+    """Return one run and its evidence, from `evidence/<run id>/`. Raises EvidenceError when its Run cannot be read."""
     try:
         run = read_model(directory / layout.RUN, Run)
     except Damaged as damage:
@@ -68,9 +68,9 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
-    """Return what `read_run` does; of a run under way the executions that have ended, as if there were no others.
+    """Return what `read_run` does; for a run under way, only the executions that have ended.
 
-    An execution has ended where another one's begins. Raises EvidenceError when not even the Run can be read.
+    An execution has ended where another one begins. Raises EvidenceError when not even the Run can be read.
     """
     try:
         if has_ended(directory):
@@ -91,7 +91,7 @@ def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
-    """Return what one worker left before the execution that it is in; all of a worker that has ended."""
+    """Return what one worker left before its current execution; everything, if the worker has ended."""
     if has_ended(directory):
         return _of_worker(run, directory)
     records, _ = read_records(directory)
@@ -101,7 +101,7 @@ def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
 
 
 def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvidence:
-    """What another rank than the first saw: of arms with as many ranks its own, of others the first one's."""
+    """Return what a later rank saw: its own executions of arms with so many ranks, the first rank's of other arms."""
     own = _of_worker(run, directory / layout.rank_name(rank))
     its = {arm for arm, planned in run.arms.items() if planned.arm.ranks > rank}
     seen = {arm: (own if arm in its else first).arms.get(arm) for arm in run.arms}
@@ -110,7 +110,7 @@ def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvi
 
 
 def host_of(directory: Path) -> Path | None:
-    """The evidence that a run shares with another one, in whose process it was executed; None: it has its own.
+    """Return the folder of the run whose process executed this run too; None if this run has its own evidence.
 
     Raises `Damaged` where `shared.json` cannot be read, or does not name a run beside it.
     """
@@ -124,7 +124,7 @@ def host_of(directory: Path) -> Path | None:
 
 
 def has_ended(directory: Path) -> bool:
-    """Whether every process of a run came to an end that is recorded: complete, or by a death that was seen."""
+    """Return True if every process of a run came to a recorded end: complete, or by a death that was seen."""
     folders = lane_folders(directory)
     try:
         if (host := host_of(directory)) is not None:
@@ -138,7 +138,7 @@ def has_ended(directory: Path) -> bool:
 
 
 def _of_host(run: Run, directory: Path) -> RunEvidence:
-    """What the host's process saw of this run's arms; the host has to have executed what this run demands."""
+    """Return what the host's process saw of this run's arms; a `garbage` death if it executed less than demanded."""
     try:
         host, shared = host_of(directory), read_model(directory / layout.SHARED, Shared)
         if host is None or (host / layout.SHARED).exists():
@@ -157,7 +157,7 @@ def _of_host(run: Run, directory: Path) -> RunEvidence:
 
 
 def _of_lanes(run: Run, directory: Path, folders: list[Path]) -> RunEvidence:
-    """The evidence of all lanes together; damage that is not one lane's own is the death of the run."""
+    """Return the evidence of all lanes together; damage beyond one lane is the death of the run."""
     lanes: list[Lane] = []
     unreadable: list[str] = []
     for folder in folders:
@@ -180,7 +180,7 @@ def _garbage(run: Run, detail: str) -> RunEvidence:
 
 
 def _of_worker(run: Run, directory: Path) -> RunEvidence:
-    """What one worker left in a directory."""
+    """Return the evidence that one worker left in a directory."""
     records, damage_found = read_records(directory)
     phases = [record.name for record in records if isinstance(record, Phase)]
     phase = phases[-1] if phases else None
@@ -203,7 +203,7 @@ def _death(directory: Path, records: list[Record], damage: str | None, phase: st
 
 
 def death_from_records(records: list[Record], damage: str | None, phase: str | None) -> Death | None:
-    """How the worker ended, by its records alone; None when they are whole and complete."""
+    """Return how the worker ended, by its records alone; None when they are whole and complete."""
     raised = next((record for record in records if isinstance(record, Raised)), None)
     if raised is not None:
         return Death(cause=raised.cause, detail=raised.error, phase=phase, stack=raised.stack)
@@ -225,7 +225,7 @@ def _telemetry(directory: Path) -> Telemetry | None:
 
 
 def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
-    """Order records and series by arm and replica; raises `Damaged` when they do not fit together."""
+    """Order records and series by arm and replica. Raises `Damaged` when they do not fit together."""
     executions: dict[tuple[str, int], list[RunRecord]] = {}
     of_run: list[RunRecord] = []
     seen: set[str] = set()
@@ -261,7 +261,7 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
 
 
 def _series(path: Path, known: dict[Path, Series]) -> Series:
-    """Arms that are equal in every bit are parsed once: of a million steps that takes half a second."""
+    """Return a series, parsed once for arms that are equal in every bit: a million steps take half a second."""
     size = path.stat().st_size
     for other, series in known.items():
         if other.stat().st_size == size and read_bytes(other) == read_bytes(path):

@@ -1,4 +1,4 @@
-"""Record types by their registry: which there are, how a line is read, and evidence that is made of records.
+"""Find record types by their registry: which there are, how a line is read, and evidence that is made of records.
 
 The harness's own types are the fields of `ArmEvidence` and `RunEvidence`. A package offers a type by an entry point of
 the group `contract_harness.records` that names a subclass of `ArmRecord` or `RunRecord` (`module:attribute`).
@@ -47,14 +47,14 @@ _adapter(())  # at import: threads read evidence, and a model that was first bui
 
 
 def tag(kind: type[Record]) -> str:
-    """Return what a record type's lines have as `record`; empty: it is no record type."""
+    """Return the `record` value of a record type's lines; "" where it is not a record type."""
     field = kind.model_fields.get("record")
     return field.default if field is not None and get_args(field.annotation) == (field.default,) else ""
 
 
 @cache
 def of_packages() -> tuple[type[RunRecord], ...]:
-    """Return the record types of installed packages. Raises KindError for an entry point that is no sound type."""
+    """Return the record types of installed packages. Raises KindError for an entry point without a sound type."""
     types: dict[str, type[RunRecord]] = {}
     taken = {*map(tag, BUILT_IN), *_FIELDS}
     what = "a subclass of `ArmRecord` or `RunRecord`, its `record` one word and its `key` some of its fields"
@@ -77,7 +77,7 @@ def _is_sound(value: Any) -> bool:
 
 
 def parsed(line: str | bytes) -> Record:
-    """Return one line of `records.jsonl` as its record. Raises what pydantic raises for a line that is none."""
+    """Return one line of `records.jsonl` as its record. Raises pydantic's errors for a line that is not a record."""
     return _adapter(of_packages()).validate_json(line)
 
 
@@ -100,7 +100,7 @@ def execution_of(series: Series, records: Iterable[RunRecord]) -> ArmEvidence:
 
 
 def held(evidence: type, records: Iterable[RunRecord]) -> dict[str, Any]:
-    """Return records as the fields of a class of evidence hold them: one, several, or by the last part of the key."""
+    """Return records as a class of evidence holds them in its fields: one, several, or by the last part of the key."""
     fields: dict[str, Any] = {}
     for record in records:
         field, shape = _ROWS[evidence].get(type(record), _OTHER)

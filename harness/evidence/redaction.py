@@ -1,7 +1,7 @@
-"""Names of this machine, its user and its folders, left out of what is published.
+"""Remove names of this machine, its user and its folders from what is published.
 
-It is done while evidence is collected, before anything is judged or sealed: verdicts, pages and digests are of the text
-without them, and whoever judges again reads the same.
+This is done while evidence is collected, before anything is judged or sealed: verdicts, pages and digests are of the
+text without the names, and whoever judges again reads the same text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def wanted(asked: bool | None) -> bool:
-    """Whether to redact: as was asked for, else where the environment says that this is CI."""
+    """Return True if texts are to be redacted: as requested, else where the environment shows that this is CI."""
     return os.environ.get("CI", "").lower() not in {"", "0", "false"} if asked is None else asked
 
 
@@ -45,7 +45,7 @@ class Redaction:
     kept: frozenset[str] = frozenset()
 
     def text(self, text: str) -> str:
-        """The text with placeholders for the names."""
+        """Return the text with placeholders for the names."""
         if text in self.kept:
             return text
         text = _FOLDERS.sub(FOLDER, text)
@@ -55,7 +55,7 @@ class Redaction:
         return text
 
     def json(self, text: str) -> str:
-        """JSON with its texts redacted, and every other character as it was: keys, numbers, spaces."""
+        """Return JSON with its texts redacted, and every other character as it was: keys, numbers, spaces."""
 
         def one(found: re.Match[str]) -> str:
             if found[2]:
@@ -67,11 +67,11 @@ class Redaction:
         return _TEXT_IN_JSON.sub(one, text)
 
     def model(self, record: Model) -> Model:
-        """The record with its texts redacted."""
+        """Return the record with its texts redacted."""
         return type(record).model_validate_json(self.json(record.model_dump_json()))
 
     def directory(self, directory: Path) -> None:
-        """Rewrite the files of a run's evidence; what is no text, or too large for one, stays as it is."""
+        """Rewrite the files of a run's evidence. A file that is not text, or is too large, stays as it is."""
         for path in sorted(directory.rglob("*")):
             try:
                 before = read_bytes(path).decode("utf-8")
@@ -84,7 +84,7 @@ class Redaction:
 
 
 def _each(redact: Callable[[str], str], lines: list[str]) -> list[str]:
-    """Line by line: a line that is damaged is shown as text."""
+    """Return the lines, each redacted by itself; a damaged line stays as it is."""
     redacted = []
     for line in lines:
         try:
@@ -95,7 +95,7 @@ def _each(redact: Callable[[str], str], lines: list[str]) -> list[str]:
 
 
 def of_this_machine(kept: Collection[str] = ()) -> Redaction:
-    """This machine's and this user's names."""
+    """Return a redaction of the names of this machine and this user."""
     host = socket.gethostname()
     users = {os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), os.path.expanduser("~").rpartition("/")[2]}  # noqa: PTH111 - where there is no home it raises nothing
     with suppress(KeyError, OSError):  # a user id without a name, as in a container
@@ -105,12 +105,12 @@ def of_this_machine(kept: Collection[str] = ()) -> Redaction:
 
 
 def _names(names: Collection[str], kept: Collection[str]) -> frozenset[str]:
-    """Those that name somebody; a name that is a word of the contract, too, would tear the evidence."""
+    """Return the names to remove: not short or common ones, nor words of the contract: that would tear the evidence."""
     return frozenset(name for name in names if len(name) >= SHORTEST and name not in COMMON and name not in kept)
 
 
 def texts_in(value: Any) -> set[str]:
-    """Every text in plain values, keys too."""
+    """Return every text in plain values, keys too."""
     if isinstance(value, str):
         return {value}
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Evidence as judges read it: what was seen in one run, and nothing decided. It is the registry of record types.
+"""Define evidence as judges read it: what was seen in one run, and nothing decided. It is the registry of record types.
 
 A record type is a class and its row: the field of `ArmEvidence` or `RunEvidence` that holds what was recorded, as one
 record (`X | None`), several (`list[X]`) or one for each value of its last key (`dict[str, X]`). The reader, the check

@@ -1,4 +1,4 @@
-"""Records that a worker writes of its whole run: phases, timings, telemetry, kernels, and how it ended."""
+"""Define the records that a worker writes of its whole run: phases, timings, telemetry, kernels, and how it ended."""
 
 from __future__ import annotations
 
@@ -254,5 +254,5 @@ class Complete(Record):
 
 
 def disturbed(pace: float, least: float) -> bool:
-    """Whether a pace is a disturbed one, beside the least of its machine; one that is no number is."""
+    """Return True if a pace is disturbed, compared with the least pace of its machine, or is not a number."""
     return not pace <= DISTURBED * least

@@ -18,7 +18,7 @@ _HEADER = ",".join(layout.SERIES_COLUMNS)
 
 
 def read_series(path: Path) -> Series:
-    """A series, every bit of its losses and metrics kept; raises `Damaged`. A million rows take about half a second."""
+    """Return a series with every bit of its numbers. Raises `Damaged`. A million rows take about half a second."""
     text = read_bytes(path)
     end = text.find(b"\n")
     metrics = _metrics(path.name, text[: end if end >= 0 else None])
@@ -31,7 +31,7 @@ def read_series(path: Path) -> Series:
 
 
 def _metrics(name: str, header: bytes) -> list[str]:
-    """What stands in the header after the columns that every series has."""
+    """Return the names of metrics in the header, which follow the columns that every series has."""
     columns = header.decode("ascii", "replace").split(",")
     own = len(layout.SERIES_COLUMNS)
     metrics = columns[own:]
@@ -47,7 +47,7 @@ class _Read(NamedTuple):
 
 
 def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read | None:
-    """The rows by numpy's own reader, which rounds correctly; None where anything is unusual, damage included."""
+    """Return the rows by numpy's own reader, which rounds correctly; None where anything is unusual, or damaged."""
     # numpy would take a carriage return for a line end, and drop what stands after the last row that was counted
     if rows == 0 or not text.isascii() or b"\0" in text or b"\r" in text:
         return None
@@ -72,7 +72,7 @@ def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read
 
 
 def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) -> _Read:
-    """The rows by Python's own conversions; raises `Damaged` with what is wrong."""
+    """Return the rows by Python's own conversions. Raises `Damaged` with what is wrong."""
     own = len(layout.SERIES_COLUMNS)
     width = own + len(metrics)
     # a newline becomes a comma, so one split gives every field
@@ -124,7 +124,7 @@ class DigestColumn(Sequence[str]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def distinct(self) -> int:
-        """How many different digests there are; of the bytes, since text would take twice the time."""
+        """Return how many different digests there are, counted as bytes, since text would take twice the time."""
         return len(set(self._encoded.tolist()))
 
     def __hash__(self) -> int:
@@ -132,5 +132,5 @@ class DigestColumn(Sequence[str]):
 
 
 def distinct(digests: Sequence[str]) -> int:
-    """How many different digests a column or a list holds."""
+    """Return how many different digests a column or a list holds."""
     return digests.distinct() if isinstance(digests, DigestColumn) else len(set(digests))

@@ -1,4 +1,4 @@
-"""The relation "run A serves run B": what A's process executed is all that B demands, so B can be judged from it.
+"""Define the relation "run A serves run B": A's process executed all that B demands, so B can be judged from it.
 
 One table has a rule for every field of a run and of a planned arm. Purposes that truly differ replace single rules.
 """
@@ -35,7 +35,7 @@ Unmet = Iterator[tuple[str, Any, Any]]  # key within the field, what the guest d
 
 
 def _unequal(host: Any, guest: Any) -> Unmet:
-    """Yield the entries, or the values, that are not equal; True is not 1."""
+    """Yield the entries, or the values, that are not equal. True is not equal to 1."""
     if isinstance(host, Mapping) and isinstance(guest, Mapping):
         pairs = [(f".{key}", guest.get(key), host.get(key)) for key in {**guest, **host}]
     else:
@@ -44,7 +44,7 @@ def _unequal(host: Any, guest: Any) -> Unmet:
 
 
 def _missing(host: Any, guest: Any) -> Unmet:
-    """Yield what the guest demands and the host has not: an entry, an item, a flag that is set, a value."""
+    """Yield what the guest demands and the host lacks: an entry, an item, a flag that is set, a value."""
     if isinstance(guest, Mapping):
         yield from ((f".{key}", value, host.get(key)) for key, value in guest.items() if host.get(key) != value)
     elif isinstance(guest, list):
@@ -95,14 +95,14 @@ class Rule:
 
 
 def trained_on(workload: Workload) -> dict[str, object]:
-    """Return what decides the training. Of its needs the device does; memory and modules choose a machine."""
+    """Return what decides the training. Of its needs only the device does; memory and modules choose a machine."""
     fields = {name: getattr(workload, name) for name in Workload.model_fields if name not in ("needs", "options")}
     options = {f"options.{name}": value for name, value in workload.options.items()}
     return fields | {"needs.device": workload.needs.device} | options
 
 
 def _settings(arm: Arm) -> dict[str, object]:
-    """Return all of an arm but its system, which the planned arm has."""
+    """Return all settings of an arm except its system, which the planned arm has."""
     return {**{name: getattr(arm, name) for name in Arm.model_fields if name != "system"}, **arm.settings()}
 
 
@@ -197,14 +197,14 @@ if SHARED.keys() != {*_OF_RUN, *_OF_ARM}:
 
 
 def serves(host: Run, guest: Run, rules: Rules, arms: Mapping[str, str] | None = None) -> bool:
-    """Return True if the host's run has all that the guest's demands. Arguments as of `differences`."""
+    """Return True if the host's run has all that the guest's run demands. Arguments as of `differences`."""
     return not any(True for _ in differences(host, guest, rules, arms))
 
 
 def differences(host: Run, guest: Run, rules: Rules, arms: Mapping[str, str] | None = None) -> Iterator[Difference]:
-    """Yield everything in which the host's run has less than the guest's demands, or has it otherwise.
+    """Yield everything in which the host's run has less than the guest's run demands, or something different.
 
-    arms: the guest's names of arms -> the host's, of the arms that are asked for. None: both runs as they stand.
+    arms: the guest's names of arms -> the host's names, of the requested arms. None: both runs as they stand.
     """
     if arms is not None:
         host, guest = of_arms(host, {there: there for there in arms.values()}), of_arms(guest, arms)
@@ -238,7 +238,7 @@ def _text(value: object) -> str:
 
 
 def of_arms(run: Run, arms: Mapping[str, str]) -> Run:
-    """Return the part of a run that is about these arms, under other names: its own name -> the new one."""
+    """Return the part of a run that is about these arms, under new names. arms: the run's own name -> the new one."""
     return run.model_copy(
         update={
             "arms": {arms[name]: arm for name, arm in run.arms.items() if name in arms},
@@ -251,7 +251,7 @@ def of_arms(run: Run, arms: Mapping[str, str]) -> Run:
 
 
 def _gradients(run: Run, arms: Mapping[str, str]) -> dict[str, object]:
-    """Return what is read of gradients: of no arm at no step; the baseline, or None, of each arm that a claim reads."""
+    """Return which gradients are read: steps, or none where no arm is read, and each read arm's baseline or None."""
     read = {name: new for name, new in arms.items() if name in reads_gradients(run)}
     return {
         "baseline_of": {new: _renamed(run.baseline_of.get(name), arms) for name, new in read.items()},
@@ -263,7 +263,7 @@ def _gradients(run: Run, arms: Mapping[str, str]) -> dict[str, object]:
 def widened(host: Run, guest: Run) -> Run:
     """Return the host's run with all that the guest's demands, too. Where no run meets both, the host's demands stand.
 
-    guest: with the host's names of arms, by `of_arms`.
+    guest: its arms have the host's names, by `of_arms`.
     """
     whole = host.model_copy(update=_gradients(host, {name: name for name in host.arms}))
     changes = {name: SHARED[name].joined(getattr(whole, name), getattr(guest, name)) for name in _OF_RUN}
@@ -283,7 +283,7 @@ def _joined(host: PlannedArm, guest: PlannedArm) -> PlannedArm:
 
 
 def reads_gradients(run: Run) -> Collection[str]:
-    """The arms of which some claim of the run reads gradients."""
+    """Return the arms whose gradients some claim of the run reads."""
     if not run.gradient_steps:
         return frozenset()
     return run.arms.keys() if run.gradient_arms is None else set(run.gradient_arms)

@@ -1,7 +1,7 @@
-"""One run's evidence from that of another, whose process executed equal arms for both.
+"""Derive one run's evidence from that of another, whose process executed equal arms for both.
 
-The run that was executed, the host, holds the evidence. Its guest's directory holds `run.json`, what the guest's
-claims demand, and `shared.json`, which names the host and says which of its arms stands for each of the guest's.
+The executed run, the host, holds the evidence. Its guest's directory holds `run.json`, with what the guest's claims
+demand, and `shared.json`, which names the host and maps each of the guest's arms to one of the host's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Shared(Record):
 
 
 def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
-    """What the host's run has not, or has otherwise, of what the guest's demands; None: it serves the guest too.
+    """Return what the host's run lacks, or has different, of what the guest's demands; None if it serves the guest too.
 
     arms: the guest's names of arms -> the host's.
     """
@@ -50,7 +50,7 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
 
 
 def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:
-    """The host's evidence as the guest's own process would have left it; what ended the host ended both."""
+    """Return the host's evidence as the guest's own process would have left it; what ended the host ended both."""
     if not probe_named(guest.probe).arm_by_arm:
         return replace(host, run_id=guest.id)
     ours = {there: name for name, there in arms.items()}
@@ -67,7 +67,7 @@ def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEviden
 
 
 def _renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) -> ArmEvidence:
-    """One execution under the guest's name of its arm, without what the guest did not ask for."""
+    """Return an execution under the guest's name of its arm, without what the guest did not request."""
     steps = guest.gradient_steps if name in reads_gradients(guest) else []
     asked = [
         record
@@ -79,7 +79,7 @@ def _renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) 
 
 
 def _named(record: Named, name: str, ours: Mapping[str, str]) -> Named:
-    """Return a record under the guest's name of its arm; what it says of arms that the guest lacks is another's."""
+    """Return a record under the guest's name of its arm, without its statements about arms that the guest lacks."""
     changes: dict[str, object] = {"arm": name}
     if isinstance(record, ArmEnd):
         changes |= {each: _known(getattr(record, each), ours) for each in ("differences", "moved_apart")}

@@ -1,10 +1,10 @@
-"""Digests of the sources that a run is of, in Python and CUDA C++: the harness's, those of the packages that systems
-live in, and of every module of the user's own that these import, at any remove.
+"""Compute digests of the sources that a run is of, in Python and CUDA C++: the harness's, those of the packages that
+systems live in, and those of every module of the user's own that these import, at any remove.
 
-From files, because a copied tree may have no git, and from their text, so that this process imports none of them and
-an import that a run alone executes counts, too. Libraries (below `site-packages`) and Python's own modules are left
-out, but for a system's own package. Each file counts with its path inside its package, so that a digest does not depend
-on where the tree lies.
+Digests are of files, because a copied tree may have no git, and of their text, so that this process imports none of
+them and an import that only a run executes counts, too. Libraries (below `site-packages`) and Python's own modules are
+left out, except a system's own package. Each file counts with its path inside its package, so that a digest does not
+depend on where the tree lies.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _CUDA = (".cu", ".cuh")  # kernels that a package compiles when it runs
 
 
 def source_digest(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> str:
-    """SHA-256 over all sources of the systems (`module:attribute`), and the harness's."""
+    """Return the SHA-256 over all sources of the systems (`module:attribute`), and the harness's."""
     lines = listed_sources(systems) if listed is None else listed
     return hashlib.sha256("".join(lines.values()).encode()).hexdigest()
 
 
 def package_digests(listed: Mapping[str, str]) -> dict[str, str]:
-    """SHA-256 over the sources of each package, by its name."""
+    """Return the SHA-256 over the sources of each package, by its name."""
     return {package: hashlib.sha256(lines.encode()).hexdigest() for package, lines in listed.items()}
 
 
 def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
-    """By package, sorted: a line for each source file, its path inside the package and its SHA-256.
+    """Return by package, sorted, a line for each source file: its path inside the package and its SHA-256.
 
-    A system's package that cannot be found has none. Raises HarnessError for a file of more than `SOURCE_LIMIT` bytes,
-    or one that cannot be read.
+    A system's package that cannot be found has no line. Raises HarnessError for a file of more than `SOURCE_LIMIT`
+    bytes, or one that cannot be read.
     """
     named = {_OURS, *(name.partition(":")[0].partition(".")[0] for name in systems)}
     listed: dict[str, set[tuple[str, str]]] = {package: set() for package in named}
@@ -59,7 +59,7 @@ def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
 
 
 def _places(named: Iterable[str], reached: Imports, places: Callable[[str], list[Path]]) -> Iterator[tuple[str, Path]]:
-    """Each package with the folders and files that it is of: the systems' wherever they lie, of others the user's."""
+    """Yield each package with its folders and files: a system's wherever they lie, else only the user's own."""
     yield from ((package, place) for package in named for place in places(package))
     for package in reached.names - {_OURS}:
         beside = [place_in(folder, package) for folder in reached.folders]
@@ -75,8 +75,8 @@ def _files(place: Path) -> list[tuple[str, Path]]:
 
 
 def _below(root: str) -> Iterator[tuple[str, Path]]:
-    """Every source file below a folder. An editor's lock is a link to nothing that ends as one, and a pipe would never
-    end: neither is one."""
+    """Yield every source file below a folder. An editor's lock (a dangling link with such a name) is not a source file.
+    Nor is a pipe, whose reading would never end."""
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in INSTALLED]
         for name in names:

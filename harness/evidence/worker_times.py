@@ -1,4 +1,4 @@
-"""When a worker's process started, what it did when, and when it ended: for the account of seconds, not for judges."""
+"""Read when a worker's process started, its phases and its end, for the account of seconds and not for judges."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class WorkerTimes:
 
     @property
     def clocked(self) -> bool:
-        """Whether all its moments lie on the machine's clock, which all runs of a directory share."""
+        """Return True if all its times are by the machine's clock, which all runs of a directory share."""
         return self.process is not None and all(phase.began is not None for phase in self.phases)
 
 
 def read_times(directory: Path) -> list[WorkerTimes]:
-    """The workers of one run in their order, from `evidence/<run id>/`; one that left no readable run is left out.
+    """Return the workers of one run in order, from `evidence/<run id>/`, without those that left no readable run.
 
-    Of a run in lanes those of each lane: the whole run beside them was no worker's.
+    For a run in lanes return the workers of each lane: no worker executed the whole run beside them.
     """
     try:
         folders = lane_folders(directory)
@@ -90,7 +90,7 @@ def _process(path: Path) -> ProcessTimes | None:
 
 
 def _records(path: Path) -> list[Record]:
-    """Phases and the end; no other line is parsed, and one that is damaged or cut off tells nothing."""
+    """Return phases and the end. Other lines are not parsed, and a damaged or cut-off line is ignored."""
     try:
         lines = read_bytes(path).split(b"\n")
     except Damaged:

@@ -1,7 +1,7 @@
-"""How many steps each probe asks of an arm at most, each time that it is opened: what the arm is announced.
+"""Announce to an arm, each time that it is opened, how many steps its probe asks of it at most.
 
-A trainer plans for them: a schedule of learning rates, an iterator over data. One step more is another training, or
-an error. So the system is opened with this number, and no opened run can be called more often.
+A trainer plans for them with a learning-rate schedule or an iterator over data. One step more is another
+training, or an error. So the system is opened with this number, and no opened run can be called more often.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_ROUNDS = 2  # times as many as are demanded: where something else works on 
 
 
 def announced_steps(run: Run) -> int | None:
-    """Return how many steps the run's probe asks of an opened arm at most; None where time alone ends it."""
+    """Return how many steps the run's probe asks of an opened arm at most; None if time alone ends it."""
     steps = probe_named(run.probe).steps
     return None if steps is None else max(resolve(steps)(run), run.workload.steps)
 
@@ -50,18 +50,18 @@ def of_shapes(run: Run) -> int:
 
 
 def shapes_of(run: Run) -> int:
-    """How many steps take every shape of the workload once."""
+    """Return how many steps take every shape of the workload once."""
     return len(run.workload.seq_len) if isinstance(run.workload.seq_len, list) else 1
 
 
 def captures_of(run: Run, shapes: int) -> int:
-    """Captures to make: whole rounds of the shapes, at least four times as many captures as `after`."""
+    """Return how many captures to make: whole rounds of the shapes, and at least four times `after`."""
     rounds = max(ROUNDS_PER_AFTER, -(-ROUNDS_PER_AFTER * count_setting(run, "after") // shapes))
     return rounds * shapes
 
 
 def count_setting(run: Run, name: str) -> int:
-    """A whole number among the run's settings. Raises TypeError for anything else."""
+    """Return a whole number among the run's settings. Raises TypeError if the setting is anything else."""
     value = run.settings[name]
     if not isinstance(value, int):
         raise TypeError(f"the setting {name!r} of a {run.probe} run is a number, not {value!r}")

@@ -1,7 +1,7 @@
-"""The life of an arm in one execution: opened, started, stepped, ended, with a record of each.
+"""Take an arm through one execution: open, start, step and end it, with a record of each.
 
-Every probe executes its arms by this, so that every kind of claim gets the same evidence. What one
-probe wants to see of each step it adds as watchers.
+Every probe executes its arms this way, so that every kind of claim gets the same evidence. A probe
+adds watchers for what else it wants to see of each step.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class ArmLife:
         digest: Digest = digest_of_all,
         follows: bool | None = None,
     ) -> None:
-        """replica: None where the probe executes each arm once; its phases have no number then.
+        """Prepare an execution of `arm`, which `__enter__` opens.
 
-        ends: of the executions that this one's end is compared with; None: with none.
-        follows: follow what steps make; False: steps are timed, and another arm's roles count.
-        facts: recorded with those of the system. digest: of the trainable parameters.
+        replica: None if the probe executes each arm once; its phases have no number then. ends: of the executions
+        that this one's end is compared with, if any. follows: follow what steps make; False: steps are timed, and
+        another arm's roles count. facts: recorded with those of the system. digest: of the trainable parameters.
         """
         self.run, self.arm, self.planned, self.recorder = run, arm, run.arms[arm], recorder
         self.replica, self._named = replica or 0, arm if replica is None else f"{arm}.{replica}"
@@ -97,25 +97,25 @@ class ArmLife:
         close(kind, error, trace)
 
     def anew(self, replica: int, facts: Mapping[str, Scalar]) -> ArmLife:
-        """Return another execution of the run that is open, which begins anew."""
+        """Return another execution of the open run, which begins anew."""
         life = ArmLife(self.run, self.arm, self.recorder, replica, facts=facts, digest=self._digest)
         life.training = self.training
         return life
 
     def phase(self, name: str) -> None:
-        """Record a phase of this execution, unless it or its worker is in that phase by now."""
+        """Record a phase of this execution, unless it or its worker is in that phase already."""
         if self.recorder.current_phase not in (name, f"{self._named}: {name}"):
             self.recorder.phase(f"{self._named}: {name}")
 
     def train(self, indices: range, after: Callable[[int], None] = lambda _steps: None) -> None:
-        """Live from the start to the census, with the steps `indices`."""
+        """Execute the arm from its start to its census, with the steps `indices`."""
         self.start()
         self.train_on(indices, after)
 
     def train_on(
         self, indices: range, after: Callable[[int], None] = lambda _steps: None, *, watched: bool = True
     ) -> CaptureWatch:
-        """Live from there to the census; return what watched the capture."""
+        """Execute the started arm from its steps to its census. Return the watch of its capture."""
         with self.watched(indices, asked=watched) as watch:
             self.steps(indices, after)
         self.end()
@@ -150,7 +150,7 @@ class ArmLife:
         self.recorder.write(start.model_copy(update={"facts": {**start.facts, **self._facts}}))
 
     def steps(self, indices: range, after: Callable[[int], None] = lambda _steps: None) -> None:
-        """Make the steps `indices`, and write them; `after` is given how many the training has made."""
+        """Make the steps `indices`, and write them. After each, call `after` with the number of steps made."""
         self.phase("steps")
         block = self.begin(len(indices))
         for index in indices:
@@ -159,16 +159,16 @@ class ArmLife:
         block.write()
 
     def begin(self, steps: int, rows: Rows | None = None) -> SeriesBlock:
-        """Begin a series of so many steps. `rows` takes them in the place of the arm's series."""
+        """Begin a series of `steps` steps. rows: takes them in place of the arm's series."""
         rows = self.recorder.series(self.arm, self.replica) if rows is None else rows
         self._announced = steps
         self._block = SeriesBlock(self.run, self.recorder, rows, self.training)
         return self._block
 
     def step(self, index: int, step: Callable[[int], Tensor] | None = None) -> Tensor:
-        """Make one step under all watchers, keep its figures, return its loss.
+        """Make one step under all watchers, keep its figures, and return its loss.
 
-        step: called in the place of the run's own.
+        step: called in place of the run's own.
         """
         for watcher in self.watchers:
             self._ask(watcher, watcher.before, index)
@@ -192,7 +192,7 @@ class ArmLife:
         return loss
 
     def watch_of_draws(self, index: int) -> DrawWatch:
-        """Return the watch of what draws random numbers in a step; the end records it."""
+        """Return a watch of what draws random numbers in a step; `end` records what it saw."""
         self._drawing = DrawWatch(index)
         return self._drawing
 
@@ -222,7 +222,7 @@ class ArmLife:
         self.recorder.write(end.model_copy(update=changes))
 
     def capture(self) -> CaptureRecord:
-        """Return what the system says of its capture now."""
+        """Return what the system reports of its capture now."""
         return capture_record(self.training, self.planned)
 
     def census(
@@ -232,9 +232,9 @@ class ArmLife:
         *,
         asked: bool = False,
     ) -> None:
-        """Record the capture of an arm that asks for one, or was asked; a part that may fail alone.
+        """Record the capture of an arm that asks for one, or if `asked`. An error costs this part alone.
 
-        record: what the system said before; None: it says it now.
+        record: what the system reported before; None: ask it now.
         """
 
         def recorded() -> None:
@@ -263,7 +263,7 @@ class ArmLife:
 
     @contextmanager
     def _around(self, parts: tuple[Part, ...], around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-        """Watch what runs in the block. An error of the watch is its parts', one of the block is raised."""
+        """Watch what runs in the block. An error of the watch fails its parts; an error of the block is raised."""
         if not parts:
             with around():
                 yield
@@ -295,7 +295,7 @@ def arm_start(
     rounded_to: str | None = None,
     digest: Digest = digest_of_all,
 ) -> ArmStart:
-    """Digests of what the arm starts from, one more of its parameters rounded to a data type, the system's facts."""
+    """Return what the arm starts from: digests (one of parameters rounded to `rounded_to`) and the system's facts."""
     trainable, frozen = digests_of(training, digest)
     parameters = named_parameters(training)
     return ArmStart(
@@ -322,7 +322,7 @@ def arm_end(
     ends: Ends | None,
     digest: Digest = digest_of_all,
 ) -> ArmEnd:
-    """Return what the arm has become, how far from other arms of this run, and how many captures began in it."""
+    """Return what the arm has become, how far it is from other arms of this run, and how many captures it began."""
     state = watch.at_end()
     trainable, frozen = digests_of(training, digest)
     differences, apart = [], None
@@ -355,7 +355,7 @@ def arm_end(
 
 
 def digests_of(training: TrainingRun, digest: Digest = digest_of_all) -> tuple[str, str]:
-    """Digests of trainable and frozen tensors now; empty where the system does not show them."""
+    """Return digests of the trainable and the frozen tensors now; empty if the system does not show them."""
     if not isinstance(training, HasParameters):
         return "", ""
     frozen = {plain_name(name): tensor for name, tensor in training.frozen().items()}

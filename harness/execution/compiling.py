@@ -1,7 +1,7 @@
-"""Whether a process that shows no progress compiles: it is not hung then, however long that takes.
+"""Find out if a process that shows no progress compiles: then it does not hang, however long that takes.
 
-Processor time alone proves nothing, since a deadlock in NCCL spins. What counts is a compiler among its children that
-uses the processor, or a frame of dynamo, inductor or Triton's compiler on one of its threads' stacks.
+Processor time alone proves nothing, since a deadlock in NCCL spins. The proof is a compiler among its children
+that uses the processor, or a frame of dynamo, inductor or Triton's compiler on one of its threads' stacks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RUNS = re.compile(
 
 
 def is_compiling(process: int, directory: Path) -> bool:
-    """Return whether a process, or one that came of it, compiles now. `directory`: where they leave their stacks."""
+    """Return True if a process, or one that came of it, compiles now. directory: where they leave their stacks."""
     below = _below(process)
     before = _compilers(below)
     if any(shows_compiler(stack) for stack in _stacks(below, directory)):
@@ -50,13 +50,13 @@ def is_compiling(process: int, directory: Path) -> bool:
 
 
 def shows_compiler(stacks: str) -> bool:
-    """Return whether a frame of a compiler is on one of the stacks that faulthandler wrote."""
+    """Return True if a frame of a compiler is on one of the stacks that faulthandler wrote."""
     frames = (f"{frame['file']}:{frame['function']}" for frame in _FRAME.finditer(stacks))
     return any(_COMPILES.search(frame) and not _RUNS.search(frame) for frame in frames)
 
 
 def _stacks(processes: set[int], directory: Path) -> Iterator[str]:
-    """Ask each of the processes that can answer for the stacks of its threads."""
+    """Yield the stacks of the threads of each process that can be asked for them."""
     for path in directory.glob(f"**/{THREADS}.*"):
         number = path.suffix[1:]
         if SHOW is not None and number.isdecimal() and int(number) in processes:
@@ -77,7 +77,7 @@ def _shown(process: int, path: Path, number: int) -> str:
 
 
 def _below(process: int) -> set[int]:
-    """A process and all that came of it; of one under a keeper also what the keeper inherited."""
+    """Return a process and all that came of it. Under a keeper, add what the keeper inherited."""
     seen = {int(entry.name): _status(int(entry.name)) for entry in _entries()}
     parents = {number: status[0] for number, status in seen.items() if status is not None}
     keeper = parents.get(process, process)
@@ -90,7 +90,7 @@ def _below(process: int) -> set[int]:
 
 
 def _compilers(processes: set[int]) -> dict[int, int]:
-    """Of these processes the compilers, each with the processor time that it has used, in the kernel's ticks."""
+    """Return the compilers among these processes, each with the processor time that it used, in kernel ticks."""
     found = {}
     for process in processes:
         seen = _status(process)
@@ -113,7 +113,7 @@ def _command(process: int) -> list[bytes]:
 
 
 def _status(process: int) -> tuple[int, str, int] | None:
-    """Parent, name and processor time of a process; None where it is gone, or the system does not say."""
+    """Return a process's parent, name and processor time (kernel ticks); None if it is gone, or there is no /proc."""
     try:
         text = (PROCESSES / str(process) / "stat").read_text("utf-8", "replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""Who uses a GPU, of all commands of a user on a machine: several that share its memory, or one alone.
+"""Share a GPU among all commands of a user on a machine: several share its memory, or one has it alone.
 
-Each command that uses the GPU, or waits for it, holds a file of its own beside the lock of the GPU's UUID, and its
-lock ends with its process. They are served in the order in which they asked.
+Each command that uses the GPU, or waits for it, locks a file of its own next to the lock file of the GPU's
+UUID. The lock ends with the command's process. Commands are served in the order in which they asked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Claim(NamedTuple):
 
 @contextmanager
 def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold a share of the GPU's memory, or the GPU alone. Call `announce` once with who is waited for."""
+    """Hold a share of the GPU's memory, or the GPU alone. Call `announce` once with whom it waits for."""
     path = lock_path(uuid)
     own = path.with_suffix(f".{os.getpid()}-{next(_numbers)}.claim")
     asked, announced = time.monotonic(), False
@@ -62,7 +62,7 @@ def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = A
 
 @contextmanager
 def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold several GPUs; always in one order, so that no two sessions wait for each other."""
+    """Hold several GPUs, always taken in one order, so that no two sessions wait for each other."""
     with ExitStack() as held:
         for uuid in sorted(set(uuids)):
             held.enter_context(gpu_lock(uuid, announce, share))
@@ -78,7 +78,7 @@ class GpuTurn:
         self.held = self.alone = False
 
     def take(self, share: float | None) -> bool:
-        """Wait for the share, or for the GPUs alone. Return False where the session has as much already."""
+        """Wait for the share, or for the GPUs alone. Return False if the session has as much already."""
         if self.alone or (self.held and share is not ALONE):
             return False
         self.close()  # two that both waited for the other's share would wait for ever
@@ -98,7 +98,7 @@ def _fits(share: float | None, rivals: list[_Claim]) -> bool:
 
 
 def _others(path: Path, own: Path) -> Iterator[_Claim]:
-    """Return the claims of processes that live, and remove those of others."""
+    """Yield the claims of other commands that still run, and remove the claims of those that have ended."""
     for file in path.parent.glob(f"{path.stem}.*.claim"):
         if file == own:
             continue
@@ -119,7 +119,7 @@ class _FileLock:
             raise unusable(path, error) from error
 
     def take(self, *, wait: bool = True) -> bool:
-        """Lock the file. Return False where another process has it and `wait` is false."""
+        """Lock the file. Return False if another process has locked it and `wait` is false."""
         import fcntl
 
         try:
@@ -150,5 +150,5 @@ def _command() -> str:
 
 
 def lock_path(uuid: str) -> Path:
-    """The lock's file, in a directory that belongs to this user alone; raises HarnessError when it does not."""
+    """Return the lock's file, in a folder of this user alone. Raises HarnessError if the folder is not."""
     return private_folder() / (re.sub(r"[^0-9A-Za-z-]", "_", uuid) + ".lock")

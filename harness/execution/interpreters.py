@@ -1,7 +1,7 @@
-"""Interpreters started ahead: each imports torch while others work, touches no device, and waits for a run.
+"""Start interpreters ahead: each imports torch while others work, touches no device, and waits for a run.
 
-Started, not forked: a fork would share the parent's threads, its CUDA context if it had one, its addresses and, in
-/proc, its environment.
+They are started, not forked: a fork would share the parent's threads, its CUDA context if it had
+one, its addresses and, in /proc, its environment.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ REPEATED = "1"  # hash seed of repetitions; that of all other processes is 0
 
 
 def start(*, ahead: bool = False, repeats: bool = False) -> Child:
-    """A worker process that has no run yet; `ahead`: it imports what most runs need while it waits.
+    """Start a worker process that has no run yet. ahead: it imports what most runs need while it waits.
 
-    repeats: for repetitions, which have another hash seed than what they repeat.
+    repeats: for repetitions, whose hash seed differs from that of the runs that they repeat.
     """
     variables = {**_variables(), **({"PYTHONHASHSEED": REPEATED} if repeats else {})}
     return start_child("harness.execution.worker", *([AHEAD] if ahead else []), kept=True, variables=variables)
@@ -50,11 +50,11 @@ class Interpreters:
         self._stopped = self._closed = False
 
     def begin(self) -> None:
-        """Start some now: before it is known what they are for."""
+        """Start some interpreters now, before it is known which runs they are for."""
         self._fill()
 
     def expect(self, runs: int) -> None:
-        """So many runs are to come that take one which waits."""
+        """Note how many runs will take a waiting interpreter, and end the surplus."""
         with self._lock:
             self._expected = runs
             surplus = self._waiting[runs:]
@@ -63,7 +63,7 @@ class Interpreters:
             child.close()
 
     def take(self, *, repeats: bool = False) -> Child:
-        """One for a run: the one that has waited longest, or, where none waits, one that starts now."""
+        """Return an interpreter for a run: the one that has waited longest or, if none waits, a new one."""
         if repeats:
             return start(repeats=True)
         with self._lock:
@@ -73,14 +73,14 @@ class Interpreters:
         return taken or start()
 
     def stop(self) -> None:
-        """Stop those that wait or still import, and start none."""
+        """Stop the interpreters that wait or still import, and start no more."""
         with self._lock:
             self._stopped = True
             for child in self._waiting:
                 child.stop()
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Let the stopped interpreters continue, and start more."""
         with self._lock:
             if not self._stopped:
                 return
@@ -90,7 +90,7 @@ class Interpreters:
         self._fill()
 
     def close(self) -> None:
-        """End those that nobody took."""
+        """End the interpreters that no run has taken."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, []

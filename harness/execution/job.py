@@ -1,4 +1,4 @@
-"""What a process of a run is asked to do, and what it answers: the models that cross its line."""
+"""Define what a process of a run is asked to do, and what it answers: the models that cross its line."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Job(Record):
         return Path(os.fsdecode(bytes.fromhex(self.folder)))
 
     def run(self) -> Run:
-        """Read the run that the folder's evidence is of."""
+        """Read the run whose evidence the folder holds."""
         return Run.model_validate_json((self.directory / layout.RUN).read_bytes())
 
 
 def name_of(directory: Path) -> str:
-    """Return a folder's name, as a `Job` has it."""
+    """Return a folder's path as `Job.folder` holds it: its bytes in hexadecimal."""
     return os.fsencode(directory.resolve()).hex()
 
 
@@ -47,7 +47,7 @@ class Answer(Record):
 
     @classmethod
     def of(cls, error: BaseException, **more: Any) -> Self:
-        """Return the answer of a process whose system raised this."""
+        """Return the answer of a process whose system raised this error."""
         if isinstance(error, NotAvailable):
             return cls(failed=message_of(error), obstacle=obstacle_of(error), **more)
         return cls(failed=message_of(error), stack=stack_of(error), **more)
@@ -69,7 +69,7 @@ class ProcessFailed(Exception):  # noqa: N818 - what failed is the system's
 def answered(child: Child, model: type[Answered], named: str, limit_s: float | None = None) -> Answered:
     """Wait for a child's answer. Raises `ProcessFailed`, and NotAvailable as the child's system does.
 
-    named: what the child is, for the message. limit_s: None where the run's limits are the child's.
+    named: what the child is, for the message. limit_s: None if the run's limits apply to the child.
     """
     answer = child.receive(model.model_validate_json, limit_s)
     if answer is None:

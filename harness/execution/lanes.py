@@ -1,10 +1,10 @@
-"""Lanes: the parts of one long paired run that need nothing of each other, each for a process of its own.
+"""Split one long paired run into lanes: parts that need nothing of each other, each for a process of its own.
 
-Launch-bound arms leave a GPU mostly idle, and the arms of a run are executed one after the other. What is judged by
-series and digests alone (the untrained control) is executed beside the rest. Without a GPU a long run would be the
-last of a session, on one of its processors. Repetitions of an arm always have a process of their own: what a process
-draws once, such as a seed of its number, repeats within it. Run, unit and judges stay as they are:
-`harness.evidence.lanes` makes one run's evidence of all lanes.
+The arms of a run are executed one after the other, and launch-bound arms leave a GPU mostly idle. So an arm
+that is judged by series and digests alone (the untrained control) is executed next to the rest. Without a
+GPU a long run would be the last of a session, on one of its processors. Repetitions of an arm always have a
+process of their own, since what a process draws once, such as a seed from its number, repeats within it.
+Run, unit and judges stay as they are: `harness.evidence.lanes` makes one run's evidence of all lanes.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Execution = tuple[str, int]  # arm and replica
 
 
 def lanes(run: Run) -> list[Run]:
-    """The run in parts that may be executed side by side, in the order of their first executions; or the run alone.
+    """Split the run into parts that may be executed side by side, in the order of their first executions.
 
-    Together stay a candidate and its baseline, whose gradients and end states are compared on the device, and every
-    repetition whose end state is read so (`Run.compared`). All other repetitions share one more process. Every
-    execution keeps its arm's name and its number.
+    A candidate and its baseline stay together, since their gradients and end states are compared on the device. So
+    does every repetition whose end state is compared so (`Run.compared`). All other repetitions share one more
+    process. Every execution keeps its arm's name and its number. A run that is not worth a split is returned alone.
     """
     if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
         return [run]  # arms that change places are opened by one another's plan; ranks are processes enough
@@ -55,7 +55,7 @@ def lanes(run: Run) -> list[Run]:
 
 
 def awaits(lane: Run, other: Run) -> bool:
-    """Whether a lane reads tensors that another of its run leaves: the baseline's, of another commit."""
+    """Return True if a lane reads tensors that another lane of its run leaves: a baseline's, of another commit."""
     pairs = {*lane.baseline_of.items(), *(pair for arms in lane.compared or [] for pair in permutations(arms, 2))}
     reading = {arm for arm, planned in lane.arms.items() if planned.commit is None}
     leaving = {arm for arm, planned in other.arms.items() if planned.commit is not None and planned.first_replica == 0}
@@ -63,7 +63,7 @@ def awaits(lane: Run, other: Run) -> bool:
 
 
 def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[list[Execution]]:
-    """The parts, split: modules of two commits have the same names, and no process holds both."""
+    """Split the parts by commit: modules of two commits have the same names, so no process can hold both."""
     split = [
         [execution for execution in part if run.arms[execution[0]].commit == commit]
         for part in parts
@@ -73,7 +73,7 @@ def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[
 
 
 def _repetitions(run: Run) -> list[Execution]:
-    """Return the executions that repeat one which nothing demands in their process."""
+    """Return the executions that repeat another one, if nothing requires that one in their process."""
     parts = _parts(run, run.executions(), _together(run))
     return [each for part in parts if all(replica > 0 for _, replica in part) for each in part]
 
@@ -84,7 +84,7 @@ def _on_gpu(run: Run, executions: Sequence[Execution], _apart: bool) -> list[lis
 
 
 def _on_processors(run: Run, executions: Sequence[Execution], apart: bool) -> list[list[Execution]]:
-    """As many as are worth a process and have a processor, of about as many executions each; `apart`: one less."""
+    """Return as many parts as are worth a process and have a processor, of about equal size. apart: one part less."""
     number = min(int(_step_gib(run) * len(run.executions())) // LANE_STEP_GIB, usable_cores()) - apart
     if number < 2:
         return []
@@ -100,7 +100,7 @@ def _step_gib(run: Run) -> float:
 
 
 def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Execution]]) -> list[list[Execution]]:
-    """The executions, each with all that must share its process by the demands."""
+    """Return the executions in groups that must share a process, as the demands require."""
     parts = [{execution} for execution in executions]
     for together in demands:
         touched = [part for part in parts if part & together]
@@ -110,7 +110,7 @@ def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Exec
 
 
 def _in_order(run: Run, parts: Iterable[Iterable[Execution]]) -> list[list[Execution]]:
-    """Parts that have something to do; in the run's order within and between them."""
+    """Return the parts that are not empty, in the run's order within and between them."""
     order = {execution: number for number, execution in enumerate(run.executions())}
     inside = [sorted(part, key=order.__getitem__) for part in parts]
     return sorted((part for part in inside if part), key=lambda part: order[part[0]])
@@ -131,7 +131,7 @@ def _all_of(run: Run, arms: Sequence[str]) -> set[Execution]:
 
 
 def _lane(run: Run, part: Sequence[Execution]) -> Run:
-    """The run with these executions alone; of one arm they are consecutive, since all or one of them are in a part."""
+    """Return the run with these executions alone. Those of one arm are consecutive: a part has all of them, or one."""
     arms = {}
     for arm, planned in run.arms.items():
         replicas = [replica for name, replica in part if name == arm]
@@ -141,9 +141,9 @@ def _lane(run: Run, part: Sequence[Execution]) -> Run:
 
 
 def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
-    """What to execute for `run`, each with where its evidence goes, for `supervisor.execute`.
+    """Return what `supervisor.execute` is to execute for `run`: runs, each with the folder of its evidence.
 
-    A run with several lanes gets its directory, with the whole run in it, here; a lane's is made when it is executed.
+    The folder of a run with several lanes is made here, with the whole run in it. A lane's is made when it is executed.
     """
     parts = lanes(run)
     if len(parts) == 1:
@@ -154,7 +154,7 @@ def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
 
 
 def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progress], None]]:
-    """For each of `count` lanes whom to tell of its progress; `tell` hears of the run's end when the last one ended."""
+    """Return a callback for each of `count` lanes. `tell` gets their progress, and the end when the last one ended."""
     ended: set[int] = set()
     lock = threading.Lock()
 

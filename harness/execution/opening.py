@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
-    """The training run of `arm`, entered; released on exit, its memory returned to the device.
+    """Open and enter the training run of `arm`. On exit release it, and return its memory to the device.
 
-    The process's generators start from the workload's seed in every arm: none draws on where another left them, nor
-    on what an import drew, which only the first of them makes. Captures that begin meanwhile are counted
-    (`attempts_of`). A fault that the system describes is the system's to
-    plant; otherwise it must be one of the harness's own.
+    In every arm the process's generators start from the workload's seed, so that no arm depends on where another left
+    them, or on what an import drew, which happens in the first arm only. Captures that begin meanwhile are counted
+    (`attempts_of`). The system plants a fault that it describes; any other must be one of the harness's own.
+
     Raises `UsageError` for a fault that neither knows, and for an arm of another commit than this process's;
     `NotAvailable` as the system does.
     """
@@ -123,7 +123,7 @@ def _planted_by_harness(system: TrainingSystem, fault: str, name: str) -> bool:
 
 
 def release_memory() -> None:
-    """Give what nothing holds any more back to the device; raises when the device can't be used any more."""
+    """Return unused memory to the device. Raises torch's error if the device cannot be used any more."""
     import gc
 
     import torch

@@ -25,7 +25,7 @@ class OutputPump:
 
     @property
     def exceeded(self) -> bool:
-        """More than `LIMIT` bytes were printed."""
+        """Return True if more than `LIMIT` bytes were printed."""
         return self._total > self.LIMIT
 
     def join(self) -> None:

@@ -1,4 +1,4 @@
-"""Parts of an execution: what detectors and recorders see beside its series. An error in one costs its claims alone."""
+"""Ask the parts of an execution: detectors and recorders next to its series. An error in one costs its claims alone."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Parts:
         self.failed: set[Part] = set()
 
     def ask(self, question: Callable[[], Seen], *parts: Part) -> Seen | None:
-        """Return what a detector or recorder of these parts gives; None where it raises, or has raised before.
+        """Return what a detector or recorder of these parts gives; None if it raises, or has raised before.
 
-        What it raises is recorded as the failure of the parts, and the execution goes on. Raises what the device says
-        once it cannot be used any more, and `UsageError`, since a wrong plan is no part's failure.
+        An error is recorded as the failure of the parts, and the execution goes on. Raises the device's own error
+        once the device cannot be used any more, and `UsageError`, since a wrong plan is not a part's failure.
         """
         if not self.failed.isdisjoint(parts):
             return None

@@ -1,7 +1,7 @@
-"""How a process that has executed a system ends: at once, and with the status that its evidence has.
+"""End a process that has executed a system: at once, and with the status that its evidence has.
 
-The standard streams are the system's to close, or to replace by what has no `flush`, or one that raises; none of
-that makes evidence incomplete that is on disk.
+A system may close the standard streams, or replace them by objects without `flush`, or with one
+that raises. None of that makes evidence incomplete that is on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STREAMS = ("stdout", "__stdout__", "stderr", "__stderr__")  # behind what stand
 
 
 def end_process(status: int) -> NoReturn:
-    """End without the interpreter's own end: a crash while CUDA tears down must not void what was recorded."""
+    """End this process without the interpreter's own end: a crash as CUDA ends must not void what was recorded."""
     for name in _STREAMS:  # what was printed so far goes where it belongs, as far as the streams let it
         with suppress(BaseException):
             getattr(sys, name).flush()
@@ -26,8 +26,8 @@ def end_process(status: int) -> NoReturn:
 
 
 def end_threads() -> None:
-    """Wait for all threads that are no daemons, and for executors, as an interpreter does before it ends.
+    """Wait for all threads that are not daemons, and for executors, as an interpreter does before it ends.
 
-    There is no public name of it; `multiprocessing` ends its processes by the same one.
+    It has no public name; `multiprocessing` ends its processes by the same function.
     """
     _end_threads()

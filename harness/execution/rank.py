@@ -1,8 +1,8 @@
-"""One rank of a run: `python -m harness.execution.rank`. It executes the whole run, as every other rank does.
+"""Execute a run as one of its ranks: `python -m harness.execution.rank`. Every rank executes the whole run.
 
-It takes a `RankJob` from the line on its standard input, and answers with a `RankAnswer` when its part is complete or
-an arm of several ranks raised; then it ends at once. Rank 0 writes into the run's directory, each other one into a
-folder of its own there.
+The process takes a `RankJob` from the line on its standard input, and answers with a `RankAnswer`
+when its part is complete or an arm of several ranks raised. Then it ends at once. Rank 0 writes
+into the run's directory, every other rank into a folder of its own there.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class RankAnswer(Answer):
 
 
 def folder_of(directory: Path, rank: int) -> Path:
-    """Where a rank's evidence goes, below the run's directory."""
+    """Return the folder of a rank's evidence: the run's directory for rank 0, a folder in it for other ranks."""
     return directory / layout.rank_name(rank) if rank else directory
 
 
 def main() -> NoReturn:
-    """Import, take the job, execute the run, answer, end."""
+    """Import, take the job, execute the run, answer, and end this process."""
     line = take_standard_input()
     importlib.import_module("harness.execution.probes.paired")  # and with it torch, while the store is being made
     line.send(IMPORTED)

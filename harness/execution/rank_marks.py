@@ -1,4 +1,4 @@
-"""How far a rank is, in a small file that it maps into memory: written without a wait, read by whoever watches it."""
+"""Mark how far a rank is in a small file mapped into memory: written without a wait, read by whoever watches it."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ class Marks:
         self._joined = self._phases = self._steps = 0
 
     def enter(self) -> None:
-        """An arm of several ranks begins."""
+        """Mark that an arm of several ranks begins."""
         self._joined, self._phases, self._steps = self._joined + 1, 0, 0
         self.collectives(0)
         self._write(accountable=True)
 
     def leave(self) -> None:
-        """It is over: what the rank does now, it does for itself alone."""
+        """Mark that the arm is over: what the rank does now, it does for itself alone."""
         self._write(accountable=False)
 
     def phase(self, *, waits: bool) -> None:
-        """A phase of the arm begins. waits: for the harness, as only this rank does; what follows is no new phase."""
+        """Mark that a phase of the arm begins. waits: this rank alone waits for the harness, and resumes its phase."""
         self._phases += self.read()[1] and not waits
         self._write(accountable=not waits)
 
     def step(self) -> None:
-        """A step of the arm begins."""
+        """Mark that a step of the arm begins."""
         self._steps += 1
         self._write(accountable=True)
 
     def collectives(self, number: int) -> None:
-        """So many collectives were begun in this arm."""
+        """Mark how many collectives were begun in this arm."""
         _COLLECTIVES.pack_into(self._memory, _WORK.size, number)
 
     def read(self) -> tuple[Position, bool]:
-        """The position, and whether others may wait for this rank, as it wrote them last."""
+        """Return the position that the rank wrote last, and whether others may wait for this rank."""
         joined, phases, steps, accountable = _WORK.unpack_from(self._memory)
         (collectives,) = _COLLECTIVES.unpack_from(self._memory, _WORK.size)
         return Position(joined, phases, steps, collectives), bool(accountable)
@@ -70,6 +70,6 @@ class Marks:
 
 
 def new_marks(path: Path) -> Marks:
-    """The marks of a rank that has not begun."""
+    """Make the marks of a rank that has not begun."""
     path.write_bytes(bytes(_WORK.size + _COLLECTIVES.size))
     return Marks(path)

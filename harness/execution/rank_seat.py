@@ -1,7 +1,7 @@
-"""One rank among those that execute a run together: it joins and leaves torch's process group with each arm.
+"""Let one rank of a run join torch's process group with each arm, and leave it afterwards.
 
-A process of one rank has no seat, and its arms no group. Ranks are joined by a store of the process that started
-them, and see the environment that `torchrun` gives: what joins a group of its own finds that store too.
+A process of one rank has no seat, and its arms have no group. Ranks are joined by a store of the process that started
+them. They see the environment that `torchrun` gives, so that what joins a group of its own finds that store too.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ _seat: Seat | None = None
 
 
 def take(seat: Seat) -> None:
-    """This process is that rank from now on."""
+    """Take this seat: from now on this process is that rank."""
     global _seat  # noqa: PLW0603 - a process is one rank
     _seat = seat
     threading.Thread(target=_watch_collectives, args=(seat,), name="collectives begun", daemon=True).start()
 
 
 def is_here(ranks: int) -> bool:
-    """Whether this process executes arms of so many ranks; a process of no seat leaves the refusal to `together`."""
+    """Return True if this process executes arms of `ranks` ranks. Without a seat leave the refusal to `together`."""
     return _seat is None or _seat.rank < ranks
 
 
 def number() -> int | None:
-    """This process's number among ranks, also outside of their arms; None for a process that is no rank."""
+    """Return this process's number among the ranks, also outside of their arms; None if it is not a rank."""
     return None if _seat is None else _seat.rank
 
 
 def ranks() -> int:
-    """How many ranks the arms have that are open in this process; 1 where none is open or the process is no rank."""
+    """Return how many ranks the arms have that are open in this process; 1 if none is open or it is not a rank."""
     return 1 if _seat is None or not _seat.opened else _seat.ranks
 
 
 @contextmanager
 def together(run: Run, arm: str) -> Iterator[None]:
-    """Within the block the ranks of `arm` are one process group; with one rank there is none.
+    """Join the ranks of `arm` in one process group within the block; an arm of one rank has none.
 
-    Raises UsageError in a process that is no rank. What the block raises is told to whoever watches the ranks.
+    Raises UsageError in a process that is not a rank. What the block raises is reported to whoever watches the ranks.
     """
     ranks = run.arms[arm].arm.ranks
     if ranks == 1:
@@ -90,7 +90,7 @@ def together(run: Run, arm: str) -> Iterator[None]:
 
 
 def agreed(found: bool) -> bool:
-    """Whether any rank found so: what decides how many steps follow is decided by all of them alike."""
+    """Return True if any rank found so: all ranks must decide alike how many steps follow."""
     seat = _seat
     if seat is None or not seat.opened:
         return found
@@ -102,19 +102,19 @@ def agreed(found: bool) -> bool:
 
 
 def note_phase(*, waits: bool) -> None:
-    """A phase of the run begins in this process; see `Marks.phase`."""
+    """Note that a phase of the run begins in this process; see `Marks.phase`."""
     if _seat is not None and _seat.opened:
         _seat.marks.phase(waits=waits)
 
 
 def note_step() -> None:
-    """A step of an arm begins in this process."""
+    """Note that a step of an arm begins in this process."""
     if _seat is not None and _seat.opened:
         _seat.marks.step()
 
 
 def collectives_begun() -> int:
-    """Collectives that this process has begun in torch's process groups, by their own counts; 0 without any."""
+    """Return how many collectives this process has begun, by the counts of torch's process groups; 0 without any."""
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -138,7 +138,7 @@ def _join(seat: Seat, arm: str, ranks: int, *, on_cuda: bool) -> None:
 
 
 def _environment(seat: Seat, ranks: int) -> dict[str, str]:
-    """What `torchrun` sets, as far as systems read it."""
+    """Return the variables that `torchrun` sets, as far as systems read them."""
     number, count = str(seat.rank), str(ranks)
     return {
         "RANK": number,

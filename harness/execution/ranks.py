@@ -1,8 +1,8 @@
-"""A run whose arms have several ranks: this process starts them, watches them, and ends all when one fails.
+"""Execute a run whose arms have several ranks: start the ranks, watch them, and end all when one fails.
 
-It executes nothing itself. The first rank writes into the run's directory and speaks for the run: its heartbeat and
-its phases are the run's. All ranks are children of this process, in its process group: what stops or ends it stops or
-ends them.
+This process executes nothing itself. The first rank writes into the run's directory and speaks for
+the run: its heartbeat and its phases are the run's. All ranks are children of this process, in its
+process group: what stops or ends this process stops or ends them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RankEnded(Exception):  # noqa: N818 - it says how a rank ended
         self.cause, self.stack = cause, stack
 
     def record(self) -> Raised:
-        """As the end of the run that it is."""
+        """Return the record of how the run ended with this rank."""
         return Raised(error=str(self), stack=self.stack, cause=self.cause)
 
 
@@ -80,13 +80,13 @@ class _Rank:
         return not self.complete and (self.answer is not None or self._ending is not None)
 
     def has_imported(self) -> bool:
-        """Wait until the rank can take its job; False where it came to its end before."""
+        """Wait until the rank can take its job. Return False if it ended before."""
         said = self.child.receive(_message)
         self._ending = said if isinstance(said, Ending) else None
         return said == IMPORTED
 
     def listen(self, recorder: Recorder) -> None:
-        """Take what it says; what it asks of the supervisor is asked for it."""
+        """Take the rank's messages, and pass on what it asks of the supervisor."""
         while self.answer is None and self._ending is None and (said := self.child.receive(_message, 0.0)):
             if isinstance(said, RankAnswer):
                 self.answer = said
@@ -97,7 +97,7 @@ class _Rank:
                 self.child.line.send(GO)
 
     def look(self, seconds: float, farthest: Position) -> None:
-        """Note how long others have waited for it, and how long it has been stopped."""
+        """Note how long others have waited for this rank, and how long it has been stopped."""
         position, accountable = self.marks.read()
         behind = accountable and position < farthest and not self.complete
         self.awaited = self.awaited + seconds if behind and position == self.position else 0.0
@@ -107,14 +107,14 @@ class _Rank:
         self.is_stopped = self.is_stopped + seconds if _state(self.child.pid) == "T" else 0.0
 
     def ending(self) -> tuple[Cause, str]:
-        """How its process ended, in a word and in a sentence's tail."""
+        """Return how the rank's process ended: the cause, and the tail of a sentence about it."""
         if self.answer is not None and self.answer.failed is not None:
             return "exception", self.answer.failed
         ending = self._ending or self.child.ended()
         return ending.cause, f"{_VERBS.get(ending.cause, '')}{ending}"
 
     def stack(self) -> str:
-        """What its exception, or faulthandler, left."""
+        """Return the stack that the rank's exception, or faulthandler, left."""
         return (self.answer.stack if self.answer is not None else "") or self._stacks.read()
 
     def close(self) -> None:
@@ -123,13 +123,13 @@ class _Rank:
 
 
 def _message(said: str) -> str | RankAnswer:
-    """Return what a rank said: a word of the line's, or its answer."""
+    """Return a rank's message: a word of the line, or its answer."""
     return said if said in (IMPORTED, ALONE, TOGETHER) else RankAnswer.model_validate_json(said)
 
 
 def execute(run: Run, recorder: Recorder, threads: int | None) -> None:
-    """Let the ranks execute the run. Raises `RankEnded` for the first that comes to a bad end, and NotAvailable where
-    a system said what is missing here. None of them is left when this returns or raises.
+    """Let the ranks execute the run. Raises `RankEnded` for the first rank that ends badly, and
+    NotAvailable if a system reports what is missing here. No rank is left when this returns or raises.
     """
     faulthandler.unregister(signal.SIGTERM)  # the ranks' stacks are of interest, not this one's
     signal.signal(signal.SIGTERM, _leave)
@@ -151,7 +151,7 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> None:
-    """Give each its job, once all are there to take it."""
+    """Give each rank its job, once it has imported. Raises `RankEnded` for a rank that ends before."""
     from torch._C._distributed_c10d import TCPStore
 
     store = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
@@ -166,7 +166,7 @@ def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> No
 
 
 def _threads(threads: int | None, ranks: int) -> int | None:
-    """Of the host for each rank: equal parts of what this process was given; a user's own number stands."""
+    """Return the host threads of each rank: equal parts of this process's threads; None if the user set a number."""
     if threads is None and "OMP_NUM_THREADS" in os.environ:
         return None
     return max(1, (threads or usable_cores()) // ranks)
@@ -176,7 +176,7 @@ _keep: list[object] = []  # the store lives as long as this process
 
 
 def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
-    """Wait until all are complete."""
+    """Wait until all ranks are complete. Raise for a rank that fails, is stopped, or holds up the others."""
     looked = time.monotonic()
     while not all(rank.complete for rank in ranks):
         time.sleep(POLL_S)
@@ -211,7 +211,7 @@ def _ended(rank: _Rank, ranks: Sequence[_Rank]) -> RankEnded:
 
 
 def _require_moving(ranks: Sequence[_Rank]) -> None:
-    """Raise `RankEnded` for a rank that is stopped, or that others wait for."""
+    """Raise `RankEnded` for a rank that has been stopped, or that others have waited for, too long."""
     farthest = max(ranks, key=lambda rank: rank.position)
     for rank in ranks:
         name = f"rank {rank.number} of {len(ranks)}"
@@ -228,13 +228,13 @@ def _said(position: Position) -> str:
 
 
 def _stack_of(rank: _Rank) -> str:
-    """End a rank that hangs, so that it leaves its stack."""
+    """End a rank that hangs, and return the stack that it leaves."""
     rank.child.terminate(GRACE_S)
     return rank.stack()
 
 
 def _end(ranks: Sequence[_Rank]) -> None:
-    """Let those that are left leave their stacks."""
+    """Terminate the ranks that still run, and wait a moment for them to leave their stacks."""
     for rank in ranks:
         rank.child.terminate()
     until = time.monotonic() + GRACE_S
@@ -243,7 +243,7 @@ def _end(ranks: Sequence[_Rank]) -> None:
 
 
 def _state(process: int) -> str:
-    """The process's state as /proc has it, such as `T` for one that is stopped; "" where there is no /proc."""
+    """Return the process's state as /proc has it, such as `T` for a stopped one; "" where there is no /proc."""
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     return ""

@@ -1,4 +1,4 @@
-"""What a probe writes with: phases, records, series and heartbeats, in the worker's own directory.
+"""Write what a probe records: phases, records, series and heartbeats, in the worker's own directory.
 
 Everything is flushed as it is written, so that a worker that dies leaves what it saw. The heartbeat is touched
 by the thread that does the work and by nothing else: a background thread would go on ticking while it hangs.
@@ -43,7 +43,7 @@ def _loss(value: float) -> str:
 
 
 def _within(phase: str, name: str) -> str:
-    """A phase of the arm that `phase` is of, if any: what that arm enqueued may kill the worker as it waits."""
+    """Return the phase `name` of the same arm as `phase`: what the arm enqueued may kill the worker as it waits."""
     arm, of_an_arm, _ = phase.partition(": ")
     return f"{arm}{of_an_arm}{name}" if of_an_arm else name
 
@@ -125,7 +125,7 @@ class Recorder:
         self.failed_after: int | None = None  # steps, of the last arm that failed
 
     def seconds(self) -> float:
-        """Seconds since the worker began to record."""
+        """Return the seconds since the worker began to record."""
         return monotonic() - self._started
 
     def complete(self) -> None:
@@ -133,7 +133,7 @@ class Recorder:
         self.write(Complete(seconds=self.seconds(), processor_seconds=sum(times()[:4])))
 
     def phase(self, name: str) -> None:
-        """Say where the run is; the last phase names the place of a death."""
+        """Record where the run is. The last phase names the place of a death."""
         self._enter(name)
 
     def _enter(self, name: str) -> None:
@@ -153,7 +153,7 @@ class Recorder:
         self.heartbeat()
 
     def series(self, arm: str, replica: int) -> SeriesWriter:
-        """The series of one execution of one arm; the same writer at every call."""
+        """Return the series of one execution of one arm. It is the same writer at every call."""
         key = (arm, replica)
         if key not in self._series:
             self._series[key] = SeriesWriter(self.directory / series_name(arm, replica), self.heartbeat)
@@ -165,7 +165,7 @@ class Recorder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Within the block no other run of this session uses the GPU, nor, on any machine, the processors."""
+        """Keep all other runs of this session off the GPU and, on any machine, off the processors within the block."""
         if self._line is None:
             yield
             return
@@ -183,7 +183,7 @@ class Recorder:
             self._enter(before)
 
     def ask(self, what: str) -> None:
-        """Tell the supervisor, where there is one, and wait for its answer."""
+        """Send a request to the supervisor, if there is one, and wait for its answer."""
         if self._line is not None:
             self._line.send(what)
             self._line.receive(None)
@@ -201,7 +201,7 @@ class Recorder:
 
 
 def wait_for_quiet_device() -> None:
-    """Return once a short kernel has taken no longer than alone for 20 ms, or after five seconds."""
+    """Wait until a short kernel has taken no longer than alone for 20 ms, but five seconds at most."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

@@ -1,6 +1,6 @@
-"""After a worker that died in one arm: the same run without that arm, for the claims that do not name it.
+"""Repeat a run without the arm in which its worker died, for the claims that do not name that arm.
 
-The arm's end is recorded before the next worker begins; what the dead one wrote stays beside, in `attempt.<n>/`.
+The arm's end is recorded before the next worker begins. What the dead worker wrote stays in `attempt.<n>/`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from harness.numbers import dump_json
 
 
 def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, ArmFailed]) -> Run | None:
-    """Prepare `directory` for the run without the arm in which its worker died; None where that is the run's own end.
+    """Prepare `directory` for the run without the arm in which its worker died, and return that run.
 
-    It is where every judgement names that arm, and none another one that failed, whose cause would be lost in it.
-    failed: what earlier workers of the run came to, by arm, which this one may have removed; it is added to. Ends
-    after as many workers as the run has arms, since each leaves one out.
+    None if the death is the run's own end: the phase names no arm, or every judgement names that arm and no other arm
+    failed, whose cause would be lost. failed: how arms failed in earlier workers of the run, whose records this one may
+    have removed; the arm is added. This ends after as many workers as the run has arms, since each leaves one out.
     """
     arm = _arm_in(run, death.phase)
     if arm is None:
@@ -48,7 +48,7 @@ def _write(records: Iterable[ArmFailed], directory: Path) -> None:
 
 
 def _arm_in(run: Run, phase: str | None) -> str | None:
-    """The arm that the phase of a run names, where its probe goes arm by arm (`arm.replica: what it does`)."""
+    """Return the arm that a run's phase names (`arm.replica: what it does`); None if its probe has no such phases."""
     if not probe_named(run.probe).arm_by_arm or phase is None:
         return None
     return next((arm for arm in run.arms if re.match(rf"{re.escape(arm)}\.\d+: ", phase)), None)
@@ -64,7 +64,7 @@ def _set_aside(directory: Path) -> None:
 
 
 def write_run(run: Run, directory: Path) -> None:
-    """`run.json`: what the worker reads, and what the evidence says was executed."""
+    """Write `run.json`: what the worker reads, and what the evidence says was executed."""
     # the order of the arms is the order of their execution
     text = dump_json(run.model_dump(), indent=2, sort_keys=False)
     (directory / layout.RUN).write_text(text + "\n", encoding="utf-8")

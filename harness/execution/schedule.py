@@ -1,7 +1,7 @@
-"""Which runs of a session go side by side, and when: what can share the GPU and the processors shares them.
+"""Choose which runs of a session go side by side, and when: what can share the GPU and the processors shares them.
 
-First all runs that are not timed: those with a GPU beside one another as far as its memory goes, and beside them those
-without. Then the timings: their processes open side by side, and each is alone while it measures (`turns.py`).
+First come all runs that are not timed: runs with a GPU side by side as far as its memory goes, and next to them runs
+without. Then come the timings: their processes open side by side, and each is alone while it measures (`turns.py`).
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class Task(Work):
 
     @property
     def order(self) -> int:
-        """What has to be over before it begins: everything of a lower order."""
+        """Return the task's place in the order: it begins once everything of a lower order is over."""
         if probe_named(self.run.probe).timed:
             return TIMED + self.run.measurement
         return EXCLUSIVE if self.on_gpu and self.memory_gib is None else NOT_TIMED
 
 
 def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
-    """A task for each piece of work, those that take longest first."""
+    """Return a task for each piece of work, by their order; of equal order, those that take longest come first."""
     tasks = []
     for one in work:
         on_gpu = bool(machine.gpus) and needs_gpu(one.run)
@@ -88,7 +88,7 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
 
 
 def _size(task: Task) -> float:
-    """How long it takes, in no unit: steps of all its arms, by what its workload says of the model's size.
+    """Estimate how long a task takes, without a unit: steps of all its arms, times its workload's declared memory.
 
     A comparison of kernels has no steps, but operations at magnitudes in data types, interpreted on a CPU.
     """
@@ -104,7 +104,7 @@ def _size(task: Task) -> float:
 
 
 def _processors(machine: Machine) -> int:
-    """Those that runs get. Beside a GPU a quarter is left to the imports of the next ones, and to the supervisor."""
+    """Return how many processors runs get. With a GPU a quarter is left to imports of the next and the supervisor."""
     return max(1, usable_cores() * 3 // 4) if machine.gpus else usable_cores()
 
 
@@ -123,7 +123,7 @@ class Schedule:
         self._at_work, self._changed = 0, threading.Condition()
 
     def execute(self, tasks: Sequence[Task]) -> None:
-        """Execute all of them. A worker that dies costs its own run; what interrupts this thread ends all workers."""
+        """Execute all tasks. A worker that dies costs its own run; what interrupts this thread ends all workers."""
         waiting = list(tasks)
         self._interpreters.expect(sum(not task.run.repeats for task in waiting))
         self._company.threads = self._threads(waiting)
@@ -149,7 +149,7 @@ class Schedule:
                 raise
 
     def _begin(self, waiting: list[Task], pool: ThreadPoolExecutor) -> None:
-        """Start what may begin beside what is under way; each that starts leaves less to the next."""
+        """Start what may begin next to what is under way. Each task that starts leaves less to the next."""
         for task in list(waiting):
             if self._may_begin(task, waiting):
                 waiting.remove(task)
@@ -158,7 +158,7 @@ class Schedule:
                 self._running[pool.submit(self._one, task)] = task
 
     def _take_turn(self, task: Task) -> None:
-        """Wait until other commands leave the GPU to the task, or their share of it."""
+        """Wait until other commands leave the GPU to the task, or to the session its share of it."""
         if self._turn.take(ALONE if task.alone else self._share) and self._uuid is not None:
             self._company.before = processes_on(self._uuid)
 
@@ -170,13 +170,13 @@ class Schedule:
         return max(share, UNDECLARED_SHARE if None in sharing else 0.0)
 
     def _take_leave(self) -> None:
-        """Wait a moment for a task to end. Raises what ended it, where that is no death of a worker."""
+        """Wait a moment for tasks to end. Raises the error that ended a task; a worker's death is not an error."""
         for future in wait(self._running, timeout=POLL_S, return_when=FIRST_COMPLETED).done:
             del self._running[future]
             future.result()
 
     def _may_begin(self, task: Task, waiting: Sequence[Task]) -> bool:
-        """Whether nothing of a lower order is left, and there are processors and memory for one more."""
+        """Return True if no task of a lower order is left, and there are processors and memory for one more."""
         running = list(self._running.values())
         if any(other.order < task.order for other in (*running, *waiting)) or len(running) >= self._places(task):
             return False
@@ -194,13 +194,13 @@ class Schedule:
         return not others or given + task.memory_gib <= GPU_SHARE * self._machine.gpu_memory_gib
 
     def _places(self, task: Task) -> int:
-        """Processes side by side: one for most processors; of timings, which take turns, what memory allows."""
+        """Return how many tasks fit side by side, by processors and memory; timings take turns: by memory alone."""
         processes = 1 + len(task.run.commits) if task.order >= TIMED and len(task.run.commits) > 1 else 1
         by_memory = max(1, int(self._machine.host_memory_gib / (HOST_GIB * processes)))
         return by_memory if task.order >= TIMED else min(_processors(self._machine), by_memory)
 
     def _threads(self, tasks: Sequence[Task]) -> int | None:
-        """Equal for all, because bits of different workers are compared; a user's own number stands."""
+        """Return the threads of each worker, equal since bits are compared; None if the user set a number."""
         if "OMP_NUM_THREADS" in os.environ:
             return None
         beside = min(_processors(self._machine), sum(task.order == NOT_TIMED for task in tasks))

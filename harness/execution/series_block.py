@@ -1,7 +1,7 @@
-"""The series of one execution, a block of steps at a time: of a step only what the next one overwrites is kept at once.
+"""Write the series of one execution in blocks of steps. Only what the next step overwrites is copied at each step.
 
-A step costs a copy of its loss, of its metrics and of its inputs, and one comparison of its norms. Digests are made
-once a block, of all its steps together, and fetched in a few transfers.
+A step costs a copy of its loss, of its metrics and of its inputs, and one comparison of its norms.
+Digests are made once for each block, of all its steps together, and fetched in a few transfers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SeriesBlock:
 
     @property
     def input_shapes(self) -> int | None:
-        """How many different shapes and types the inputs of all steps so far had; None where they are not shown."""
+        """Return how many different shapes and types the steps' inputs had so far; None if they are not shown."""
         return len(self._inputs.shapes) if self._shows_inputs is not None else None
 
     def _clear(self) -> None:
@@ -67,7 +67,7 @@ class SeriesBlock:
         self._began = monotonic()
 
     def add(self, index: int, loss: Tensor) -> None:
-        """Enqueue a step's figures; writes when the block is full or five seconds old."""
+        """Enqueue a step's figures. Write the block when it is full or five seconds old."""
         self._steps.append(index)
         one_number = require_loss(loss, self._step, "step(index)")
         self._losses.append(one_number.detach().to(torch.float64, copy=True).reshape(()))
@@ -100,7 +100,7 @@ class SeriesBlock:
         self._clear()
 
     def _tokens_of(self, index: int, inputs: Mapping[str, Tensor]) -> int:
-        """Tokens that step `index` read: those of the input `tokens`; without one, as the workload demands."""
+        """Return how many tokens step `index` read: those of the input `tokens`, or else what the workload states."""
         if "tokens" in inputs:
             return inputs["tokens"].numel()
         lengths = self._run.workload.seq_len
@@ -123,7 +123,7 @@ class _KeptInputs:
         self.shapes: set[Shapes] = set()  # every one that some step's inputs had
 
     def keep(self, inputs: Mapping[str, Tensor]) -> bool:
-        """Copy what a step read; whether there is no room for another one of its shape, or for other shapes."""
+        """Copy what a step read. Return True if there is no room for another of its shape, or for other shapes."""
         tensors = {name: dense(tensor) for name, tensor in made_of(inputs).items()}
         shapes = shapes_of_inputs(tensors)
         self.shapes.add(shapes)
@@ -145,7 +145,7 @@ class _KeptInputs:
         return len(self._rows) > KEPT_SHAPES and self.held_bytes > 2 * KEPT_BYTES
 
     def take(self) -> list[str]:
-        """The digests of all that was kept, in the order of the steps."""
+        """Return the digests of all that was kept, in the order of the steps, and begin anew."""
         digests = [""] * self._steps
         for shapes, places in self._filled.items():
             kept = {name: rows[: len(places)] for name, rows in self._rows[shapes].items()}
@@ -166,7 +166,7 @@ class _KeptMetrics:
         self._steps = 0
 
     def keep(self) -> None:
-        """Copy those of the last step."""
+        """Copy the metrics of the last step."""
         metrics = require_metrics(self._read(), self._read, () if self._kept is None else self._kept)
         if self._kept is None:
             self._kept = {
@@ -178,14 +178,14 @@ class _KeptMetrics:
         self._steps += 1
 
     def take(self) -> dict[str, list[float]]:
-        """All that was kept, by name, in the order of the steps."""
+        """Return all metrics that were kept, by name, in the order of the steps, and begin anew."""
         taken = {name: values[: self._steps].tolist() for name, values in (self._kept or {}).items()}
         self._steps = 0
         return taken
 
 
 def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
-    """The digest of what each step read, in their order; those of one shape are made together."""
+    """Return the digest of what each step read, in order. Steps of one shape are digested together."""
     alike: dict[Shapes, list[int]] = {}
     plain = [made_of(inputs) for inputs in batches]
     for place, inputs in enumerate(plain):
@@ -209,7 +209,7 @@ def _bytes_of(tensor: Tensor) -> int:
 
 
 def _room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """[rows, ...] for as many steps as a block has, as far as memory allows. What their digests take is taken once."""
+    """Allocate [rows, ...] for a block of steps, as memory allows. Digest them once, to take that memory now too."""
     each = sum(map(_bytes_of, tensors.values()))
     number = max(1, min(BLOCK_STEPS, KEPT_BYTES // max(each, 1)))
     rows = {

@@ -1,9 +1,9 @@
-"""What several runs demand alike, executed once: one run is the host of others, and its process executes for all.
+"""Execute once what several runs require alike: one run is the host of others, and its process executes for all.
 
-Several contracts demand the same of one trainer at one workload (the plain arm, its repetition, the untrained
-control), and equal arms of one machine are equal in bits. Where that is untrue it shows in the host's own repetition,
-which every guest reads too. Units, runs and judges stay as they are (`harness.evidence.sharing`). Paired runs are
-joined arm by arm; of any other probe, a timing say, only runs that are wholly equal are.
+Several contracts require the same of one trainer at one workload (the plain arm, its repetition, the untrained
+control), and equal arms of one machine are equal in bits. Where that is untrue it shows in the host's own
+repetition, which every guest reads too. Units, runs and judges stay as they are (`harness.evidence.sharing`).
+Paired runs are joined arm by arm; runs of any other probe, such as a timing, only if they are wholly equal.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Hosted:
 
     @property
     def runs(self) -> list[Run]:
-        """Itself, then its guests."""
+        """Return the host's run, then its guests' runs."""
         return [self.run, *(guest.run for guest in self.guests)]
 
     def takes(self, guest: Run) -> bool:
-        """Make the guest one of this run's, where that saves enough; whether it is one now."""
+        """Make the guest one of this run's if that saves enough. Return True if it is one now."""
         found = _joined(self.run, guest) if probe_named(guest.probe).arm_by_arm else _same(self.run, guest)
         if found is None:
             return False
@@ -60,7 +60,7 @@ class Hosted:
 
 
 def hosted(runs: Iterable[Run]) -> list[Hosted]:
-    """What to execute for all the runs, in their order."""
+    """Return what to execute for all the runs, in their order."""
     found: list[Hosted] = []
     for run in runs:
         if not any(host.takes(run) for host in found):
@@ -69,7 +69,7 @@ def hosted(runs: Iterable[Run]) -> list[Hosted]:
 
 
 def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
-    """The directories of the guests' evidence, which say where it lies. directories: by the guests' ids."""
+    """Write the directories of the guests' evidence, which say where it lies. directories: by the guests' ids."""
     for guest in host.guests:
         directory = directories[guest.run.id]
         directory.mkdir(parents=True)
@@ -79,7 +79,7 @@ def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
 
 
 def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Of another probe only a run that is equal is executed once: a timing of the same arms at the same workload."""
+    """Return the host's run for an equal guest of another probe, such as a timing, and its arms; None if unequal."""
     if not serves(host, guest, SAME):
         return None
     joined = {name: SHARED[name].joined(getattr(host, name), getattr(guest, name)) for name in _WHERE_AND_HOW_LONG}
@@ -87,7 +87,7 @@ def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """The host's run with all that the guest asks for, and the guest's arms by the host's names; None: not together."""
+    """Return the host's run with all that the guest asks for, and guest's arms -> host's; None: not together."""
     # arms that change places are opened by one another's plan
     if not serves(host, guest, ALIKE) or host.fault == SWAPPED_ARMS:
         return None
@@ -114,7 +114,7 @@ def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """The guest's own name of an arm that the host does not have; where the host has another one of it, a new name."""
+    """Return a name for a guest's arm that the host lacks: its own or, if another arm has that, a new one."""
     free, number = name, 2
     while free in taken:
         free, number = f"{name}-{number}", number + 1

@@ -1,4 +1,4 @@
-"""Stacks that a process leaves in its run's directory: at a crash, at SIGTERM, and whenever its supervisor asks.
+"""Leave a process's stacks in its run's directory: at a crash, at SIGTERM, and whenever its supervisor asks.
 
 faulthandler writes them from a signal handler, so that a process which never returns to Python leaves them, too.
 """

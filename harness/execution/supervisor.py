@@ -66,7 +66,7 @@ class Company:
     checkout: Checkout | None = None  # of the baseline's commit; None: all arms are of the tree that stands there
 
     def interpreter(self, *, repeats: bool) -> Child:
-        """One for a run."""
+        """Return an interpreter for a run. repeats: for a repetition."""
         taken = interpreters.start if self.interpreters is None else self.interpreters.take
         return taken(repeats=repeats)
 
@@ -82,15 +82,15 @@ def execute(
     variables: Mapping[str, str] = MappingProxyType({}),
     company: Company | None = None,
 ) -> Death | None:
-    """Run `run` in a worker process of its own; its evidence goes into `directory`, in the place of what is there.
+    """Run `run` in a worker process of its own, and write its evidence into `directory`, in place of what is there.
 
-    Returns None when the evidence is complete, else how the worker died (also written to `death.json`). A worker that
-    died in one arm of a paired run is followed by another without that arm, as long as a judgement needs the rest. With
-    `gpu_uuid` that GPU is locked, and those of other ranks (`rank_gpus`), and its telemetry sampled; a timing's is
-    sampled on any machine. Whatever is raised meanwhile (KeyboardInterrupt, say) kills the worker first. Signals reach
-    the main thread alone: what it runs in other threads it ends by setting `stop`, which raises `Stopped` there.
-    `variables` are set in the worker before it reads the run. `company`: the other runs of the session; None: there
-    are none.
+    Returns None when the evidence is complete, else how the worker died (also written to `death.json`). A
+    worker that died in one arm of a paired run is followed by another without that arm, as long as a
+    judgement needs the rest. With `gpu_uuid` that GPU and those of other ranks (`rank_gpus`) are locked,
+    and its telemetry is sampled; a timing's is sampled on any machine. Whatever is raised meanwhile
+    (KeyboardInterrupt, say) kills the worker first. Signals reach the main thread alone. It ends what runs
+    in other threads by setting `stop`, which raises `Stopped` there. `variables` are set in the worker
+    before it reads the run. `company`: the other runs of the session; None: there are none.
     """
     empty_folder(directory)  # nobody writes there before but a system, in another run of the session
     write_run(run, directory)
@@ -117,10 +117,10 @@ def execute(
 
 
 def _outlive(death: Death, stop: threading.Event | None) -> None:
-    """Wait a moment behind a worker that something else ended: what ends a whole job, or a node, reaches this next.
+    """Wait a moment after something else ended a worker: what ends a whole job, or a node, reaches this process next.
 
-    A death that is written down is the run's; one that nobody lived to write is a run to be made again. Raises as the
-    end of the session does, where that comes meanwhile.
+    A death that is recorded is the run's own. A run whose death nobody lived to record is made
+    again. Raises as the end of the session does, if that comes meanwhile.
     """
     if death.cause == "signal" and any(name in death.detail for name in FROM_OUTSIDE):
         (stop or threading.Event()).wait(ENDED_TOGETHER_S)
@@ -181,7 +181,7 @@ def _supervise(
 
 
 def _rewrite_output(output: Path) -> None:
-    """What the worker printed, without folders; what it wrote there itself, beyond all measure, stays as it is."""
+    """Remove folders from what the worker printed. A far larger file that it wrote there itself stays as it is."""
     with suppress(Damaged):
         text = read_bytes(output, limit=2 * OutputPump.KEPT).decode("utf-8", "replace")
         output.write_text(without_folders(text), encoding="utf-8")
@@ -208,7 +208,7 @@ def _death(run: Run, directory: Path, worker: WatchedWorker, overrun: Overrun | 
 
 
 def _last_words(output: Path) -> str:
-    """The last line that a worker printed, of which that is kept: where it could write nothing else, it says why."""
+    """Quote a worker's last printed line, if it was kept: a worker that can write nothing else says why there."""
     try:
         lines = read_bytes(output, limit=OutputPump.KEPT - 1).decode("utf-8", "replace").split("\n")
     except Damaged:  # it printed nothing, or more than is kept
@@ -254,10 +254,10 @@ def write_process_times(
 
 
 def put_back(run: Run, directory: Path, phase: str) -> Death | None:
-    """Make `directory` one again, with its `run.json`, once the worker has ended; its death where it was none. `phase`
-    is the last one that was seen.
+    """Restore `directory`, with its `run.json`, once the worker has ended. Return its death if it had removed either.
 
-    What has the name of a file of the supervisor's and is no plain file (a link, a pipe, a folder) goes away.
+    phase: the last one that was seen. What has the name of one of the supervisor's files, but is
+    not a plain file (a link, a pipe, a folder), is removed.
     """
     found = kind(directory)
     if found != "a folder":
@@ -276,5 +276,5 @@ def put_back(run: Run, directory: Path, phase: str) -> Death | None:
 
 
 def write_death(death: Death, directory: Path) -> None:
-    """`death.json`: how the worker died."""
+    """Write `death.json`: how the worker died."""
     (directory / layout.DEATH).write_text(dump_json(death.model_dump(), indent=2) + "\n", encoding="utf-8")

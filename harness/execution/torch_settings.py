@@ -1,5 +1,5 @@
-"""Settings that torch keeps for the whole process, and an arm may set as it opens: by which a step is another one, or
-slower.
+"""Read and restore the settings that torch keeps for the whole process. An arm may set them as it
+opens, and so change or slow down a step of another arm.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SETTINGS: dict[str, _Accessors] = {
 
 
 def torch_settings() -> dict[str, Any]:
-    """Their values now, by name; without those that torch does not tell: it refuses a mix of old and new names."""
+    """Return the settings' values by name, without those that torch refuses to give: old and new names are mixed."""
     found = {}
     for name, (get, _) in _SETTINGS.items():
         with suppress(RuntimeError):
@@ -54,7 +54,7 @@ def torch_settings() -> dict[str, Any]:
 
 
 def restore_torch_settings(known: dict[str, Any]) -> None:
-    """Set those that are otherwise now to the values that `torch_settings` gave."""
+    """Set every setting that has changed back to the value that `torch_settings` gave."""
     now = torch_settings()
     for name, value in known.items():
         if name in now and now[name] != value:
@@ -66,7 +66,7 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def deterministic_algorithms() -> Iterator[None]:
-    """Make torch, cuDNN and cuBLAS repeat their bits within the block; operators that cannot raise and name themselves.
+    """Make torch, cuDNN and cuBLAS repeat their bits within the block. Operators that cannot raise and name themselves.
 
     The workspace is one of two that cuBLAS documents as reproducible; torch reads the variable at each product.
     """

@@ -1,4 +1,4 @@
-"""Who may work now: all runs side by side, or one alone while every other process of the session is stopped."""
+"""Decide who may work now: all runs side by side, or one alone while every other process of the session is stopped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Turns:
 
     @contextmanager
     def present(self, worker: Stoppable, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """The worker is under way in the block, which begins when nobody is alone. `check` may raise while it waits."""
+        """Keep the worker under way in the block, which begins when nobody is alone. `check` may raise in the wait."""
         with self._changed:
             self._wait(lambda: self._alone is None and not self._asking, check)
             self._others.append(worker)
@@ -43,9 +43,9 @@ class Turns:
                 self._let_go(worker)
 
     def alone(self, worker: Stoppable, check: Callable[[], None]) -> None:
-        """Returns when every other is stopped and this one is not. `check` raises to give up.
+        """Wait until every other worker is stopped and this one is not. `check` raises to give up.
 
-        One that is alone already goes on: it would wait for itself.
+        A worker that is alone already goes on: it would wait for itself.
         """
         with self._changed:
             if self._alone is worker:
@@ -65,7 +65,7 @@ class Turns:
             worker.resume()
 
     def together(self, worker: Stoppable) -> None:
-        """It does not have to be alone any more; it goes on when nobody else is to be."""
+        """End the worker's time alone. It goes on when no other worker is to be alone."""
         with self._changed:
             self._let_go(worker)
 

@@ -1,4 +1,4 @@
-"""A worker with a run, as its supervisor watches it: its limits, its phase, its turn, the seconds it was stopped."""
+"""Watch a worker with a run for its supervisor: its limits, its phase, its turn, the seconds it was stopped."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class WatchedWorker:
         self._pump = OutputPump(child.output, directory / layout.OUTPUT)
 
     def begin(self, variables: Mapping[str, str], threads: int | None, checkout: Checkout | None = None) -> None:
-        """Give it its run; see `WorkerJob`. checkout: of the commit that its baselines are of."""
+        """Give the worker its run; see `WorkerJob`. checkout: of the commit of the run's baselines."""
         told = self._said(0.0)
         if told.startswith(READY):
             self.ready = float(told.removeprefix(READY))
@@ -85,7 +85,7 @@ class WatchedWorker:
         self.child.send(job)
 
     def end(self) -> None:
-        """Kill what is left of it."""
+        """Kill what is left of the worker, and read its last phase."""
         self.child.close()
         self._pump.join()
         if self._heartbeat is not None:
@@ -93,22 +93,22 @@ class WatchedWorker:
             self._heartbeat.close()
 
     def elapsed(self) -> float:
-        """Seconds since it was given its run."""
+        """Return the seconds since the worker was given its run."""
         return time.monotonic() - self._began
 
     def phase(self) -> str:
-        """The last phase that the worker was seen to enter; after `end` the last one that it entered."""
+        """Return the last phase that the worker was seen to enter; after `end` the last one that it entered."""
         return self._phase
 
     def stop(self) -> None:
-        """Stop its processes, if they are not."""
+        """Stop the worker's processes, if they are not stopped."""
         with self._lock:
             if self._stopped_at is None:
                 self.child.stop()
                 self._stopped_at = time.monotonic()
 
     def resume(self) -> None:
-        """Let them go on, if they are stopped."""
+        """Let the worker's processes continue, if they are stopped."""
         with self._lock:
             if self._stopped_at is not None:
                 self.stopped.append((self._stopped_at, time.monotonic()))
@@ -117,13 +117,13 @@ class WatchedWorker:
                 self.child.resume()
 
     def _check(self, stop: threading.Event | None) -> None:
-        """Raises `Stopped` when asked to stop, `Ended` when the worker has ended."""
+        """Raise `Stopped` when asked to stop, and `Ended` when the worker has ended."""
         raise_if_set(stop)
         if self.child.poll() is not None:
             raise Ended
 
     def watch(self, stop: threading.Event | None, turns: Turns) -> Overrun | None:
-        """Wait for the end; kill the worker at a limit, and say at which. Raises `Stopped` when asked to stop."""
+        """Wait for the worker's end. At a limit kill it, and return which. Raises `Stopped` when asked to stop."""
         try:
             while True:
                 self._check(stop)
@@ -137,7 +137,7 @@ class WatchedWorker:
             return "output_limit" if self._pump.exceeded else None
 
     def _listen(self, stop: threading.Event | None, turns: Turns) -> None:
-        """Wait a moment for what it asks, and see that it gets it."""
+        """Wait a moment for a request of the worker, and grant it."""
         asked = self._said(POLL_S)
         if asked == ALONE:
             turns.alone(self, lambda: self._check(stop))
@@ -147,7 +147,7 @@ class WatchedWorker:
             self.child.line.send(GO)
 
     def _said(self, seconds: float) -> str:
-        """What the worker says in so many seconds; what is no message is noted."""
+        """Return what the worker says within `seconds`. Note it if that is not a message."""
         said = self.child.receive(str, seconds)
         if isinstance(said, Ending):
             self._garbled = self._garbled or said.code is None
@@ -167,7 +167,7 @@ class WatchedWorker:
         return "heartbeat" if self._is_hung() else None
 
     def _is_hung(self) -> bool:
-        """Return whether its heart has not beaten for too long, and it is neither stopped nor compiles meanwhile."""
+        """Return True if the heartbeat is too old, and the worker is neither stopped nor compiling."""
         if time.monotonic() - self._beat_at <= self._run.heartbeat_s:
             return False
         if is_compiling(self.child.pid, self._directory):
@@ -195,6 +195,6 @@ class WatchedWorker:
 
 
 def raise_if_set(stop: threading.Event | None) -> None:
-    """Raises `Stopped` when asked to stop."""
+    """Raise `Stopped` when asked to stop."""
     if stop is not None and stop.is_set():
         raise Stopped

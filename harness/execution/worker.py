@@ -49,7 +49,7 @@ class WorkerJob(Job):
 
 
 def main() -> int:
-    """Execute the run; the exit status is 0 exactly when the evidence is complete."""
+    """Execute the run. Return exit status 0 exactly when the evidence is complete."""
     line = take_standard_input()
     if AHEAD in sys.argv[1:]:
         _import_ahead()
@@ -75,7 +75,7 @@ def _import_ahead() -> None:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """What an import makes stays; the collector looked through it again and again, for a sixth of the import's time."""
+    """Switch off the garbage collector: what an import makes stays, and collecting took a sixth of its time."""
     gc.disable()
     try:
         yield

@@ -1,1 +1,1 @@
-"""Optional parts: the command line alone imports them."""
+"""Hold the optional parts: the command line alone imports them."""

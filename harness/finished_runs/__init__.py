@@ -1,1 +1,1 @@
-"""Run directories that exist: judged again, redacted, or several on one page."""
+"""Judge finished run directories again, redact them, or show several on one page."""

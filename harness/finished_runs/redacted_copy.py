@@ -1,6 +1,6 @@
-"""A finished run once more, without names of host, user and folders: what is published of one that kept them.
+"""Copy a finished run without names of host, user and folders, to publish a run that kept them.
 
-It is a run of its own: header and evidence are other files, so that verdicts, pages and manifest are made anew from
+The copy is a run of its own: header and evidence are other files, so verdicts, pages and manifest are made anew from
 them. Names of host and user are those of this machine; folders go, whosever they are.
 """
 
@@ -28,10 +28,10 @@ from harness.run_directory.verdict_file import write_verdicts
 
 @contextmanager
 def without_names(source: Rejudged) -> Iterator[Rejudged]:
-    """The copy, judged; its folder goes with the block.
+    """Yield the copy, judged; its folder is removed after the block.
 
-    Raises UsageError for a run of before there were manifests, whose header lists each file of its evidence, and
-    EvidenceError where the copy is judged otherwise.
+    Raises UsageError for a run from before there were manifests, whose header lists each file of its evidence, and
+    EvidenceError if the copy gets other verdicts.
     """
     bundle = source.bundle
     if bundle.header.digests.evidence:
@@ -47,7 +47,7 @@ def without_names(source: Rejudged) -> Iterator[Rejudged]:
 
 
 def _write(bundle: Bundle, source: Rejudged, folder: Path) -> None:
-    """Header, contracts, waivers, evidence and a drill's record, without the names."""
+    """Write header, contracts, waivers, evidence and a drill's record, without the names."""
     seen = manifest_of(bundle.root, only=is_seen)
     for name in seen.folders:
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -86,5 +86,5 @@ def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
 
 
 def _decided(verdict: Verdict) -> tuple[object, ...]:
-    """All of a verdict but its sentence, in which a name may have stood."""
+    """Return what a copy's verdict must have in common with the original's; the sentence may have held a name."""
     return verdict.contract, verdict.claim, verdict.workload, verdict.status, verdict.reason, verdict.denominators

@@ -1,4 +1,4 @@
-"""Verdicts again from run directories that exist; nothing is run."""
+"""Judge finished run directories again; nothing is run."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ class Rejudged:
 def judged(
     runs: Sequence[Path], contracts: Path | None = None, *, gate: bool = False
 ) -> tuple[list[Bundle], session.Judgement]:
-    """Read and judge runs (folders, archives, published folders), by their own copies of the contracts unless others
-    are given.
+    """Read and judge runs (folders, archives, published folders) by `contracts`, by default by their own copies.
 
     Raises EvidenceError for runs that are damaged, refused, or do not belong together.
     """
@@ -54,10 +53,10 @@ def judged(
 
 
 def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgement]:
-    """Read and judge runs for one page: one alone, the shards of a gate, or side by side what is not one gate.
+    """Read and judge runs for one page: one run, the shards of a gate, or side by side runs that are not one gate.
 
-    Each of those is judged by itself. Raises EvidenceError for what is no run, a drill among several, and a run that is
-    named twice.
+    Runs side by side are each judged by themselves. Raises EvidenceError for what is not a run, a drill among several
+    runs, and a run that is named twice.
     """
     bundles = [read_bundle(run) for run in runs]
     if len(bundles) > 1:
@@ -82,14 +81,14 @@ def _judged(bundles: Sequence[Bundle], contracts: Path | None = None, *, gate: b
 
 
 def _readable_copies(bundles: Sequence[Bundle]) -> list[LoadedContract] | None:
-    """The runs' own copies of their contracts, where they are judged by others; None where these cannot be read."""
+    """Return the runs' own copies of their contracts, for runs judged by others; None if they cannot be read."""
     with suppress(EvidenceError, ContractError, UsageError):  # what was changed of them is told as altered
         return copies(bundles)
     return None
 
 
 def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Sequence[Contract] | None) -> ReportView:
-    """The view, with what a header claims and its directory denies; in its part, too. own: copies of the contracts."""
+    """Return the view with what a header claims and its directory denies, also in each part. own: contract copies."""
     names = part_names(bundles) if view.parts else [bundle.path.name for bundle in bundles]
     against = {
         name: tuple(f"{name}: {line}" for line in contradictions(bundle, own))
@@ -105,7 +104,8 @@ def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Seque
 def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
     """Raise EvidenceError unless each run's manifest has one of these digests, and each digest is a run's.
 
-    A directory that was changed and sealed anew has another manifest: only a digest that was kept elsewhere tells.
+    A directory that was changed and sealed anew has another manifest: only a digest that was kept elsewhere shows it.
+    Raises UsageError for a digest that is not a SHA-256 in hexadecimal.
     """
     wanted = {digest.removeprefix("sha256:") for digest in digests}
     for digest in wanted:
@@ -121,13 +121,13 @@ def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
 
 
 def replaced(bundle: Bundle, *more: str) -> set[str]:
-    """The names of the pages that are drawn anew in a directory, and `more`."""
+    """Return the names of the pages that are drawn anew in a directory, and `more`."""
     pages = {layout.PAGE, layout.SUMMARY} | (set() if bundle.place.published else {layout.JUNIT})
     return pages | set(more)
 
 
 def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) -> list[str]:
-    """What of a run is not as it was sealed, but for the files of these names; one line each."""
+    """Return what of a run is not as it was sealed, but for the files of these names; one line each."""
     prefix = f"{bundle.path.name}: "
     return [line for line in judgement.view.altered if line.removeprefix(prefix).partition(": ")[0] not in names]
 
@@ -136,8 +136,7 @@ def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) 
 def rewritten(
     bundle: Bundle, judgement: session.Judgement, names: Collection[str]
 ) -> Iterator[tuple[Path, ReportView]]:
-    """Within the block files of these names are written into the folder that it gives, from the view that it gives;
-    then the folder is sealed anew.
+    """Yield the folder and the view from which the block writes files of these names; then seal the folder anew.
 
     Raises UsageError for an archive alone, EvidenceError where anything but these files is not as it was sealed.
     """
@@ -155,7 +154,7 @@ def rewritten(
 
 
 def rejudged(run: Path) -> Rejudged:
-    """Judge one run by its own contracts and hold the result against what was recorded. Raises EvidenceError."""
+    """Judge one run by its own contracts and compare the result with what was recorded. Raises EvidenceError."""
     [bundle], judgement = judged([run])
     problems = [*judgement.view.altered, *([bundle.seal.missing] if bundle.seal.missing else [])]
     recorded = recorded_bytes(bundle.place.derived / layout.VERDICTS)
@@ -171,16 +170,17 @@ def rejudged(run: Path) -> Rejudged:
 
 
 def _drill_record(bundle: Bundle) -> DrillRecord | None:
-    """What a fire drill recorded, from its directory; None for any other directory."""
+    """Return what a fire drill recorded, from its directory; None for any other directory."""
     if bundle.header.purpose != "drill":
         return None
     return read_record(bundle.place.derived / layout.DRILL, shown=bundle.path / layout.DRILL)
 
 
 def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
-    """The contracts that the runs carry, each once; shards are checked for equal digests when joined.
+    """Return the contracts that the runs carry, each once; shards are checked for equal digests when joined.
 
-    Raises EvidenceError where a copy is not as it was recorded, ContractErrors where it is and cannot be read.
+    Raises EvidenceError for a copy that was changed after recording, ContractErrors for an unchanged one that is not
+    valid.
     """
     paths: dict[str, Path] = {}
     for bundle in bundles:
@@ -199,7 +199,7 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
 
 
 def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name: str) -> Path:
-    """The copy of a file that a contract uses, in the run directory in which the contract's own copy lies."""
+    """Return the copy of a file that a contract uses, from the run directory that has the contract's own copy."""
     for bundle in bundles:
         used = bundle.header.digests.shared.get(contract.stem, [])
         if contract.parent == bundle.root / layout.CONTRACTS and number < len(used):
@@ -208,7 +208,7 @@ def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name
 
 
 def _as_named(error: ContractError, bundles: Sequence[Bundle]) -> ContractError:
-    """The error with its places as the caller named the run, not where its archive was unpacked."""
+    """Return the error with places named as the caller named the run, not where its archive was unpacked."""
     where, remedy = error.where, error.remedy
     for bundle in bundles:
         where, remedy = bundle.place.shown(where), bundle.place.shown(remedy)

@@ -1,4 +1,4 @@
-"""The pages of several run directories in a folder of their own, which leads to the page of each."""
+"""Write the pages of several run directories in a folder of their own, which leads to the page of each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refuse_used(out: Path, runs: Sequence[Path]) -> None:
 def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bundle]) -> session.Judgement:
     """Write `report.html`, `summary.md` and `junit.xml` into the folder, which `refuse_used` let pass.
 
-    Gives the judgement with the ways to the parts' own pages, as the page has it. Raises UsageError where the folder
+    Return the judgement with links to the parts' own pages, as the page has it. Raises UsageError where the folder
     takes no file.
     """
     pages = {name: _way(out, bundle) for name, bundle in zip(part_names(bundles), bundles, strict=True)}
@@ -51,7 +51,7 @@ def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bund
 
 
 def _way(out: Path, bundle: Bundle) -> str | None:
-    """The way from a folder to a run's own page; None where it has none: an archive, or no page was drawn."""
+    """Return the relative path from a folder to a run's own page; None for an archive, and if no page was drawn."""
     page = bundle.place.derived / layout.PAGE
     if bundle.place.derived != bundle.place.named or not page.is_file():
         return None

@@ -1,6 +1,6 @@
-"""What would mend a step: by the line of the user's code that a message names, and by the judge's reason code.
+"""Say what would fix a step: by the line of user code that a message names, and by the judge's reason code.
 
-Source files are read here as text, and never run.
+Source files are read as text here, and never run.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ _WAITS = {"not_captured", "sync_count", "sync_in_capture", "candidate_not_captur
 
 
 def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
-    """The frames of a stack's text that are in one of the folders, in its order, relative to them."""
+    """Return the frames of a stack's text that lie in one of the folders, in order, with paths relative to it."""
     found: list[Place] = []
     for name, number in _FRAME.findall(stack):
         file = Path(name)
@@ -149,7 +149,7 @@ def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
 
 
 def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
-    """Return the line of code, from the first of the folders that has the file as the user's own; "" where none has."""
+    """Return the line of code from the first folder that has the file as user code; "" where no folder has it."""
     for folder in folders if not Path(file).is_absolute() else ():
         place = folder / file
         # a virtual environment lies in a project, and a checkout of the harness is one; a step may be a library's
@@ -166,9 +166,9 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
 def advice(
     reason: str, places: Sequence[Place], folders: Sequence[Path], question: str = "", message: str = ""
 ) -> Iterator[str]:
-    """Lines below an answer: the code at each place, what to change there, what the reason asks for.
+    """Yield the lines below an answer: the code at each place, what to change there, and what the reason asks for.
 
-    folders: where the files are looked for. question, message: which claim of the template, and what its judge said.
+    folders: where the files are looked for. question, message: the template's claim, and its judge's message.
     """
     for file, number in dict.fromkeys(places):
         code = source_line(file, number, folders)
@@ -186,7 +186,7 @@ def advice(
 
 
 def _asked(reason: str, question: str, message: str) -> str:
-    """What would mend it, by the most that is known of it."""
+    """Return the most specific advice known for the reason, or ""."""
     if reason == "unequal_start":
         found = next((text for pattern, text in UNEQUAL_STARTS.items() if re.search(pattern, message)), "")
         if found:
@@ -195,5 +195,5 @@ def _asked(reason: str, question: str, message: str) -> str:
 
 
 def places_in(message: str) -> list[Place]:
-    """Every `file.py:line` that a message names."""
+    """Return every `file.py:line` that a message names."""
     return [(file, int(number)) for file, number in _PLACE.findall(message)]

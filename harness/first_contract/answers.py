@@ -1,4 +1,4 @@
-"""What a tried step is told of: a line a question, the line of code and what would mend it below each no."""
+"""Write the answers about a tried step: one line a question; below each no, the line of code and what would fix it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Answer:
 
 
 def answers_of(tried: Tried) -> list[Answer]:
-    """Return the answer of each question that was asked, in the order of `QUESTIONS`."""
+    """Return the answer to each question that was asked, in the order of `QUESTIONS`."""
     draft, found = tried.draft, list[Answer]()
     by_id = {verdict.claim: verdict for verdict in tried.judgement.verdicts}
     for name, question in QUESTIONS.items():
@@ -92,12 +92,12 @@ class Answers:
     """The lines of a trial: each answer as its verdict falls, and at the end what was not printed before."""
 
     def __init__(self, *, headed: bool = False) -> None:
-        """headed: whether an earlier trial's answers were printed before."""
+        """Start with no answer printed. headed: True if an earlier trial has printed the heading."""
         self._answered: dict[str, Verdict] = {}  # by question
         self._headed = headed
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
-        """Return the lines of a verdict that has just fallen; none where the step itself did not run."""
+        """Return the lines of a verdict that was just reached; none where the step itself did not run."""
         if not_tried(tried):
             return []
         questions = {tried.draft.claim_id(name): question for name, question in QUESTIONS.items()}
@@ -107,7 +107,7 @@ class Answers:
         return lines
 
     def rest(self, tried: Tried) -> list[str]:
-        """Return the lines that are left, in the order of `QUESTIONS`; what this machine cannot decide, and why."""
+        """Return the lines not printed yet, in the order of `QUESTIONS`, then memory and what a GPU would decide."""
         lines = self._heading(tried)
         if failure := not_tried(tried):
             return lines + failure
@@ -130,7 +130,7 @@ class Answers:
 
 
 def on_a_gpu(tried: Tried) -> list[str]:
-    """Return the lines about the same step on a GPU; none where it was executed on one, or no capture is drafted."""
+    """Return what is foreseen of the step on a GPU; nothing if it ran on a GPU, or no capture is drafted."""
     lines = list[str]()
     if tried.draft.optimizes:
         return lines
@@ -162,7 +162,7 @@ def _answer(question: str, verdict: Verdict, tried: Tried) -> Answer:
 
 
 def _below(verdict: Verdict, tried: Tried) -> list[str]:
-    """What was seen of the captured step that bears on it, lines of code, and what usually mends it."""
+    """Return what was observed of the captured step, the lines of code concerned, and what usually fixes them."""
     view, reason = tried.judgement.view, verdict.reason
     about = (
         verdict,
@@ -181,7 +181,7 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
 
 
 def _places(verdict: Verdict, tried: Tried) -> list[Place]:
-    """Return lines of the user's code: those that the verdict names, or where the plain step waits."""
+    """Return places in user code: those that the verdict names, or else those where the plain step waits."""
     if verdict.reason == SYNC_COUNT or not _plain_waits(verdict):
         return places_in(verdict.message)
     plain = [arm.syncs for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
@@ -190,13 +190,13 @@ def _places(verdict: Verdict, tried: Tried) -> list[Place]:
 
 
 def _plain_waits(verdict: Verdict) -> float:
-    """Return how often a step of the plain arm waits, where the verdict's claim reports it."""
+    """Return how often a step of the plain arm waits, or 0 where the verdict's claim does not report it."""
     found = verdict.figures.get("reported_syncs_per_step")
     return found.value if found is not None and isinstance(found.value, float | int) else 0
 
 
 def _detail(verdict: Verdict, tried: Tried) -> str:
-    """The judge's sentence, but where a reader wants something else first."""
+    """Return the judge's message, or another sentence where the reader first needs something else."""
     figures, held = verdict.figures, verdict.status is Status.PASS
     if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
         whose = "baseline's" if tried.draft.commit else "plain step's"
@@ -226,13 +226,13 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 
 def folders(tried: Tried) -> list[Path]:
-    """Where files that messages name are looked for."""
+    """Return the folders in which files named by messages are looked for."""
     source = tried.draft.source
     return [Path.cwd(), *([source.folder] if source.folder is not None else []), source.file.parent]
 
 
 def why_untried(tried: Tried) -> str:
-    """Return what ended the plain arm, which all questions are about, or what is missing here; "" where neither did."""
+    """Return what ended the plain arm, which all questions are about, or what is missing here; else ""."""
     return " ".join(told for told, _ in _untried(tried))
 
 
@@ -245,7 +245,7 @@ def not_tried(tried: Tried) -> list[str]:
 
 
 def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
-    """Return each reason, and the lines below it."""
+    """Return each reason why the step was not tried, with the lines below it."""
     for run in tried.judgement.view.evidence.values():
         ended, below = run.death or run.failed.get("plain"), list[str]()
         if ended is None:
@@ -261,13 +261,13 @@ def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
 
 
 def _nothing_ran(tried: Tried) -> list[Verdict]:
-    """Return all verdicts where each says NOT_RUN, and none otherwise."""
+    """Return all verdicts if every one says NOT_RUN, else none."""
     verdicts = tried.judgement.verdicts
     return [*verdicts] if all(verdict.status is Status.NOT_RUN for verdict in verdicts) else []
 
 
 def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
-    """Why a draft has no such claim; "" where nobody asked for it."""
+    """Return why a draft does not have this claim; "" where nobody asked for it."""
     if name == "FASTER":
         return f"speed is decided on a GPU: {no_cuda}" if no_cuda else "--no-speed"
     if name == "COMPILED" and not draft.arms.compiled and not draft.commit:
@@ -276,7 +276,7 @@ def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
 
 
 def _memory(tried: Tried) -> str:
-    """The most that each arm had allocated after a step."""
+    """Return the most memory that each arm had allocated after a step, in GiB."""
     most: dict[str, int] = {}
     for run in tried.judgement.view.evidence.values():
         for name, executions in run.arms.items():

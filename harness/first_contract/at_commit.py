@@ -1,7 +1,7 @@
-"""The function that makes a step, at another commit of its repository: `harness try --baseline`.
+"""Check out the function that makes a step at another commit of its repository: `harness try --baseline`.
 
-The commit stands in a private worktree (`harness.commits.checkout`), and the adapter for it is written there. It is
-drafted from the function as the commit has it, which may take other arguments. Nothing is written into the project.
+The commit stands in a private worktree (`harness.commits.checkout`), and the adapter for it is written there. The
+adapter is drafted from the function at that commit, which may take other arguments. The project stays as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def named_commit(baseline: str | None) -> str:
 def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]:
     """Yield a worktree of the draft's commit, with an adapter for the function as it is there.
 
-    Raises UsageError where the step lies in no repository, there is no such commit, or the commit has no such function.
+    Raises UsageError where the step is in no repository, or the commit does not exist or does not have the function.
     """
     source = draft.source
     with checked_out(draft.commit, [f"{source.module}:{source.function}"], options.reports) as checkout:
@@ -43,7 +43,7 @@ def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]
 
 
 def step_at(source: StepSource, checkout: Checkout) -> StepSource:
-    """Return the function as the commit has it. Raises UsageError, with file and line, where it has none."""
+    """Return the function as the commit has it. Raises UsageError, with file and line, where the commit lacks it."""
     tree, baseline = Path(checkout.import_path.tree), checkout.commits.baseline
     root = checkout.import_path.root
     if not source.file.is_relative_to(root):

@@ -1,8 +1,8 @@
 """Choose the strongest comparison of a step's arms that is fair, by what trials measured.
 
 In this order: bits; bits under torch's deterministic algorithms; rounding, where the captured arm runs other kernels
-than the plain one; the plain arm's own noise. Where the arms draw other random numbers none of these is fair, and
-what would be is weaker: a wrong step is no worse over a few seeds, too. So the claim stands, and stays undecided.
+than the plain one; the plain arm's own noise. Where the arms draw different random numbers, none of these is fair. A
+comparison over a few seeds would be fair, but passes wrong steps too. So the claim stands, and stays undecided.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
 
 
 def compares(draft: Draft) -> str:
-    """Return the line that says what is compared, why nothing stronger is, and what this cannot decide."""
+    """Return the line that says what is compared, why nothing stronger is, and what the comparison cannot decide."""
     choice = draft.choice
     under = " under deterministic algorithms" if choice.deterministic else ""
     why = choice.why or ("the step has an optimization of its own" if draft.optimizes else "")
@@ -77,7 +77,7 @@ def _not_compared(draft: Draft) -> str:
 
 
 def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
-    """Yield each claim that the step cannot hold as it is, though it may be correct, and why."""
+    """Yield each claim that even a correct step of this kind cannot hold, and why."""
     gradients, captures = _verdict(tried, "GRADIENTS"), _verdict(tried, "CAPTURES")
     if gradients is not None and gradients.reason == CAPABILITY_MISSING:
         yield "GRADIENTS", "no step left a gradient to read"
@@ -86,7 +86,7 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
 
 
 def _host_values(tried: Tried) -> dict[str, str]:
-    """Return the numbers that no replay changes and that alone keep the step from holding, with what reads each."""
+    """Return the numbers that no replay changes, with what reads each, if they alone keep the step from holding."""
     verdicts = tried.judgement.verdicts
     violated = any(verdict.status is Status.FAIL for verdict in verdicts)  # no reason would explain that
     if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
@@ -98,7 +98,7 @@ def _host_values(tried: Tried) -> dict[str, str]:
 
 
 def _undecided(tried: Tried) -> str:
-    """Return which claim other random numbers leave undecided, and what decides it; "" where they leave none."""
+    """Return which claim stays undecided because of other random numbers, and what decides it; "" if none does."""
     found = (verdict for verdict in tried.judgement.verdicts if verdict.reason == OTHER_RANDOM_NUMBERS)
     first = next(found, None)
     drew = first and first.figures[OTHER_RANDOM_NUMBERS].value
@@ -127,7 +127,7 @@ def _repeats(tried: Tried) -> bool:
 
 
 def _lost(tried: Tried, again: Tried) -> str:
-    """Return why deterministic algorithms are of no help: what failed under them; "" where nothing did."""
+    """Return what fails even under deterministic algorithms; "" if they help."""
     if ended := why_untried(again):
         return f"and under deterministic algorithms it ended: {ended}"
     if not _repeats(again):
@@ -140,7 +140,7 @@ def _lost(tried: Tried, again: Tried) -> str:
 
 
 def _rounded(tried: Tried, choice: Choice) -> Choice:
-    """Return the choice; of rounding, where the arms differ in bits and the captured one ran other operators."""
+    """Return the choice, changed to rounding if bits differ and the candidate ran other operators."""
     same = _same(tried)
     if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE, OTHER_RANDOM_NUMBERS}:
         return choice

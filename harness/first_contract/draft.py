@@ -1,8 +1,8 @@
-"""The first adapter and contracts of a trainer, as texts: `harness init` writes them, `harness try` runs the first.
+"""Draft a trainer's first adapter and contracts as texts: `harness init` writes them, `harness try` runs the first.
 
-There are three templates, the same for every step: a step that is captured, one that is optimized otherwise, and what
-lies between steps and beyond the first of them (a long run, evaluations, saving and going on). A trial chooses what is
-compared (`Choice`). No number in them comes from a run: a first run may be that of a step that is wrong.
+There are three templates, the same for every step: a step that is captured, a step with another optimization, and what
+lies between and after the first steps (a long run, evaluations, saving and resuming). A trial chooses what is compared
+(`Choice`). No number in them comes from a run: a first run may be that of a step that is wrong.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Draft:
 
     @property
     def optimizes(self) -> bool:
-        """Whether an arm has an optimization that is no capture: the step's own, or of a trainer's arguments."""
+        """Return True if an arm has an optimization that is not a capture: the step's, or by a trainer's arguments."""
         return not self.commit and (self.source.makes_trainer or "optimized" in self.source.arguments)
 
     @property
@@ -128,12 +128,12 @@ class Draft:
 
     @property
     def equality(self) -> Equality:
-        """How the candidate is compared; an optimization that is no capture rounds otherwise."""
+        """Return how the candidate is compared; an optimization that is not a capture rounds differently."""
         return "within" if self.optimizes else self.choice.equality
 
     @property
     def left_out(self) -> list[str]:
-        """Which claims are left out by what was measured, and why."""
+        """Return which claims are left out because of what was measured, and why."""
         lines = []
         if not self.choice.repeats:
             unfit = [self.claim_id("REPEATS"), *([self.claim_id("COMPILED")] if self._compiles else [])]
@@ -168,7 +168,7 @@ class Draft:
         return f"{self._id.removesuffix('-v1').upper()}-{claim}"
 
     def adapter(self, folder: Path) -> str:
-        """The adapter's text, for a file in `folder`."""
+        """Return the adapter's text, for a file in `folder`."""
         source = self.source
         given = ", ".join(f"{name}={GIVEN[name]}" for name in source.arguments)
         itself = "    captures_itself = True\n" if self.captures_itself else ""
@@ -185,7 +185,7 @@ class Draft:
         )
 
     def contract(self) -> str:
-        """The text of the contract about single steps."""
+        """Return the text of the contract about single steps."""
         claims = [self._repeats()] if self.choice.repeats else []
         claims += [self._captures()] if self._captured and "CAPTURES" not in self.unfit else []
         claims += [self._same(), *self._gradients()]
@@ -214,10 +214,10 @@ class Draft:
         return self.choice.repeats and self.equality == "bitwise" and "LONG" not in self.unfit
 
     def long_contract(self) -> str:
-        """The text of the contract about what lies between steps, and beyond the first of them.
+        """Return the text of the contract about what lies between steps and after the first of them, or "".
 
-        Its claims are of bits that one arm repeats: "" where the plain step repeats none. Nor is there one of a
-        trainer, whose loop evaluates and saves by itself, or of two commits.
+        Its claims need an arm that repeats its bits, so a plain step that does not has no such contract. Nor has a
+        trainer, whose loop evaluates and saves by itself, or a comparison of two commits.
         """
         if not self.choice.repeats or self.source.makes_trainer or self.commit:
             return ""
@@ -231,7 +231,7 @@ class Draft:
 
     @property
     def _resumes_at_once(self) -> bool:
-        """Return True if the first contract claims it: where nobody knows what the step has, it would shut a gate."""
+        """Return True if the first contract claims it: unless the step can, the claim would keep the gate closed."""
         return self.resumes and self.choice.repeats
 
     @property
@@ -252,7 +252,7 @@ class Draft:
 
     @property
     def _compiles(self) -> bool:
-        """Whether there is an arm through torch.compile: of a step without an optimization of its own."""
+        """Return True if there is an arm through torch.compile: the step has no optimization of its own."""
         return self.arms.compiled and self._harness_captures
 
     @property
@@ -293,7 +293,7 @@ class Draft:
         )
 
     def _named_host_values(self) -> str:
-        """Name the numbers with an empty reason, which no contract may have: a person says why."""
+        """Return `host_values` with empty reasons. No contract may have these: a person must write the reason."""
         if not self.host_values:
             return ""
         named = [f"  {json.dumps(name)}: ''  # {_one_line(read)}\n" for name, read in self.host_values.items()]
@@ -562,9 +562,9 @@ class Draft:
 
 
 def saves_of(steps: int) -> list[int]:
-    """After how many steps a checkpoint is saved: at multiples of 20 and of 24, and at a prime.
+    """Return after how many steps a checkpoint is saved: at multiples of 20 and of 24, and at a prime.
 
-    Four steps at least lie between two of them: on a GPU the last of fewer is no replay that is watched.
+    At least four steps lie between two checkpoints: with fewer, the last one on a GPU is not a watched replay.
     """
     tens = steps // 40 * 20
     dozens = (tens + 4 + 23) // 24 * 24
@@ -576,12 +576,12 @@ def saves_of(steps: int) -> list[int]:
 
 
 def prime_at_most(number: int) -> int:
-    """The largest prime, or 2: a multiple of no period of a trainer's, which would hide what happens within one."""
+    """Return the largest prime up to `number`, at least 2: a multiple of a trainer's period would hide what it does."""
     return next(each for each in range(max(number, 2), 1, -1) if all(each % divisor for divisor in range(2, each)))
 
 
 def _path_lines(wanted: Path | None, folder: Path) -> str:
-    """Lines that let an adapter in `folder` import from `wanted`, as `python wanted/file.py` would."""
+    """Return the lines that let an adapter in `folder` import from `wanted`, as `python wanted/file.py` would."""
     if wanted is None:
         return ""
     inside = wanted.relative_to(folder) if wanted.is_relative_to(folder) else None
@@ -595,5 +595,5 @@ def _wrapped(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Without what would end the text, and what no file in UTF-8 holds: names of folders are any bytes."""
+    """Return the text without what would end a docstring or is not UTF-8: names of folders may be any bytes."""
     return text.replace("\\", "/").replace('"', "'").encode("utf-8", "replace").decode("utf-8")

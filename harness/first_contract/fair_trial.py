@@ -1,4 +1,4 @@
-"""A trial to its end: over as many steps as the step trains, by the strongest comparison that is fair."""
+"""Run a trial to its end: over as many steps as the step trains, by the strongest comparison that is fair."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def fair_trial(
 ) -> tuple[Tried, Draft]:
     """Return the trial whose answers stand, and the draft with what was measured.
 
-    run: tries a draft for its answers; FIRST, SHORTER or CHOSEN says which trial it is. probe: tries one for what it
-    measures alone. compared: gets the chosen draft before it is tried.
+    run: tries a draft for its answers; FIRST, SHORTER or CHOSEN says which trial it is. probe: tries a draft for its
+    measurements alone. compared: gets the chosen draft before it is tried.
     """
     tried = to_its_end(run(draft, FIRST), lambda shorter: run(shorter, SHORTER))
     if not_tried(tried):

@@ -1,4 +1,4 @@
-"""Print what a trial on a CPU foresees of the same step on a GPU: a line each, with the lines of code below it."""
+"""Foresee, from a trial on a CPU, how the same step does on a GPU: one sentence each, with lines of code below it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCUMENTED = "torch documents it of these operators, unless `torch.use_determini
 
 
 def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each sentence about a GPU, and the lines below it; none where the step was executed on a GPU."""
+    """Yield each sentence about a GPU, and the lines below it; none where the machine has a GPU."""
     if environment.machine().gpus:
         return
     seen = _seen(runs)

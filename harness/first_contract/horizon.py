@@ -30,7 +30,7 @@ class Horizon:
     budget_s: float | None = None
 
     def first(self, draft: Draft) -> Draft:
-        """Return the draft of the first trial, which says how long a step takes where a budget is given."""
+        """Return the draft of the first trial. With a budget it is short, and measures how long a step takes."""
         return replace(draft, steps=self.steps or (FEWEST if self.budget_s is not None else STEPS))
 
     def of_budget(self, tried: Tried) -> Draft:
@@ -41,7 +41,7 @@ class Horizon:
         return replace(tried.draft, steps=prime_at_most(min(STEPS, max(paid, FEWEST + 3))))
 
     def with_long_run(self, draft: Draft, tried: Tried) -> Draft:
-        """Return the draft with a long run among its claims, where enough steps fit and nobody chose their number."""
+        """Return the draft with a long run among its claims, if enough steps fit and the user chose no number."""
         if self.steps is not None or not draft.has_long_run or "CAPTURES" in draft.unfit:
             return draft
         most = LONG_S if self.budget_s is None else min(LONG_S, self.budget_s / 2)
@@ -51,7 +51,7 @@ class Horizon:
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of a text such as `90s`, `20m` or `2h`. Raises UsageError for another one."""
+    """Return the seconds of a text such as `90s`, `20m` or `2h`. Raises UsageError for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if found is None:
         rule = "a budget is a number of seconds, minutes or hours"
@@ -60,10 +60,10 @@ def seconds_of(text: str) -> float:
 
 
 def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
-    """Return the trial; where the plain step ended its training before the last step, one over the steps it made.
+    """Return the trial. If the plain step ended its training early, return a new trial over the steps it made.
 
-    A loader that is exhausted, or a schedule with a number of steps, raises in the step after its last one. Or the
-    loss is no number from there on, as the mean over an empty batch is none.
+    A loader that is exhausted, or a schedule with a number of steps, raises in the step after its last one. Or the loss
+    is NaN from there on, as is the mean over an empty batch.
     """
     steps, why = min(_ends(tried), default=(0, ""))
     if not FEWEST <= steps < tried.draft.steps:
@@ -73,7 +73,7 @@ def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
 
 
 def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
-    """Yield after how many steps an execution of the plain arm ended its training, and by what."""
+    """Yield after how many steps an execution of the plain arm ended its training, and why."""
     for run in tried.judgement.view.evidence.values():
         ended = run.failed.get("plain")
         if ended is not None and ended.cause == "exception":
@@ -85,12 +85,12 @@ def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
 
 
 def finite_steps(losses: Sequence[float]) -> int:
-    """Return the number of steps up to the last finite loss: one that is not finite in between ends no training."""
+    """Return the number of steps up to the last finite loss: a loss that is NaN only in between ends no training."""
     return next((step for step in range(len(losses), 0, -1) if isfinite(losses[step - 1])), 0)
 
 
 def compared_steps(draft: Draft) -> list[str]:
-    """Return the lines about steps: that fewer are compared than by default, and where the long run is."""
+    """Return the lines about steps: that fewer than by default are compared, and where the long run is."""
     lines, claim = [], draft.claim_id("LONG")
     if draft.steps < STEPS:
         lines.append(f"steps: every claim compares {draft.steps}, where {STEPS} are the default")

@@ -1,4 +1,4 @@
-"""Names in a first contract: of a module that Python imports under any, made of what ids and file names may have."""
+"""Make the names in a first contract: ids and file names allow fewer characters than names of Python modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # to Y
 
 
 def stem_of(module: str) -> str:
-    """A name in ASCII for a module's adapter, an identifier: accents go, and letters that ASCII has nothing like."""
+    """Return an ASCII identifier for a module's adapter; drop accents, and letters without an ASCII equivalent."""
     last = unicodedata.normalize("NFKD", module.rpartition(".")[2])
     stem = re.sub(r"[^A-Za-z0-9_]", "", last)[:LONGEST]
     if not stem.strip("_"):
@@ -19,10 +19,10 @@ def stem_of(module: str) -> str:
 
 
 def id_of(stem: str) -> str:
-    """The contract's id."""
+    """Return the contract's id for a stem."""
     return f"{stem.strip('_').replace('_', '-')}-v1"
 
 
 def yaml_text(name: str) -> str:
-    """An identifier as YAML reads it for a text."""
+    """Return an identifier as YAML text, quoted where YAML would read it as another type."""
     return f'"{name}"' if name.lower() in _NO_TEXT else name

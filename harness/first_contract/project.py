@@ -1,4 +1,4 @@
-"""The files that a first contract puts into a project, and what the machine there allows."""
+"""Write the files of a first contract into a project, and find out what the machine there allows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPILERS = ("g++", "clang++", "c++")
 
 
 def compiler_missing() -> str:
-    """Why torch.compile cannot work here; "" where it probably can."""
+    """Return why torch.compile cannot work here; "" where it probably can."""
     named = os.environ.get("CXX")
     if any(shutil.which(name) for name in ([named] if named else COMPILERS)):
         return ""
@@ -28,7 +28,7 @@ def compiler_missing() -> str:
 
 
 def arms_here(*, compiled: bool, speed: bool = True) -> Arms:
-    """What this machine allows, of what is asked for."""
+    """Return the arms that are asked for and that this machine can run."""
     timed = speed and environment.machine().cuda
     # What a small step's libraries take for each stream may alone be four times the plain step's memory: MEMORY is
     # written once its ratio has been measured on GPUs. The museum of field bugs has it.
@@ -36,9 +36,9 @@ def arms_here(*, compiled: bool, speed: bool = True) -> Arms:
 
 
 def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
-    """Write the adapter and the contracts into a project, all of them or none; the files.
+    """Write the adapter and the contracts into a project, all of them or none, and return their paths.
 
-    Raises UsageError where one exists, unless `force` says that it is to be replaced, and where one cannot be written.
+    Raises UsageError where a file exists, unless `force` allows to replace it, and where a file cannot be written.
     """
     paths = kept_files(draft, folder)
     require_free(paths, force=force)
@@ -49,13 +49,12 @@ def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
 
 
 def _contracts(draft: Draft) -> list[str]:
-    """Return the texts of the contracts; of bits that nothing repeats there is none to keep."""
+    """Return the texts of the contracts to keep; the second is left out where nothing repeats its bits."""
     return [text for text in (draft.contract(), draft.long_contract()) if text]
 
 
 def require_valid(draft: Draft, folder: Path) -> None:
-    """Raise HarnessError unless Python and the reader of contracts take what was drafted: nobody would be to blame for
-    it but the templates."""
+    """Raise HarnessError if Python, or the reader of contracts, refuses a draft: only the templates can cause that."""
     adapter, *contracts = kept_files(draft, folder)
     try:
         ast.parse(draft.adapter(folder), filename=str(adapter))
@@ -71,14 +70,13 @@ def require_valid(draft: Draft, folder: Path) -> None:
 
 
 def kept_files(draft: Draft, folder: Path) -> list[Path]:
-    """Where they are written: the adapter beside the project's modules, one contract in `contracts/`, and
-    that of a long run in `contracts-long/`."""
+    """Return the adapter's path in `folder`, and the contracts' in its `contracts/` and `contracts-long/`."""
     paths = [folder / draft.adapter_name, folder / "contracts" / draft.contract_name]
     return [*paths, *([folder / "contracts-long" / draft.long_contract_name] if draft.long_contract() else [])]
 
 
 def require_free(paths: Sequence[Path], *, force: bool) -> None:
-    """Raise UsageError unless no file is in the way, or `force` says that it may be replaced; and within a run."""
+    """Raise UsageError if a file exists and `force` does not allow to replace it, or a path is within a run."""
     for path in paths:
         refuse_within_run(path)
     there = [os.path.relpath(path) for path in paths if os.path.lexists(path)]

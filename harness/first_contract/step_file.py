@@ -1,4 +1,4 @@
-"""Where the file of a module lies that is named by its path or its name; nothing is imported for it."""
+"""Find the file of a module that is named by its path or its name, without running the module."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from harness.platform.paths import add_working_directory, require_existing
 
 
 def file_of(place: str) -> tuple[Path, Path, str]:
-    """File, folder that Python has to look in, and module, of `path/to/file.py` or `package.module`.
+    """Return file, import folder and module of `path/to/file.py` or `package.module`.
 
-    Raises UsageError where there is no such file, or none that is imported by its name.
+    Raises UsageError where there is no such file, or where Python cannot import it by its name.
     """
     return _by_path(Path(place)) if place.endswith(".py") or "/" in place else _by_module(place)
 
 
 def _by_path(path: Path) -> tuple[Path, Path, str]:
-    """File, folder and module of a path: as `python path/to/file.py` has it, or as its package does."""
+    """Return file, folder and module of a path, as `python path/to/file.py` sees it, or as its package does."""
     require_existing([path])
     if not path.is_file():
         raise UsageError("the file must exist", where=str(path), got="no file there")
@@ -44,7 +44,7 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
 
 
 def _require_as_imported(names: Sequence[str], path: Path) -> None:
-    """Raise UsageError for a name that an `import` of it does not look for: Python normalizes what a source says."""
+    """Raise UsageError for a name that an `import` does not find: Python normalizes names in source code (NFKC)."""
     for name in names:
         if (imported := unicodedata.normalize("NFKC", name)) != name:
             raise UsageError(
@@ -56,8 +56,7 @@ def _require_as_imported(names: Sequence[str], path: Path) -> None:
 
 
 def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> None:
-    """What has the module's name and is found before it: Python's own modules are imported already, and the working
-    directory is looked in last."""
+    """Raise UsageError if Python finds another module of this name first: a standard one, or one on the path."""
     spec = module_spec(module.name)
     if spec is None or spec.origin is None or not (hidden_by_all or module.name in sys.stdlib_module_names):
         return
@@ -72,7 +71,7 @@ def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> No
 
 
 def _by_module(name: str) -> tuple[Path, Path, str]:
-    """The file of a module that Python would find, as one of the working directory; nothing is imported for it."""
+    """Return the file of a module that Python would find, with the working directory as folder, and the name."""
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
         raise UsageError("a module's name is made of identifiers", got=f"`{name}`")
     add_working_directory()
@@ -91,7 +90,7 @@ def _by_module(name: str) -> tuple[Path, Path, str]:
 
 
 def _places_of(package: str) -> Iterator[Path]:
-    """Folders that may hold it: those of the path, and where an import hook of an editable installation says."""
+    """Yield folders that may hold the package: those on the path, and those an editable install's hook names."""
     yield from (Path(entry or ".") for entry in sys.path)
     try:
         spec = importlib.util.find_spec(package)

@@ -1,7 +1,7 @@
-"""Where a function that makes a training step is written, and how it is called: read from its source, never run.
+"""Find where a function that makes a training step is written, and how it is called: read from its source, never run.
 
-Understood is `module:function`, and `path/to/file.py:function`, of a function written with `def` at the top of that
-file. It takes no arguments but those named in `GIVEN` (others have defaults), and returns step, batch and parameters.
+It is named `module:function` or `path/to/file.py:function`, and is written with `def` at the top of that file. It takes
+no arguments except those in `GIVEN` (others have defaults), and returns step, batch and parameters.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StepSource:
 
     @property
     def place(self) -> str:
-        """File, relative to the working directory where it lies below, and line."""
+        """Return `file:line`; the file relative to the working directory if it lies below it."""
         return f"{_shown(self.file)}:{self.line}"
 
 
@@ -111,7 +111,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _function(tree: ast.Module, name: str, file: Path) -> Function:
-    """The last definition of the name at the top of the file, also below `if` and `try` there."""
+    """Return the last definition of the name at the top of the file, also below `if` and `try` there."""
     statements = list(_top(tree.body))
     functions = {each.name: each for each in statements if isinstance(each, Function)}
     if name in functions:
@@ -146,9 +146,9 @@ def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _arguments(function: Function, file: Path) -> dict[str, object]:
-    """The arguments by name, with their defaults as far as these are literals.
+    """Return the arguments by name, with their defaults where these are literals.
 
-    Raises UsageError for one that nobody can give.
+    Raises UsageError for an argument without a default that the harness does not know.
     """
     given = function.args
     positional = [*given.posonlyargs, *given.args]
@@ -190,8 +190,8 @@ def _require_returns(function: Function, file: Path) -> None:
 
 
 def _makes_trainer(tree: ast.Module, function: Function) -> bool:
-    """Return True if a function says that it makes a library's trainer: by its name, its annotation, or the class that
-    it calls for what it returns, alone or, as `Trainer` itself, before others.
+    """Return True if a function makes a library's trainer. Its name or annotation says so, or the class it calls for
+    the value that it returns alone. Of three returned values the first counts, where its class is `Trainer` itself.
     """
     bases = {each.name: map(ast.unparse, each.bases) for each in _top(tree.body) if isinstance(each, ast.ClassDef)}
     own = list(_own(function))
@@ -217,7 +217,7 @@ def _makes_trainer(tree: ast.Module, function: Function) -> bool:
 
 
 def _problem(value: ast.expr | None) -> str:
-    """Why a returned expression can be no step, batch and parameters; "" where it may be that."""
+    """Return why a returned expression cannot be step, batch and parameters; "" where it may be."""
     if isinstance(value, ast.Tuple | ast.List) and not any(isinstance(each, ast.Starred) for each in value.elts):
         return "" if len(value.elts) in (3, 4) else f"{len(value.elts)} values"
     if isinstance(value, ast.Constant | ast.Dict | ast.Set | ast.JoinedStr | ast.BinOp | ast.Compare | ast.Lambda):
@@ -226,7 +226,7 @@ def _problem(value: ast.expr | None) -> str:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Everything in a function but what is in functions and classes within it."""
+    """Yield every node of a function, except what is in functions and classes within it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Function | ast.Lambda | ast.ClassDef):
             yield child
@@ -234,13 +234,13 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _calls(nodes: Iterator[ast.AST] | list[ast.AST], *names: str) -> list[ast.Call]:
-    """Calls of methods of these names, in the order of the file."""
+    """Return the calls of methods with these names, in the order of `nodes`."""
     calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     return [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in names]
 
 
 def _loop(own: list[ast.AST]) -> str:
-    """What a function that returns nothing does instead, with its lines."""
+    """Return what a function without a return value does instead, with its lines."""
     for loop in _loops(own):
         [backward, *_] = _calls(list(_own(loop)), "backward")
         return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"
@@ -259,7 +259,7 @@ def _is_trainer(call: ast.Call) -> bool:
 
 
 def _loops(own: list[ast.AST]) -> list[ast.For | ast.While]:
-    """The innermost loop with a backward pass."""
+    """Return a list with the innermost loop that has a backward pass; empty where there is none."""
     loops = [node for node in own if isinstance(node, ast.For | ast.While) and _calls(list(_own(node)), "backward")]
     return loops[-1:]
 

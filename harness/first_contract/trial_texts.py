@@ -1,4 +1,4 @@
-"""The answers of a trial as one JSON object, for programs, and as Markdown, for a pull request."""
+"""Write the answers of a trial as one JSON object, for programs, and as Markdown, for a pull request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Try a step without a contract of one's own: a drafted one is run as `harness verify` runs any, and judged."""
+"""Try a step before it has a contract: run a drafted one as `harness verify` runs any contract, and judge it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def try_step(
     watch: session.Watch | None = None,
     judged: Callable[[Verdict, Tried], None] | None = None,
 ) -> Tried:
-    """Run the draft's contract about single steps in a folder of its own, and judge it.
+    """Run the draft's contract about single steps in a temporary folder, and judge it.
 
-    reports: where a run directory is kept; None: nothing is. judged: gets each verdict as soon as its arms have ended,
-    and what came of the trial so far. Raises UsageError where no run could be made.
+    reports: where a run directory is kept; None keeps nothing. judged: gets each verdict as soon as its arms have
+    ended, and the results of the trial so far. Raises UsageError where no run could be made.
     """
     from harness.execution.interpreters import Interpreters
 
@@ -70,7 +70,7 @@ def try_step(
 
 @contextmanager
 def _nothing_kept() -> Iterator[None]:
-    """What ends the block says of no run directory where it is kept: it goes away with the folder that it is in."""
+    """Remove notes about a kept run directory from what the block raises: its temporary folder is deleted."""
     try:
         yield
     except BaseException as error:
@@ -80,7 +80,7 @@ def _nothing_kept() -> Iterator[None]:
 
 @contextmanager
 def _first_on_path(folder: Path) -> Iterator[Path]:
-    """Within the block this process, and those that it starts, look for modules in `folder` first."""
+    """Put `folder` first on the module path within the block, also for processes that this process starts."""
     sys.path.insert(0, str(folder))
     try:
         yield folder

@@ -1,7 +1,7 @@
-"""Seconds of a run to come, from runs that were executed on a machine of the same kind; never a guess.
+"""Estimate the seconds of a run from runs that were executed on a machine of the same kind; never guess.
 
-An equal run is the best source. Where only the number of steps or the company of an arm is another, each arm takes for
-a step what it took before, and the rest (imports, start, end) what it took there.
+An equal run is the best source. If only the number of steps or the other arms differ, each arm takes for a step what it
+took before, and the rest (imports, start, end) what it took there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Estimates:
     _seen: list[RecordedDirectory] = field(default_factory=list)
 
     def of(self, runs: Sequence[Run]) -> tuple[dict[str, Estimate], Estimate | None]:
-        """By the runs' ids; and of all of them together, where the directory that has them all has no others."""
+        """Return estimates by run id, and one of all runs together if one directory has exactly these runs."""
         equal: dict[str, Estimate] = {}
         together = None
         for directory in recorded(self.folder):
@@ -65,7 +65,7 @@ class Estimates:
         return next((one for one in same if self._on_such_a_machine(one.environment, run)), None)
 
     def _by_arms(self, run: Run) -> Estimate | None:
-        """From the newest runs that had the arms, each for as many steps as are planned; where arms go one by one."""
+        """Estimate from the newest runs that had the arms, scaled to the planned steps, if arms go one by one."""
         if not probe_named(run.probe).arm_by_arm:
             return None
         sources: list[RecordedRun] = []
@@ -106,7 +106,7 @@ def _place(found: RecordedRun) -> str:
 
 
 def _rounded(seconds: float) -> float:
-    """To a tenth: the next time it takes another time anyway."""
+    """Round to a tenth: the next time it takes another time anyway."""
     return round(seconds, 1)
 
 
@@ -121,12 +121,12 @@ class RecordedRun:
 
     @property
     def seconds(self) -> float:
-        """Of all its processes, one after another."""
+        """Return the seconds of all its processes, one after another."""
         return sum(span.seconds for span in self.spent)
 
     @cached_property
     def by_arm(self) -> Mapping[str | None, float]:
-        """Seconds by arm; under None those that no arm's phase has: imports, start and end."""
+        """Return seconds by arm; under None those outside of any arm's phase: imports, start and end."""
         seconds: defaultdict[str | None, float] = defaultdict(float)
         for span in self.spent:
             named, colon, _ = span.phase.partition(": ")
@@ -147,7 +147,7 @@ class RecordedDirectory:
 
 
 def recorded(folder: Path) -> Iterator[RecordedDirectory]:
-    """Every run directory that can be read, published ones too; whoever has seen enough reads no further."""
+    """Yield every run directory that can be read, published ones too; a caller that has enough reads no further."""
     for path in sorted(folder.glob("*/"), reverse=True):
         if any((path / name).is_file() for name in (layout.HEADER, layout.ARCHIVE)):
             try:

@@ -1,4 +1,4 @@
-"""What `verify` and `drill` would do here, worked out without doing it: nothing is executed, and nothing written."""
+"""Work out what `verify` and `drill` would do here without doing it: nothing is executed, and nothing written."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from harness.planning.gpu_needs import needs_gpu
 
 
 def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Forecast:
-    """Of `session.verify` with the same arguments. Raises ContractError, UsageError as that does before it begins.
+    """Forecast `session.verify` with the same arguments. Raises the ContractError or UsageError that it begins with.
 
-    A baseline's commit is checked out, and removed again: its systems have to say what they are.
+    A baseline's commit is checked out, and removed again: its systems must say what they are.
     """
     session.refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
@@ -38,7 +38,7 @@ def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Fo
 
 
 def forecast_drill(paths: Sequence[Path], options: DrillOptions) -> Forecast:
-    """Of `drill` with the same arguments. Raises ContractError, UsageError as that does before it begins."""
+    """Forecast `drill` with the same arguments. Raises the ContractError or UsageError that it begins with."""
     _, _, planned = plan_drill_here(paths, options, refuse_lint_errors)
     return _forecast(_drilled(planned), runs_of(planned), options.reports)
 
@@ -50,7 +50,7 @@ def _unit(unit: Unit) -> PlannedUnit:
 
 
 def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
-    """The controls, then every fault with the runs whose evidence its verdict rests on, then what cannot be planted."""
+    """Return the controls, then every fault with the runs whose evidence it rests on, then what cannot be planted."""
     units = [_unit(unit) for unit in planned.controls.units]
     for case in planned.cases:
         faulted = [planned.faulted[run] for run in case.unit.runs]
@@ -71,7 +71,7 @@ def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
 
 
 def _forecast(units: Sequence[PlannedUnit], runs: Sequence[Run], reports: Path) -> Forecast:
-    """Units with the runs that are executed for them: of runs that share one, that one."""
+    """Return the forecast. Each unit names the runs that are executed for it: of runs that share one, that one."""
     machine = environment.machine()
     hosts = hosted(runs)
     executed = {run.id: host.run.id for host in hosts for run in host.runs}

@@ -1,4 +1,4 @@
-"""What a gate or a drill would do on this machine, as `--plan` prints it: nothing of it has happened."""
+"""Define what a gate or a drill would do on this machine, as `--plan` prints it: nothing of it has happened."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ class Forecast(Record):
 
     @property
     def broken(self) -> bool:
-        """Whether a unit will be an ERROR: its system does not say what it is."""
+        """Return True if a unit will be an ERROR: its system does not say what it is."""
         return any(unit.obstacle is not None and unit.obstacle.reason == "system_not_described" for unit in self.units)

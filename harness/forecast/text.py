@@ -1,4 +1,4 @@
-"""A forecast as `--plan` prints it: the counts first, then the units, then the runs, then the seconds."""
+"""Write a forecast as `--plan` prints it: the counts first, then the units, then the runs, then the seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.report.text import line
 
 
 def shown(forecast: Forecast) -> list[str]:
-    """The lines. A stranger's names are made harmless."""
+    """Return the lines of a forecast. Untrusted names are made harmless."""
     here, planned = forecast.decidable, len(forecast.units)
     return [
         f"{planned} planned · {here} can be decided here · {planned - here} cannot",
@@ -33,7 +33,7 @@ def _name(unit: PlannedUnit) -> str:
 
 
 def _not_here(units: Sequence[PlannedUnit]) -> Iterator[str]:
-    """Units that one obstacle keeps from being decided share its line: without a GPU they are most."""
+    """Yield the units that cannot be decided here, under one line for each obstacle: without a GPU they are most."""
     together: dict[Obstacle, list[PlannedUnit]] = {}
     for unit in units:
         if unit.obstacle is not None:

@@ -1,1 +1,1 @@
-"""What judges share: the checks of a comparison, the sheet, the reasons and the registry."""
+"""Provide what all judges share: the checks of a comparison, the sheet, the reason codes and the registry."""

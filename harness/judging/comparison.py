@@ -1,8 +1,8 @@
-"""The one protocol of a comparison: the shared checks in one order, around a judge's own figure.
+"""Run the checks that every comparison shares, in one order, around a judge's own figure.
 
-`captured`; the judge notes what it measured. `begin` (finite, equal start and work); the judge's own
-figure. `end` (trained, finite and equal ends); its own last checks. `held` (recorded) says PASS.
-What the kind's row leaves out (`harness.kinds.checks`) is not asked.
+A judge calls `captured` and notes what it measured. It calls `begin` (finite, equal start and work) before its own
+figure, and `end` (trained, finite and equal ends) before its own last checks. `held` (recorded) returns PASS.
+A check that the kind's row leaves out (`harness.kinds.checks`) is skipped.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class Comparison:
         """Settle INCONCLUSIVE where an arm that must replay a capture never did, or not in every step.
 
         An arm must if it declares a capture, or is the candidate of a claim that names a mechanism.
-        watched: if what the device did in replays was seen, and is held against the census.
+        watched: True if the device work of replays was seen, and is compared with the census.
         throughout: False if the judge itself asks for steps outside the capture.
-        of_replays: if the judge's figure is one of replays. Other figures are violated or not whatever
-        was done outside the graphs, so that such work leaves the claim open.
+        of_replays: True if the judge's figure is about replays. Any other figure is violated or not whatever
+        was done outside the graphs, so such work leaves the claim open.
         """
         demanded = self._context.mechanism(self._part)
         for execution in executions:
@@ -121,7 +121,7 @@ class Comparison:
                 self._require_watched(arm, capture, steps, of_replays)
 
     def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
-        """Leave the claim open where no replay changes a number that the step reads, if only in a later step."""
+        """Leave the claim open where no replay changes a number that a step reads, even a later step."""
         numbers = capture.host_numbers or ()
         self._excused.counted |= {each.name for each in numbers if each.read is None}
         explained = self._context.contract.host_values
@@ -148,17 +148,17 @@ class Comparison:
             say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
 
     def named_alike(self, group: Group) -> None:
-        """Settle where parameters have different names, before a figure that reads them by name."""
+        """Settle where parameters have different names, before a figure looks them up by name."""
         require_same_parameters(group.executions)
 
     def finite_ends(self, executions: Executions) -> None:
-        """Settle where one ended NaN or infinite, before a figure that reads ends."""
+        """Settle where an execution ended NaN or infinite, before a figure reads the ends."""
         require_finite_end(executions, self._sheet)
 
     def begin(self, group: Group) -> None:
-        """Settle unless losses are finite, and all start equal and did the same work.
+        """Settle unless losses are finite, and all executions start equal and did the same work.
 
-        A repetition that starts or works otherwise accuses no candidate: the baseline does not repeat.
+        A repetition that starts or works differently accuses no candidate: the baseline does not repeat itself.
         """
         self._begun += 1
         require_finite(self._asked("finite", group), self._sheet, group.metric)
@@ -188,7 +188,7 @@ class Comparison:
                 require_equal_start_state(name, execution, *_first(state), group.more_in)
 
     def end(self, group: Group, skipped_at_most: int = 0) -> None:
-        """Settle unless guards hold, all trained, and ends are finite and, by `bits`, equal."""
+        """Settle unless the guards hold, all executions trained, and ends are finite and, by `bits`, equal."""
         trained, part, control = self._asked("trained", group), self._part, dict[str, ArmEvidence]()
         if isinstance(part, Guarding) and group.run is not None:
             trained = _candidate_first(part, trained)
@@ -209,7 +209,7 @@ class Comparison:
         self._ended.append({**group.apart, **self._asked("recorded", group), **control})
 
     def held(self, message: str) -> Judgement:
-        """Return PASS; settles INCONCLUSIVE where states were not recorded."""
+        """Return PASS; settle INCONCLUSIVE where states were not recorded."""
         if not self._ended or len(self._ended) != self._begun:
             raise ValueError(f"{self._begun} groups began, and {len(self._ended)} ended")
         for executions in self._ended:
@@ -217,11 +217,11 @@ class Comparison:
         return self._sheet.held(f"{message}{self._excused.sentence(self._sheet)}{self._unread}")
 
     def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
-        """Settle where two end apart in a tensor that noise may not change (`require_equal_ends`)."""
+        """Settle where two executions end apart in a tensor that noise may not change (`require_equal_ends`)."""
         require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
 
     def _asked(self, check: str, group: Group) -> Executions:
-        """Return the executions of which the check is asked; none if it is the judge's own."""
+        """Return the executions that the check applies to; none if it is the judge's own check."""
         if check in group.own:
             return {}
         return {
@@ -236,7 +236,7 @@ def _but_repetitions(group: Group) -> Executions:
 
 
 def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Settle unless a control that a figure reads did the baseline's work, to a recorded, finite end."""
+    """Settle unless a control that a figure reads did the baseline's work and reached a recorded, finite end."""
     control = {name: execution}
     require_finite(control, sheet)
     require_same_work({theirs: baseline, **control}, sheet)
@@ -245,7 +245,7 @@ def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: Ar
 
 
 def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """As the capture's own claim demands it; but what a recorded step trained, or a lost one did not, shows there."""
+    """Settle INCONCLUSIVE where steps ran outside the capture, or more were lost than those that record a capture."""
     if capture.uncaptured_steps or capture.replays < steps.called - steps.unseen:
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
@@ -264,6 +264,6 @@ def _first(executions: Executions) -> tuple[str, ArmEvidence]:
 
 
 def _candidate_first(part: AnyPart, executions: Executions) -> Executions:
-    """Return the candidate first: the guards' batches and effect are those of the first one."""
+    """Return the executions with the candidate first: the guards read batches and training effect of the first one."""
     candidate = part.arms()[part.candidate_path]
     return dict(sorted(executions.items(), key=lambda entry: entry[1].start.arm != candidate))

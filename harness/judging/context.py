@@ -1,4 +1,4 @@
-"""What a judge may look at: the contract, the claim, and the evidence of its runs.
+"""Provide what a judge may look at: the contract, the claim, and the evidence of its runs.
 
 The accessors settle the judgement when evidence is missing, so a judge that gets a value back can rely on it.
 """
@@ -41,20 +41,20 @@ class Context:
     gpu: GpuFacts
 
     def at_rank(self, rank: int) -> Context:
-        """The same unit by what one rank saw: by the runs that have as many."""
+        """Return the same unit as this rank saw it, from the runs that have so many ranks."""
         return replace(self, runs=[run.ranks[rank - 1] for run in self.runs if rank <= len(run.ranks)])
 
     def resolved(self, part: AnyPart) -> AnyPart:
-        """A judgement of the contract with the bounds that this unit is judged by."""
+        """Return a part of the contract with the bounds that this unit is judged by."""
         return part.resolved(self.situation(part))
 
     def situation(self, part: AnyPart) -> Situation:
-        """What the part's bounds may depend on."""
+        """Return the facts that the part's bounds may depend on."""
         return situation_of(part, self.workload, self.gpu, self.runs)
 
     def outside_bounds(self, arm: str) -> Bounds:
-        """What a step of the arm may do outside its graphs: what the strictest claim of kind `capture` about it
-        allows; what every arm may where the contract has none."""
+        """Return how much work a step of the arm may do outside its graphs: the strictest bounds of the contract's
+        `capture` claims about the arm, or the default bounds where there is no such claim."""
         found = self._captures_of(arm)
         if not found:
             return DEFAULT
@@ -62,16 +62,16 @@ class Context:
         return Bounds(min(shares), min(each.outside_operations_at_most for each in found))
 
     def skipped_steps_at_most(self, arm: str) -> int:
-        """How many updates the arm may leave out: what the strictest claim of kind `capture` about it allows, as a loss
-        scale needs that is found by trying; none where the contract has no such claim."""
+        """Return how many updates the arm may leave out, as a loss scale that is found by trying needs: the strictest
+        bound of the contract's `capture` claims about the arm, or 0 where there is no such claim."""
         return min((each.skipped_steps_at_most for each in self._captures_of(arm)), default=0)
 
     def plain_arms(self, part: AnyPart) -> set[str]:
-        """Return the arms of the part that must be uncaptured: declared so, and held against a captured arm.
+        """Return the arms of the part that must be uncaptured: declared so, and compared with a captured arm.
 
         A claim of the contract names both, or asks for an arm without a capture (`plain_path`). An arm that is judged
-        alone is held against its twin, which differs in nothing but `capture`. Other arms may capture by themselves,
-        as code does that torch compiles, and so may the candidate of a claim that names a mechanism.
+        alone is compared with its twin, which differs only in `capture`. Other arms may capture by themselves, as code
+        compiled by torch does. So may the candidate of a claim that names a mechanism.
         """
         arms, named = self.contract.arms, {*part.arms().values()}
         # not by `model_dump`: threads judge, and a model that is first built in one crashed Python 3.13.0
@@ -92,30 +92,30 @@ class Context:
         return [each for each in judged if isinstance(each, Capture)]
 
     def judged_steps(self, execution: ArmEvidence) -> JudgedSteps:
-        """The steps of an execution, and how many of them watchers leave out."""
+        """Return how many steps an execution made, and how many of them watchers leave out."""
         captures = execution.capture.captures if execution.capture is not None else 0
         lengths = self.contract.workloads[self.workload].seq_len
         shapes = len(lengths) if isinstance(lengths, list) else 1
         return JudgedSteps(end_of(execution).steps_called, max(shapes, captures))
 
     def mechanism(self, part: AnyPart) -> str | None:
-        """The replay mechanism that the part, or else its claim, is about; None when it names none."""
+        """Return the replay mechanism that the part, or else its claim, is about; None when neither names one."""
         return part.mechanism or self.claim.mechanism
 
     def same_system(self, arm: str, other: str) -> bool:
-        """Whether two arms are trained by one system; two systems may hold equal frozen weights in unequal bits."""
+        """Return True if one system trains both arms; two systems may hold equal frozen weights in unequal bits."""
         systems = {self.contract.arms[name].system or self.contract.system for name in (arm, other)}
         return len(systems) == 1
 
     def only_run(self, probe: ProbeName) -> RunEvidence:
-        """The first run of a probe (only the first attempt counts), sound; settles when there is none."""
+        """Return the first run of a probe, sound; settle when there is none. Only the first attempt counts."""
         runs = self.sound_runs(probe)
         if not runs:
             settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")
         return runs[0]
 
     def run_of(self, probe: ProbeName, arm: str) -> RunEvidence:
-        """The first run of a probe that executed an arm, sound; settles as `only_run` does."""
+        """Return the first run of a probe that executed an arm, sound; settle as `only_run` does."""
         runs = self.sound_runs(probe)
         found = next((run for run in runs if arm in run.arms or arm in run.failed), None)
         if found is None:
@@ -123,7 +123,7 @@ class Context:
         return found
 
     def sound_runs(self, probe: ProbeName) -> list[RunEvidence]:
-        """Every run of a probe; settles with ERROR when one died, with NOT_RUN when the machine can't do it."""
+        """Return every run of a probe; settle ERROR when one died, NOT_RUN when the machine cannot execute it."""
         runs = [run for run in self.runs if run.probe == probe]
         for run in runs:
             if run.death is not None:
@@ -136,7 +136,7 @@ class Context:
 
 
 def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[RunEvidence]) -> Situation:
-    """What a judgement's bounds may depend on, from the facts of the header and of its candidate."""
+    """Return the facts that a part's bounds may depend on, from the header and from the part's candidate."""
     candidate = part.arms().get(part.candidate_path, "")
     facts = [execution.start.facts for run in runs for execution in run.arms.get(candidate, [])]
     stated = next((str(each["dtype"]) for each in facts if "dtype" in each), None)
@@ -144,14 +144,14 @@ def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[Run
 
 
 def obstacle_reason(obstacle: Obstacle) -> str:
-    """The obstacle's code if it is a known NOT_RUN code or that of a broken system, else `not_available`."""
+    """Return the obstacle's code if it is a known NOT_RUN code or that of a broken system, else `not_available`."""
     known = reasons.reason_of(obstacle.reason)
     stands = known and (known.status is Status.NOT_RUN or known.code == reasons.SYSTEM_NOT_DESCRIBED)
     return obstacle.reason if stands else reasons.NOT_AVAILABLE
 
 
 def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
-    """The first `number` executions of an arm; settles with ERROR when one is missing, unfinished or torn."""
+    """Return the first `number` executions of an arm; settle ERROR when one is missing, unfinished or torn."""
     _require_alive(run, arm)
     executions = run.arms.get(arm, [])
     if not executions:  # it was not executed for want of another that failed
@@ -191,14 +191,14 @@ class _Partial(ArmEvidence):
 
 
 def _require_alive(run: RunEvidence, arm: str) -> None:
-    """Settle when the arm came to no end."""
+    """Settle when the arm did not come to its end."""
     failure = run.failed.get(arm)
     if failure is not None:
         _settle_failed(f"arm {arm}", run.run_id, failure)
 
 
 def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> NoReturn:
-    """Settle with NOT_RUN where the system says what is missing here, else with ERROR."""
+    """Settle NOT_RUN where the system reports what is missing on this machine, else ERROR."""
     if failure.obstacle is not None:
         settle(obstacle_reason(failure.obstacle), f"{what}: {failure.obstacle.message}")
     where = f" in phase {failure.phase}" if failure.phase else ""
@@ -206,12 +206,12 @@ def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> N
 
 
 def executed(run: RunEvidence, arm: str) -> ArmEvidence:
-    """The first execution of an arm; settles as `replicas` does."""
+    """Return the first execution of an arm; settle as `replicas` does."""
     return replicas(run, arm, 1)[0]
 
 
 def end_of(execution: ArmEvidence) -> ArmEnd:
-    """What an execution ended with; settles with ERROR when it did not come to its end."""
+    """Return the record of an execution's end; settle ERROR when the execution did not come to its end."""
     if execution.end is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no end of arm {execution.start.arm}")
     return execution.end
@@ -236,7 +236,7 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
 
 
 def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
-    """The capture record of an arm, of the demanded mechanism; settles when it is missing or of another one."""
+    """Return an arm's capture record; settle when there is none, or its mechanism is not the demanded one."""
     capture = execution.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
@@ -263,7 +263,7 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
 def require_uncaptured(part: AnyPart, context: Context) -> None:
     """Settle FAIL when an arm of the part that must be uncaptured captured: it would be compared with its twin.
 
-    The count of captures is the harness's own, which every arm's end holds; older evidence may lack it.
+    The harness itself counts captures. Every arm's end holds the count; older evidence may lack it.
     """
     for arm in sorted(context.plain_arms(part)):
         executions = [each for run in context.runs for seen in (run, *run.ranks) for each in seen.arms.get(arm, [])]

@@ -1,4 +1,4 @@
-"""A figure beside what is demanded of it: what a judge compares, and what a report shows of a verdict."""
+"""Hold a figure next to its demand: a judge compares the two, and a report shows them with a verdict."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Demanded:
 
     @property
     def is_met(self) -> bool:
-        """False for NaN, which meets nothing."""
+        """Return True if the figure meets its demand; NaN meets no demand."""
         if self.relation == "at least":
             return self.value >= self.bound
         return self.value <= self.bound if self.relation == "at most" else self.value == self.bound
@@ -56,5 +56,5 @@ class Demanded:
 
 
 def tightest(demands: Sequence[Demanded]) -> Demanded | None:
-    """Return the demand that stands for a claim which holds: of its own demands the one with the least room."""
+    """Return the demand that represents a claim that holds: the one of its own demands with the least room."""
     return min(demands, key=lambda each: (each.beside, each.room), default=None)

@@ -1,4 +1,4 @@
-"""The state that training ends with: finite in every claim, equal wherever bits are demanded."""
+"""Check the state that training ends with: finite in every claim, equal wherever bits are demanded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COUNT = "num_batches_tracked"  # ends the name of BatchNorm's counter
 
 
 def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """How many tensors were watched in the first execution named, and of which kinds."""
+    """Note how many tensors were watched in the first execution named, and of which kinds."""
     state = end_of(next(iter(executions.values()))).state
     if state is not None:
         sheet.count("state_tensors", state.tensors)
@@ -26,7 +26,7 @@ def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
 
 
 def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
-    """Settle INCONCLUSIVE where states were not recorded, as they were not before: the last thing before PASS."""
+    """Settle INCONCLUSIVE where states were not recorded, as in older evidence. This is the last check before PASS."""
     for name, execution in executions.items():
         if execution.start.state is None or end_of(execution).state is None:
             settle(
@@ -43,8 +43,8 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL where a tensor ended NaN or infinite; a buffer that is so from the start, as a mask is, may be,
-    and so may a loose tensor that began so, as a log does that is written to from the front.
+    """Settle FAIL where a tensor ended NaN or infinite. A buffer may if it was so from the start, as a mask is. So may
+    a loose tensor that began so, such as a log that is filled from the front.
     """
     for name, execution in executions.items():
         end = end_of(execution).state
@@ -61,7 +61,7 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
 
 
 def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> list[str]:
-    """spoiled: what came later and lost its numbers since."""
+    """Return tensors that ended NaN or infinite and must not. spoiled: those that came later and lost their numbers."""
     found = []
     for category, tensors in end.digests.items():
         before = {} if start is None else start.digests.get(category, {})
@@ -76,7 +76,7 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
 
 
 def _require_roles(name: str, end: ArmEnd) -> None:
-    """Settle ERROR where a loose tensor's role or digest is missing."""
+    """Settle ERROR where the role or the digest of a loose tensor is missing."""
     if end.loose is not None and end.loose.lent and end.loose.roles is None:
         return
     named, unread = roles_of(end), set() if end.loose is None else end.loose.unread.keys()
@@ -91,7 +91,7 @@ def _require_roles(name: str, end: ArmEnd) -> None:
 
 
 def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
-    """Settle ERROR where entries are missing: the one that is wrong may be among them. Generators any process has."""
+    """Settle ERROR where entries are missing: one of them may be the wrong one. Every process has generators."""
     recorded = sum(len(tensors) for tensors in state.digests.values())
     if recorded != state.tensors or not state.digests.get("generators"):
         settle(reasons.EVIDENCE_INCONSISTENT, f"of {role} {recorded} of {state.tensors} tensors are recorded")
@@ -111,10 +111,10 @@ def require_equal_ends(
     noisy: Collection[str] | None = None,
     excused: ExcusedEnds,
 ) -> None:
-    """Settle FAIL unless all end equal in bits with the first one named. Another system's state but its parameters has
-    other names, and is not compared.
+    """Settle FAIL unless all executions end equal in bits to the first one named. Of another system's state only the
+    parameters are compared, because everything else has other names.
 
-    noisy: by `category name` the tensors that noise may change, which both need to have; anything else it may not.
+    noisy: tensors, by `category name`, that noise may change and both must have; noise may change no other tensor.
     excused: the counts that may end apart.
     """
     reference_name, reference = next(iter(executions.items()))
@@ -152,8 +152,8 @@ def require_equal_ends(
 
 
 def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
-    """Whether only executions that captured by themselves have it, since their first step: a static buffer of theirs,
-    which no plain step has. What a plain arm has too is state, whenever it came.
+    """Return True for a static buffer: a loose tensor that came with a step, and only to executions that captured by
+    themselves. A tensor that a plain arm has too is state, whenever it came.
     """
     both = [execution, reference]
     holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
@@ -163,8 +163,8 @@ def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidenc
 
 
 def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvidence) -> set[Apart]:
-    """Loose tensors that came late to one execution and have the bits of a late one of the other's, where one
-    captured by itself: what a step holds is found by another way once a capture holds it, too.
+    """Return loose tensors that came late to one execution and have the bits of a late tensor of the other one, where
+    one of the two captured by itself: what a step holds is found under another name once a capture holds it, too.
     """
     if not any(each.start.facts.get(CAPTURES_ITSELF) is True for each in (execution, reference)):
         return set()
@@ -185,11 +185,11 @@ def _had_from_the_start(entry: Apart, execution: ArmEvidence) -> bool:
 
 
 def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, bound: float) -> None:
-    """Settle FAIL where BatchNorm counted other numbers of batches, and a buffer ends further apart than so many times
-    the baseline's largest element of it; where that was not recorded, counts alone decide.
+    """Settle FAIL where BatchNorm counted different numbers of batches, and a buffer ends further apart than `bound`
+    times the baseline's largest element of it. Where that distance was not recorded, counts alone decide.
 
-    Counts tell from rounding: a bias before a norm drifts under Adam, and the running mean with it, and no prediction
-    changes. Buffers tell from a recomputation that makes its two updates come to one.
+    Counts tell a fault from rounding: under Adam a bias before a norm drifts, and the running mean with it, and no
+    prediction changes. Buffers tell a fault from a recomputation whose two updates amount to one.
     """
     apart = counts_apart(candidate, baseline)
     if not apart:
@@ -211,7 +211,7 @@ def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baselin
 
 
 def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
-    """BatchNorm's counts that both have and that ended at other numbers; none where ends were not recorded."""
+    """Return BatchNorm's counts that both arms have and that end unequal; none where ends were not recorded."""
     one, other = end_of(candidate).state, end_of(baseline).state
     if one is None or other is None:
         return []
@@ -226,7 +226,7 @@ class Apart:
     """One tensor that differs, or that only one side has."""
 
     def __init__(self, category: str, name: str, *, only_one_has_it: bool, ours: bool) -> None:
-        """ours: the first one has it."""
+        """Name a tensor that differs. `ours` is True if the first side has it."""
         self.category, self.name, self.only_one_has_it, self.ours = category, name, only_one_has_it, ours
 
     def __str__(self) -> str:
@@ -248,9 +248,9 @@ def differing(ours: State, theirs: State) -> list[Apart]:
 
 
 def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return what two executions end apart in. A loose tensor that either compares counts in both.
+    """Return the tensors in which two executions end apart. A loose tensor that either one compares counts in both.
 
-    A table that one alone made is none of it: where the other one does without it, no loss and no state differs.
+    A table that only one execution made is left out: the other one does without it, and no loss or state differs.
     """
     ours, theirs = end_of(execution), end_of(reference)
     if ours.state is None or theirs.state is None:
@@ -261,18 +261,18 @@ def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart
 
 
 def roles_of(end: ArmEnd) -> Mapping[str, Role]:
-    """Return the roles of loose tensors that steps made; none where they were not recorded."""
+    """Return the roles of the loose tensors that steps made; none where roles were not recorded."""
     return (end.loose.roles if end.loose is not None else None) or {}
 
 
 def roles_known(execution: ArmEvidence) -> bool:
-    """Return True if the steps of an execution were followed."""
+    """Return True if the harness followed the steps of an execution."""
     loose = end_of(execution).loose
     return loose is not None and loose.roles is not None
 
 
 def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
-    """The state with the loose tensors that nobody reads here and that the other end compares."""
+    """Return the state with the loose tensors that nobody reads in this execution and that the other end compares."""
     if end.loose is None or other.state is None:
         return state
     compared = other.state.digests.get(LOOSE, {})
@@ -281,7 +281,7 @@ def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
 
 
 def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """How far the candidate's parameters and buffers ended from the baseline's, as far as the run recorded it."""
+    """Note how far the candidate's parameters and buffers ended from the baseline's, as far as the run recorded it."""
     found = _difference_from(candidate, baseline)
     largest = None if found is None else found.largest
     if found is None and end_of(candidate).trainable_digest == end_of(baseline).trainable_digest:
@@ -295,14 +295,14 @@ def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -
 
 
 def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Settle unless a claim within a bound can say how far apart the ends lie; for a NaN see `require_finite_end`."""
+    """Settle unless the distance between the ends is known, for a claim within a bound. NaN: `require_finite_end`."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None or not math.isfinite(found.largest):
         settle(reasons.END_STATE_UNRECORDED, f"how far {name} ended from {baseline.start.arm} was not recorded")
 
 
 def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
-    """For a claim within a bound: the largest difference of parameters at the end, as a sentence's tail."""
+    """Return the largest difference of parameters at the end, as a sentence's tail, for a claim within a bound."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None:
         return ""
@@ -310,7 +310,7 @@ def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
 
 
 def _difference_from(candidate: ArmEvidence, baseline: ArmEvidence) -> EndDifference | None:
-    """Return its difference from that execution of the baseline; None where another process had that one."""
+    """Return the candidate's difference from this baseline execution; None where another process executed that."""
     end = end_of(baseline)
     numbers = (end.replica, 0)  # in older evidence each execution that was compared with is the first one
     known = (each for each in end_of(candidate).differences or [] if each.arm == end.arm and each.replica in numbers)

@@ -1,4 +1,4 @@
-"""The state that training starts from, equal in what is compared: what is not is named, with how it differs."""
+"""Check that training starts from equal state in what is compared, and name each difference and its kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAY_COME_LATER = ("optimizer",)
 def require_equal_start(
     kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> None:
-    """Settle FAIL where two executions start from other parameters of a kind (`trainable`, ...)."""
+    """Settle FAIL where two executions start from different parameters of a kind (`trainable`, ...)."""
     ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
     if ours is None or theirs is None:
         settle(reasons.EVIDENCE_MISSING, f"the rounded start of {name if ours is None else reference_name} is missing")
@@ -34,7 +34,7 @@ def require_equal_start(
 
 
 def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the parameters of a kind that are seen to differ. Rounded ones may have other data types."""
+    """Return the parameters of a kind that are known to differ. Rounded ones may have different data types."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -55,7 +55,7 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
 
 
 def _forms_of_frozen(state: State) -> State:
-    """Return a state of frozen parameters by their types and shapes: one digest is recorded of all of them."""
+    """Return a state of frozen parameters by types and shapes: one digest is recorded for all of them together."""
     found = {
         name.partition(" ")[2]: form for name, form in (state.forms or {}).items() if name.startswith(f"{FROZEN} ")
     }
@@ -66,8 +66,8 @@ def require_equal_start_state(
     name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, more_in: str | None = None
 ) -> None:
     """Settle FAIL where two executions start from different buffers, generators or other state. The one named `more_in`
-    may have tensors that the other has not: an optimization's own copies, say; and the other one in a layout of its own
-    what both name alike as well.
+    may have tensors that the other one lacks, such as an optimization's own copies. The other one may have loose
+    tensors that repeat, in a layout of its own, what both have under one name.
     """
     apart = start_differences(execution, reference)
     if more_in in (name, reference_name):
@@ -87,14 +87,14 @@ def require_equal_start_state(
 
 
 def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
-    """Whether a loose tensor has the bits of another one of its state, which both arms have and start alike in."""
+    """Return True for a loose tensor with the bits of another one of its state, in which both arms start equal."""
     loose = {} if state is None or entry.category != LOOSE else state.digests.get(LOOSE, {})
     differing_names = {each.name for each in apart if each.category == entry.category}
     return any(loose[name] == loose.get(entry.name) for name in loose.keys() - differing_names)
 
 
 def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """What two executions start apart in; nothing where a state was not recorded, which is told at the end."""
+    """Return where two executions start apart; nothing where a state was not recorded, which the end check reports."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -102,7 +102,7 @@ def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Ap
 
 
 def _may_come_later(entry: Apart) -> bool:
-    """What need not be there from the start. A device has a generator once its process has used it."""
+    """Return True if the tensor may be missing at the start. A device has a generator once its process has used it."""
     return entry.category in _MAY_COME_LATER or (
         entry.category == "generators" and entry.name.startswith("torch.cuda:")
     )
@@ -111,7 +111,7 @@ def _may_come_later(entry: Apart) -> bool:
 def in_words(
     apart: Sequence[Apart], name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> str:
-    """Return what two executions start apart in, and how: who has it, or its numbers, data types and shapes in both."""
+    """Return the tensors that start apart in two executions, and how: who has one, or its number, type and shape."""
     alike: dict[str, list[str]] = {}
     for entry in sorted(apart, key=lambda each: weight(str(each))):
         if entry.only_one_has_it:
@@ -126,7 +126,7 @@ def in_words(
 
 
 def _known(execution: ArmEvidence, entry: Apart) -> tuple[str, str, str]:
-    """Return the number, data type and shape of a tensor at the start, "" for what was not recorded."""
+    """Return the number, data type and shape of a tensor at the start; "" for each that was not recorded."""
     state = execution.start.state
     value = ((state and state.numbers) or {}).get(f"{entry.category} {entry.name}")
     return "" if value is None else f"{value:.9g}", *_form(execution, entry)

@@ -1,4 +1,4 @@
-"""Counts that a contract lets end apart: by `may_end_apart` of a claim, or as a number that no replay changes."""
+"""Excuse counts that may end apart: named by a claim's `may_end_apart`, or numbers that no replay changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
 
 
 def is_of_optimizer(path: str) -> bool:
-    """Return True for the path to a number in an optimizer's group, which is compared at the end."""
+    """Return True for the path to a number in an optimizer's group; such a number is compared at the end."""
     return OF_GROUP.search(path) is not None
 
 
@@ -23,9 +23,9 @@ class ExcusedEnds:
     """
 
     def __init__(self, own: Mapping[str, str], others: Iterable[str], host_values: Collection[str]) -> None:
-        """own: of the claim that is judged; others: of a claim that it names, whose excuses need not be needed here.
+        """Take the excuses: `own` of the judged claim, `others` of a claim that it names, which may be unused here.
 
-        host_values: paths of numbers that no replay need change, by the contract.
+        host_values: paths of numbers that no replay has to change, by the contract.
         """
         self._own, self._named, self._host_values = own, {*own, *others}, host_values
         self.counted: set[str] = set()
@@ -49,17 +49,17 @@ class ExcusedEnds:
         return [path for path, match in found if match is not None and {match[1], path} & names]
 
     def are_counted(self, apart: Collection[str]) -> bool:
-        """Return True if all that ended apart is counted numbers."""
+        """Return True if everything that ended apart is a counted number."""
         return all(self.paths_of([each]) for each in apart)
 
     def compared(self) -> None:
-        """Note that ends were compared, whether or not they lay apart."""
+        """Note that ends were compared, whether or not they differed."""
         self._compared = True
 
     def sentence(self, sheet: Sheet) -> str:
-        """Note the figures, and return the tail of a sentence: numbers that are only counted, excuses, idle excuses.
+        """Note the figures and return a sentence's tail: numbers that are only counted, excuses, excuses nobody needed.
 
-        A claim that compared no ends says nothing of its excuses.
+        A claim that compared no ends says nothing about its excuses.
         """
         idle = sorted(self._own.keys() - self._needed) if self._compared else []
         clauses = []

@@ -1,6 +1,6 @@
-"""Guards: what must be true before a claim about training may pass. Unmet, they are FAIL, mostly `vacuous_…`.
+"""Check the guards: what must be true before a claim about training may pass. Unmet, they are FAIL, mostly `vacuous_…`.
 
-They come after the difference itself: a real difference is reported as one.
+They come after the difference itself, so that a real difference is reported as one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: R
 
 
 def _of_the_beginning(part: Guarding) -> Bounds:
-    """What the first losses of candidate and control may differ by; bounds of another metric say nothing of losses."""
+    """Return the bounds of the first losses of candidate and control; bounds of another metric do not limit losses."""
     if not isinstance(part, Guarded) or part.equality == "bitwise":
         return EXACT
     if isinstance(part, TrajectoryMatch) and part.metric != LOSS:
@@ -64,7 +64,7 @@ def _of_the_beginning(part: Guarding) -> Bounds:
 
 
 def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
-    """Return the untrained control where a guard names one, by its name in sentences."""
+    """Return the untrained control by its name in sentences; nothing where no guard names a control."""
     return {f"control {arm}": executed(run, arm) for arm in guards.controls().values()}
 
 
@@ -76,8 +76,8 @@ def _require_steps(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None
 
 
 def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0, *, zero_loss: bool = False) -> None:
-    """Settle unless frozen tensors stayed, trainable ones changed, the loss moved, and no update was left out but as
-    many as are allowed. zero_loss: a loss may be 0 at all steps."""
+    """Settle unless frozen tensors stayed, trainable tensors changed, the loss moved, and at most `skipped_at_most`
+    updates were left out. zero_loss: True if the loss may be 0 at all steps."""
     start, end = execution.start, end_of(execution)
     require_frozen(name, execution)
     if start.trainable_tensors == 0 or start.trainable_digest == end.trainable_digest:
@@ -104,7 +104,7 @@ def _require_movement(name: str, series: Losses, where: str = "") -> None:
 
 
 def require_moving(executions: Mapping[str, ArmEvidence], metric: str) -> None:
-    """Settle unless the metric changes over the steps of each execution; of the loss `require_trained` asks that."""
+    """Settle unless the metric changes over the steps of each execution. `require_trained` checks the loss."""
     for name, execution in executions.items() if metric != LOSS else ():
         series = values(execution, metric)
         if len(series) > 1 and (series == series[0]).all():
@@ -143,7 +143,7 @@ def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet:
 def _require_training_effect(
     effect: TrainingEffect, beginning: Bounds, candidate: ArmEvidence, run: RunEvidence, sheet: Sheet
 ) -> None:
-    """Candidate and control are compared batch by batch, so that what a batch does to both of them drops out."""
+    """Compare candidate and control batch by batch, so that what a batch does to both losses cancels out."""
     control = executed(run, effect.control)
     if problem := _control_problem(control, candidate):
         settle(
@@ -170,7 +170,7 @@ def _require_training_effect(
 
 
 def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Bounds) -> None:
-    """Before its first update a trained model is the untrained one, and both read one batch."""
+    """Settle FAIL unless the first losses agree: before its first update a trained model is the untrained one."""
     first = difference(ours[:1], theirs[:1], "every", bounds)
     apart = first.first_differing if bounds == EXACT else first.first_exceeding
     if apart is not None:
@@ -182,8 +182,8 @@ def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Boun
 
 
 def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losses, sheet: Sheet) -> None:
-    """The candidate ends below every loss that the control ever showed, by what is demanded, or rises and falls with
-    the control from batch to batch: a series that knows nothing of its batches does neither."""
+    """Settle FAIL where batch noise may have made the effect. It did not if the candidate ends below every loss of the
+    control, by the demanded amount, or if its loss rises and falls with the control's from batch to batch."""
     beyond = float(theirs.min() - np.mean(ours[-effect.last :]))
     share, error = _shared_change(ours, theirs)
     sheet.figure("below_any_control_loss", beyond, "loss")
@@ -198,9 +198,9 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
 
 
 def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
-    """Slope of one series' step-to-step changes over the other's, through the origin, and its standard error.
+    """Return the slope of one series' step-to-step changes over the other's, through the origin, with standard error.
 
-    Changes, because what is learned over many steps must not count as following.
+    Changes are compared, because what is learned over many steps must not count as following the control.
     """
     mine, control = np.diff(ours), np.diff(theirs)
     spread = float(control @ control)
@@ -214,8 +214,8 @@ def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
 def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, sheet: Sheet) -> None:
     """Settle INCONCLUSIVE unless parameters moved, or the loss ended clearly below the control's.
 
-    The standard error is that of two series whose batches are drawn: of pairs of losses on one batch even an update of
-    a millionth shows.
+    The standard error is that of two series whose batches are drawn at random. Pairs of losses on one batch would show
+    even an update of a millionth.
     """
     moved = end_of(candidate).moved
     sheet.figure("moved", moved, "of a parameter's size")
@@ -242,14 +242,14 @@ def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, s
 
 
 def _standard_error(*series: Losses) -> float:
-    """Return that of the difference of means; infinite where one has too few losses to say."""
+    """Return the standard error of the difference of means; infinite where a series has too few losses."""
     if min(map(len, series)) < 2:
         return float("inf")
     return float(np.sqrt(sum(np.var(each, ddof=1) / len(each) for each in series)))
 
 
 def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
-    """Return what keeps the control from seeing the candidate's batches from its start, untrained; "" if nothing."""
+    """Return why the control did not see the candidate's batches from its start, untrained; "" if it did."""
     problem = ""
     if control.start.trainable_digest != candidate.start.trainable_digest:
         ours, theirs = control.start.trainable_names, candidate.start.trainable_names
@@ -274,5 +274,5 @@ def _named_apart(ours: Sequence[str] | None, theirs: Sequence[str] | None) -> st
 
 
 def _starts_apart(control: ArmEvidence, candidate: ArmEvidence) -> bool:
-    """By buffers and generators; the control's optimizer has another learning rate, and is not compared."""
+    """Return True if buffers or generators start apart; the control's optimizer, with another learning rate, may."""
     return any(entry.category in ("buffers", "generators") for entry in start_differences(control, candidate))

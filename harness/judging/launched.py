@@ -1,6 +1,6 @@
-"""What was launched is what was counted: the graphs did the work of the steps, and hardly anything else did.
+"""Check that the counted graphs are the launched ones: they did the work of the steps, and hardly anything else did.
 
-A number of launches alone proves little: a small graph can be launched beside each step of an eager training.
+A number of launches alone proves little: a small graph can be launched next to each step of an eager training.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class JudgedSteps(NamedTuple):
 
 
 def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
-    """What speaks against every step having been watched that can be; `what` was to be seen there. None: nothing."""
+    """Return a finding where too few steps were watched for `what`, None where every step that can be was watched."""
     if watched >= steps.called - steps.unseen:
         return None
     return Finding(reasons.STEPS_UNWATCHED, f"{what} were looked for in {watched} of its {steps.called} judged steps")
 
 
 def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """What speaks against the arm's steps having been replays of the graphs that were counted; None: nothing.
+    """Return why the arm's steps were not replays of the counted graphs, as far as anything shows it; else None.
 
-    `steps` None: the probe does not watch them one by one.
+    `steps` None: the probe does not watch steps one by one.
     """
     if capture.mechanism == "traced":
         return untraced(arm, capture, steps) or _traced(arm, capture)
@@ -73,7 +73,7 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
 
 
 def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
-    """An empty profile looks like steps that launched nothing."""
+    """Return a finding where the profiler missed a planted sync: an empty profile looks like steps without launches."""
     if capture.profiler_sees_planted is not False:  # None: recorded before a sync was planted
         return None
     return Finding(
@@ -82,13 +82,13 @@ def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
 
 
 def outside_share(work: DeviceWork) -> float:
-    """Share of the device time of the watched replays that kernels outside took; NaN where a time is not finite."""
+    """Return which share of the watched replays' device time kernels outside took; NaN where a time is not finite."""
     total = work.launched_seconds + work.outside_kernel_seconds
     return work.outside_kernel_seconds / total if 0 < total < math.inf else math.nan
 
 
 def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Each step launched its graphs, and the device work under each launch is that of a counted one."""
+    """Return a finding unless each step launched its graphs, and each launch did the device work of a counted graph."""
     launches, needed = sum(each.launches for each in work.launched), work.steps * graphs_per_step(capture)
     if launches != needed or needed == 0:
         return Finding(
@@ -110,9 +110,9 @@ def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Each piece of a step was launched once a step, by whichever capture: a piece launched twice stands for no other.
+    """Return a finding unless each piece of a step was launched once a step, by whichever capture.
 
-    Pieces of equal work are told apart by nobody, and are counted together.
+    A piece launched twice does not replace another one. Pieces of equal work look alike, so they are counted together.
     """
     pieces, places = graphs_per_step(capture), defaultdict[_Content, set[int]](set)
     for index, graph in enumerate(capture.nodes):
@@ -130,7 +130,7 @@ def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _pools(places: Iterable[set[int]]) -> list[set[int]]:
-    """The given sets, those with a common member as one."""
+    """Return the given sets, with those that share a member joined into one."""
     pools: list[set[int]] = []
     for each in places:
         touching = [pool for pool in pools if pool & each]
@@ -139,31 +139,31 @@ def _pools(places: Iterable[set[int]]) -> list[set[int]]:
 
 
 def graphs_per_step(capture: CaptureEvidence) -> int:
-    """Graphs that one step launches: 1, or more where a step is captured in pieces (a forward and a backward)."""
+    """Return how many graphs one step launches: several where it is captured in pieces (a forward and a backward)."""
     graphs = len(capture.nodes)
     return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
 
 
 def _content(graph: GraphNodes | Launched) -> _Content:
-    """By what a launch is known to be one of a graph."""
+    """Return the kernels and activities by which a launch is recognised as one of a graph."""
     kernels = _kernels(graph) if isinstance(graph, Launched) else graph.kernels
     return frozenset(kernels.items()), tuple(_activities(graph).values())
 
 
 def _kernels(launched: Launched) -> dict[str, int]:
-    """The kernels of a launch that are kernel nodes."""
+    """Return the kernels of a launch that are kernel nodes, without the driver's own kernels."""
     return {name: count for name, count in launched.kernels.items() if not _drivers_own(name)}
 
 
 def _drivers_own(name: str) -> str | None:
-    """`memcpy` or `memset` for a kernel by which the driver does such a node: `memcpy32_post` and `memset32`, seen on
-    H200s and H100s."""
+    """Return `memcpy` or `memset` for a kernel with which the driver executes such a node, else None. `memcpy32_post`
+    and `memset32` were seen on H200s and H100s."""
     match = re.fullmatch(r"(memcpy|memset)(?:\d+|\w*_post)", name)
     return match.group(1) if match else None
 
 
 def _activities(graph: GraphNodes | Launched) -> dict[str, int]:
-    """Nodes, or activities, of the types that the profiler shows."""
+    """Return the number of nodes, or of activities, of each type that the profiler shows."""
     types = Counter[str]()
     for name, count in graph.by_type.items():
         types[plain_type(name)] += count
@@ -176,7 +176,7 @@ def _activities(graph: GraphNodes | Launched) -> dict[str, int]:
 
 
 def plain_type(name: str) -> str:
-    """`cudaGraphNodeTypeMemAlloc`, `MEM_ALLOC` and `mem_alloc` are one type."""
+    """Return one spelling of a node type: `cudaGraphNodeTypeMemAlloc`, `MEM_ALLOC` and `mem_alloc` are one type."""
     return name.lower().removeprefix("cudagraphnodetype").replace("_", "")
 
 
@@ -196,7 +196,7 @@ def _outside(arm: str, work: DeviceWork, share: float) -> Finding | None:
 
 
 def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """No judged step issued more than the bound, and every one was watched."""
+    """Return a finding unless every judged step was watched, and none issued more operations than the bound."""
     watch = capture.every_step
     if steps is None:
         return None
@@ -217,7 +217,7 @@ def _names(work: DeviceWork) -> str:
 
 
 def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> Finding | None:
-    """Of which traced replays nobody saw what they are, or that the judged steps were such; None: of none."""
+    """Return a finding where nobody saw what traced replays are, or that the judged steps were replays; else None."""
     watch = capture.every_step
     if watch is None or watch.steps == 0:
         return Finding(reasons.REPLAYS_UNWATCHED, f"the replays of {arm} were not watched step by step")
@@ -227,7 +227,7 @@ def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> F
 
 
 def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
-    """Each judged step replayed as many operations as those that were watched beside, and less than two replays."""
+    """Return a finding unless each judged step replayed about as many operations as the steps watched separately."""
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not seen:
         return None  # for `untraced` to tell

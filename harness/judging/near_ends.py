@@ -1,8 +1,8 @@
-"""Within a bound: both arms move every tensor alike, from its start to its end, as far as rounding lets them.
+"""Check, within a bound, that both arms move every tensor alike from start to end, as far as rounding lets them.
 
 A loss shows what it reads. Averaged weights, running statistics, a parameter that few batches reach or the last update
 are in no loss, or in none yet. What an optimizer divides by its own size (Adam's update of a bias before a norm) is
-moved as far by rounding as by a gradient, so a distance alone says nothing: the control, which is the baseline from
+moved as far by rounding as by a gradient, so a distance alone shows nothing. The control, which is the baseline from
 a start a rounding away, tells one from the other.
 """
 
@@ -37,11 +37,11 @@ class Tensor(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The distance over the baseline's movement, which is no measure where it is infinite, as to a mask."""
+        """Return the distance over the baseline's movement. An infinite movement, as of a mask, measures nothing."""
         return self.apart / self.moved if 0 < self.moved < math.inf else (math.inf if self.apart else 0.0)
 
     def rounding(self, ratio: float) -> float:
-        """The largest distance that says nothing; `ratio`: see `rounding_ratio`. What is infinite excuses nothing."""
+        """Return the largest distance that rounding explains. Infinite sizes excuse nothing. See `rounding_ratio`."""
         return max(
             (each for each in (AS_ROUNDING * ratio * self.control, OF_SIZE * self.size) if each < math.inf), default=0.0
         )
@@ -58,10 +58,10 @@ def require_near_ends(
     *,
     same_system: bool = True,
 ) -> str:
-    """What rounding alone may have moved, and what was compared with nothing, as a sentence's tail.
+    """Return, as a sentence's tail, what rounding alone may have moved and what had no counterpart to compare with.
 
-    Settles FAIL where a tensor is moved otherwise, INCONCLUSIVE where rounding moves every parameter as far, or where
-    the baseline has state that the candidate has not.
+    Settles FAIL where a tensor is moved differently. Settles INCONCLUSIVE where rounding moves every parameter as far,
+    or where the baseline has state that the candidate lacks.
     """
     arm = baseline.start.arm
     require_nudged_alone(control, theirs, baseline, sheet)
@@ -131,7 +131,7 @@ def _of(execution: ArmEvidence, arm: str) -> MovedApart:
 
 
 def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
-    """Settle ERROR where a tensor of the end was neither compared nor said not to be, or no parameter was compared."""
+    """Settle ERROR where an end's tensor is neither compared nor listed as uncompared, or no parameter is compared."""
     state = end_of(candidate).state
     named = {f"{category} {name}" for category, found in (state.digests if state else {}).items() for name in found}
     lost = {name for name in named if not name.startswith(NOT_READ)} - {*made.tensors, *made.uncompared}
@@ -154,9 +154,9 @@ Digests = dict[str, str]
 def require_all_compared(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, made: MovedApart, *, same_system: bool
 ) -> str:
-    """What was compared with nothing, as a sentence's tail; nothing where that was not recorded, as it was not before.
+    """Return, as a sentence's tail, which tensors had no counterpart; nothing where older evidence did not record that.
 
-    Settles INCONCLUSIVE where the baseline has state that the candidate has not. Another system has other names.
+    Settles INCONCLUSIVE where the baseline has state that the candidate lacks. Another system has other names.
     """
     if made.missing is None:
         return ""
@@ -192,7 +192,7 @@ def _require_nothing_derived(
 
 
 def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence, made: MovedApart) -> bool:
-    """Whether it need not be compared under this name: moments of another format, a table, what `state` names again."""
+    """Return True if this name needs no counterpart: moments of another format, a table, what `state` names again."""
     if name.startswith(OPTIMIZER):
         return _is_of_another_format(name, candidate, made)
     start, end = _digests(baseline.start.state), _digests(end_of(baseline).state)
@@ -205,14 +205,14 @@ def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence,
 
 
 def _unchanged(execution: ArmEvidence) -> list[str]:
-    """Return the loose tensors that came with a step and that no later one changed; `still` in older evidence."""
+    """Return the loose tensors that came with a step and that no later step changed; `still` in older evidence."""
     still = end_of(execution).still or []
     return [*still, *(name for name, role in roles_of(end_of(execution)).items() if role == "table")]
 
 
 def _is_of_another_format(name: str, candidate: ArmEvidence, made: MovedApart) -> bool:
-    """Whether the candidate's optimizer keeps such state in another type or shape, for other tensors, or is another
-    one altogether: no state of it was compared.
+    """Return True if the candidate's optimizer keeps such state in another type or shape or for other tensors, or if no
+    optimizer state was compared, so that the optimizers are different ones.
     """
     kind = name.partition(" (")[0].rpartition(".")[2]
     names = _digests(end_of(candidate).state)
@@ -221,7 +221,7 @@ def _is_of_another_format(name: str, candidate: ArmEvidence, made: MovedApart) -
 
 
 def require_equal_updates(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence) -> None:
-    """Settle FAIL where optimizers of both arms counted other numbers of updates."""
+    """Settle FAIL where the optimizers of the arms counted different numbers of updates."""
     apart = sorted(_updates_apart(candidate, baseline))
     if apart:
         settle(
@@ -246,6 +246,6 @@ def _updates_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> Iterator[st
 
 
 def _digests(state: State | None) -> Digests:
-    """By `category name`."""
+    """Return the digests of a state by `category name`."""
     found = {} if state is None else state.digests
     return {f"{category} {name}": digest for category, named in found.items() for name, digest in named.items()}

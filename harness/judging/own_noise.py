@@ -1,11 +1,11 @@
-"""Equality within the baseline's own noise: runs of both arms could change places, as far as their numbers show.
+"""Check equality within the baseline's own noise: runs of both arms could change places, as far as their numbers show.
 
 n runs of each arm can be divided into two halves in C(2n, n) ways. If the arms are equal, the division that was run
 is one of them by chance, whatever the noise looks like and however the numbers depend on each other. So the claim is
-violated only where that division separates its halves strictly further than every other one: in equal arms once in
-C(2n, n) / 2 (126 for n = 5), as a division and its mirror image are one for the shift. Besides it has to separate them
-by more than `SHIFT` or `NOISIER`, so that a difference far below the noise, by the order of atomic additions say,
-accuses nobody. `scripts/noise_error_rates.py` simulates it.
+violated only where that division separates its halves strictly further than every other one. In equal arms this happens
+once in C(2n, n) / 2 (126 for n = 5), as a division and its mirror image are one for the shift. It also has to separate
+them by more than `SHIFT` or `NOISIER`, so that a difference far below the noise, such as from the order of atomic
+additions, does not accuse. `scripts/noise_error_rates.py` simulates it.
 
 Shapes: values [runs, columns], the candidate's runs first; a feature is one column (a loss) or several (a sketch).
 """
@@ -54,7 +54,7 @@ class Features:
     floor: Floats
 
     def separations(self, halves: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Divisions [D, 2n], True for the first half -> shift and noise of it [D, features], 1 where they accuse."""
+        """Return shift and noise [D, features] of divisions [D, 2n], True for the first half; beyond 1 they accuse."""
         ours, theirs = halves / (halves.sum(axis=1, keepdims=True)), ~halves / ((~halves).sum(axis=1, keepdims=True))
         runs = halves.shape[1] // 2
         centred, floor = self._scaled()
@@ -72,14 +72,14 @@ class Features:
         return shift, np.sqrt(away / np.maximum(other_spread, least)) / NOISIER[self.columns]
 
     def _scaled(self) -> tuple[Floats, Floats]:
-        """The values about their means, and the floors, over each feature's largest value: their squares are finite."""
+        """Return centred values and floors, over each feature's largest value, so that their squares are finite."""
         centred = self.values - self.values.mean(axis=0)
         size = np.abs(centred).reshape(len(centred), -1, self.columns).max(axis=(0, 2))
         size = np.maximum(size, self.floor)
         return centred / np.repeat(size, self.columns), self.floor / size
 
     def spread(self, runs: int) -> Floats:
-        """[features]: the pooled spread of one run within its arm, at least the floor; of a sketch as an L2 norm."""
+        """Return the pooled spread [features] of a run within its arm, at least the floor; of a sketch the L2 norm."""
         within = (self.values[:runs].var(axis=0, ddof=1) + self.values[runs:].var(axis=0, ddof=1)) / 2
         return np.sqrt(np.maximum(self._of_features(within) / self.columns, self.floor**2))
 
@@ -99,17 +99,17 @@ class Separation:
 
     @property
     def beyond(self) -> float:
-        """Above 1 the arms are unequal."""
+        """Return how far the halves that were run lie apart, over what is needed: above 1 the arms are unequal."""
         return self.actual / self.needed
 
     @property
     def needed(self) -> float:
-        """What the halves that were run must exceed."""
+        """Return the separation that the halves that were run must exceed."""
         return max(1.0, self.others)
 
 
 def separation(groups: Sequence[Features]) -> Separation:
-    """Compare the division that was run, the first half of all rows, with every other one but its mirror image."""
+    """Compare the division that was run, the first half of all rows, with every other one except its mirror image."""
     runs = len(groups[0].values) // 2
     chosen = list(combinations(range(2 * runs), runs))
     halves = np.zeros((len(chosen), 2 * runs), dtype=np.bool_)
@@ -142,7 +142,7 @@ class OwnNoise:
     seen_way: bool  # some parameter would have shown that it was not trained at all
 
     def of(self, prefix: str) -> int:
-        """How many features have names that begin so."""
+        """Return how many features have names that begin with the prefix."""
         return sum(name.startswith(prefix) for group in self.groups for name in group.names)
 
 
@@ -155,7 +155,7 @@ def require_within_noise(
 ) -> OwnNoise:
     """Settle FAIL where the arms' runs are separated as no other halves are, or differ in what noise cannot touch.
 
-    ends: compares the ends of two runs in all but what is `noisy`.
+    ends: compares the ends of two runs in everything except the tensors that are `noisy`.
     """
     runs = [*candidates.values(), *baselines.values()]
     groups = list(_features(part, runs))
@@ -181,7 +181,7 @@ def require_timed_within_noise(
 ) -> None:
     """Settle FAIL where the timed losses of both arms' processes are separated as no other halves are.
 
-    The timed steps that all processes made; of more than `MOST_TIMED` processes the first ones.
+    Compared are the timed steps that all processes made, of at most the first `MOST_TIMED` processes.
     """
     runs = [losses(each) for each in (*candidates[:MOST_TIMED], *baselines[:MOST_TIMED])]
     if len(runs) < 2 * RUNS:
@@ -204,7 +204,7 @@ def require_decided(
     baselines: Mapping[str, ArmEvidence],
     run: RunEvidence,
 ) -> str:
-    """What the noise would have hidden, as a sentence's tail; settles INCONCLUSIVE where that is everything."""
+    """Return, as a sentence's tail, what the noise would have hidden; settle INCONCLUSIVE where it hides everything."""
     ours, theirs = next(iter(candidates)), next(iter(baselines))
     bits = {_bits(each) for each in baselines.values()}
     if len(bits) == 1 and not bits >= {_bits(each) for each in candidates.values()}:
@@ -225,7 +225,7 @@ def require_decided(
 
 
 def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Features]:
-    """Losses, and sketches of gradients and ends, that all runs have."""
+    """Yield the losses, and the sketches of gradients and ends, that all runs have."""
     for metric in dict.fromkeys((LOSS, part.metric)):
         yield _of_series(np.stack([values(each, metric) for each in runs]), metric)
     sketched = [_sketches(each) for each in runs]
@@ -241,14 +241,14 @@ def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Fe
 
 
 def _of_series(series: Floats, metric: str) -> Features:
-    """Each step of [runs, steps] is a feature."""
+    """Return the features of a series [runs, steps], each step being one."""
     floor = ROUNDINGS * max(map(_epsilon, series)) * np.abs(series).max(axis=0)
     names = [f"{metric} of step {step}" for step in range(series.shape[1])]
     return Features(names, series, 1, np.maximum(floor, _TINY))
 
 
 def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
-    """The gradients of some steps and the state at the end, by name."""
+    """Return the sketches of some steps' gradients and of the state at the end, by name."""
     end = end_of(execution)
     if end.sketches is None:
         settle(reasons.EVIDENCE_MISSING, f"arm {end.arm} was recorded without the sketches that its noise is seen in")
@@ -262,7 +262,7 @@ def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
 
 
 def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequence[Mapping[str, Sketch]]) -> None:
-    """Settle FAIL where a gradient is missing from the candidate's runs, or is new in them: noise makes none."""
+    """Settle FAIL where a gradient is missing from the candidate's runs, or is new in them: noise makes no gradient."""
     known = [{name for name in each if name.startswith("gradient ")} for each in theirs]
     for each in ours:
         found = {name for name in each if name.startswith("gradient ")}
@@ -272,7 +272,7 @@ def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequen
 
 
 def _epsilon(series: Floats) -> float:
-    """The relative rounding of the coarsest floating-point type that holds all values."""
+    """Return the relative rounding of the coarsest floating-point type that holds all values."""
     mantissas = np.frexp(series)[0]
     return next(2.0 ** (1 - bits) for bits in _MANTISSAS if (np.ldexp(mantissas, bits) % 1 == 0).all())
 
@@ -296,7 +296,7 @@ def _seen(found: Separation, groups: Sequence[Features], baselines: Mapping[str,
 
 
 def _way(ends: Features, place: int, start: Sketch | None, runs: int) -> float:
-    """The L2 norm of a parameter's way in the baseline, by its sketches."""
+    """Return the L2 norm of a parameter's way in the baseline, estimated from its sketches."""
     if start is None:
         return 0.0
     columns = ends.values[runs:, place * ends.columns : (place + 1) * ends.columns].mean(axis=0)
@@ -314,7 +314,7 @@ def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) 
 
 
 def _noisy(candidate: ArmEvidence, baselines: Sequence[ArmEvidence]) -> set[str]:
-    """By `category name` what noise may touch at the end: sketched in both arms, or unequal in the baseline's runs."""
+    """Return what noise may touch at the end, by `category name`: sketched in both arms, or unequal in the baseline."""
     first, *others = baselines
     sketched = (end_of(candidate).sketches or {}).keys() & (end_of(first).sketches or {}).keys()
     states = [end_of(each).state for each in others]

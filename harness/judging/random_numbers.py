@@ -1,7 +1,7 @@
-"""Arms that draw other random numbers: both may be right, and no bound on rounding makes them equal.
+"""Find arms that draw different random numbers: both may be right, and no bound on rounding makes them equal.
 
-A library takes another way where it is captured or compiled, and the kernel there drops other elements. Which numbers
-a step drew is known by its operators, with the shapes that they drew for. In such arms each has an operator that the
+A library takes another code path where it is captured or compiled, and the kernel there drops other elements. A step's
+operators, with the shapes that they drew for, show which numbers it drew. In such arms each has an operator that the
 other one lacks. An arm that only draws more than the other one, or less, may be wrong: its numbers decide.
 """
 
@@ -39,7 +39,7 @@ _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfl
 
 
 def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement; INCONCLUSIVE where it accuses by numbers, and the arms draw other random ones."""
+    """Return the judgement, INCONCLUSIVE if it accuses by numbers of arms that draw different random ones."""
     drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
@@ -54,9 +54,9 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
 
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
-    """Return how the random numbers of the part's arms differ; None where the reason is about no numbers of two arms.
+    """Return how the random numbers of the part's arms differ; None where the reason is not about two arms' numbers.
 
-    None also where they draw equal ones, as far as it was recorded.
+    Return None also where both draw equal numbers, as far as it was recorded.
     """
     baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
     if reason not in OF_NUMBERS or candidate is None or baseline is None or candidate == baseline:
@@ -96,13 +96,13 @@ class _Step(NamedTuple):
         return all(each in ours for each in other.operators)
 
     def common(self, other: _Step) -> int:
-        """Return how many operators both begin with."""
+        """Return with how many equal operators both steps begin."""
         pairs = zip(self.operators, other.operators, strict=False)
         return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def _steps(draws: Draws) -> list[_Step]:
-    """Return what a step may have drawn by: captures in a row are its pieces, others are of other shapes."""
+    """Return by which operators a step may have drawn: captures in a row are its pieces, others have other shapes."""
     captured = [each for each in draws.captured if each]
     places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
     pieces = [[name for each in captured[first:until] for name in each] for first, until in places]
@@ -128,7 +128,7 @@ def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
 
 
 def _by_unseen_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return which arm alone moves torch's generator without an operator, as a kernel of a package does."""
+    """Return which arm moves torch's generator by no visible operator, as a package's kernel does, unlike the other."""
     (unseen, hides), (seen, shows) = sorted([(ours, made), (theirs, plain)], key=lambda each: _is_seen(each[1]))
     moved = [name for name in hides.generators if name.startswith("torch.")]
     if not moved or _is_seen(hides) or not _is_seen(shows):
@@ -141,7 +141,7 @@ def _is_seen(draws: Draws) -> bool:
 
 
 def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement; INCONCLUSIVE where it accuses by numbers an arm whose optimizer keeps fewer bits."""
+    """Return the judgement, INCONCLUSIVE if it accuses by numbers an arm whose optimizer keeps fewer bits."""
     baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
     if judgement.reason not in OF_NUMBERS or candidate is None or baseline is None or candidate == baseline:
         return judgement
@@ -161,9 +161,9 @@ def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) 
 
 
 def _fewer_bits(context: Context, arm: str) -> list[str]:
-    """Return the types of an optimizer's state if one is narrower than all parameters; none where nothing says so.
+    """Return the types of an optimizer's state if one is narrower than all parameters, else an empty list.
 
-    State in the parameters' own type is what every optimizer makes: that one is too narrow may be the fault.
+    Every optimizer makes state in the parameters' own type: that this type is too narrow may be the fault.
     """
     for each in (each for run in context.runs for each in run.arms.get(arm, [])):
         state = None if each.end is None else each.end.state

@@ -1,4 +1,4 @@
-"""Every reason code a verdict may carry: one constant and one status each. What it means is data of the report.
+"""List every reason code that a verdict may carry, each with one constant and one status. The report explains a code.
 
 A code has exactly one status, so a judge names the reason and the status follows. Codes are generic: they name
 what was seen, never a planted fault, and they are stable across versions.
@@ -271,7 +271,7 @@ JUDGE_ERROR = _error("judge_error")
 
 
 def _add(kind: Kind, reasons: dict[str, Reason]) -> None:
-    """Add the codes of a kind's row. Raises KindError for one that is taken."""
+    """Add the codes of a kind's row. Raises KindError for a code that is taken."""
     for code, (status, explanation) in kind.reasons.items():
         if code in reasons:
             where, remedy = f"claim kind '{kind.name}'", "rename it, or use the one that is there"
@@ -284,7 +284,7 @@ for _kind in BUILT_IN.values():
 
 
 def reason_of(code: str) -> Reason | None:
-    """The reason of that code; None when neither the harness nor a kind of claim lists it."""
+    """Return the reason with this code; None when neither the harness nor a kind of claim lists it."""
     return REASONS.get(code) or _with_packages().get(code)
 
 

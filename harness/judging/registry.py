@@ -1,4 +1,4 @@
-"""The one way from a unit and its evidence to a verdict, by the judge that the table of kinds names."""
+"""Judge a unit from its evidence, by the judge that the table of kinds names: the only way to a verdict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Judge = Callable[[Any, Context, Sheet], Judgement]
 
 
 def judge_of(kind: str) -> Judge:
-    """The judge of a kind. Raises KindError when it cannot be imported."""
+    """Return the judge of a kind. Raises KindError when it cannot be imported."""
     judge: Judge = resolve(kind_of(kind).judge)
     return judge
 
@@ -39,12 +39,12 @@ def judge_unit(
     obstacle: Obstacle | None = None,
     gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
 ) -> Verdict:
-    """The verdict of one unit: a pure function of its contract, the evidence of its runs, and its obstacle.
+    """Return the verdict of one unit: a pure function of its contract, the evidence of its runs, and its obstacle.
 
-    `runs` is the evidence of the unit's runs in their planned order; what is missing is ERROR. An obstacle (the
-    plan found that this machine or system can't) is NOT_RUN, or ERROR where the system could not even be described.
-    `gpu` is what the header of the evidence says of the machine's, for bounds that depend on it.
-    A composite claim is as good as its worst part.
+    `runs` is the evidence of the unit's runs in their planned order; missing evidence is ERROR. An obstacle (the plan
+    found that this machine or system cannot) is NOT_RUN, or ERROR where the system could not even be described.
+    `gpu` is what the evidence's header records of the machine's GPU, for bounds that depend on it.
+    A composite claim gets the verdict of its worst part.
     """
     if obstacle is not None:
         judgement = Sheet(claim.mechanism).conclude(obstacle_reason(obstacle), obstacle.message)
@@ -56,7 +56,7 @@ def judge_unit(
 
 
 def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgement:
-    """The judgement; but what holds over a run that was cut short is ERROR. After all parts: one may show a FAIL."""
+    """Return the judgement; a PASS over a run that was cut short becomes ERROR. All parts come first: one may FAIL."""
     if judgement.status is not Status.PASS:
         return judgement
 
@@ -68,7 +68,7 @@ def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgem
 
 
 def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
-    """Return the judgement, or what the check settles, with the figures of the judgement."""
+    """Return the judgement if the check does not settle, else what it settles with the judgement's figures."""
 
     def checked(_: Sheet) -> Judgement:
         check()
@@ -81,18 +81,18 @@ def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
 
 
 def _is_undecided_but_captured(judgement: Judgement) -> bool:
-    """Return True unless an arm that must be captured was not: then arms may have changed places, which it says."""
+    """Return True if undecided, but not because an arm was uncaptured: arms that changed places look like that."""
     return judgement.status is Status.INCONCLUSIVE and judgement.reason != reasons.CANDIDATE_NOT_CAPTURED
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
-    """The verdict of a unit that was run under one contract and is judged by another, which lacks it."""
+    """Return the verdict of a unit that was run under one contract and is judged by another, which lacks the unit."""
     judgement = Sheet().conclude(reasons.NOT_IN_CONTRACT, "the contract that it is judged by has no such unit")
     return Verdict(contract=contract, claim=claim, workload=workload, **dict(judgement))
 
 
 def of_another_contract(contract: Contract, claim: AnyClaim, workload: str, difference: str) -> Verdict:
-    """The verdict of a unit whose runs are not those that the contract demands; `difference` names what is not."""
+    """Return the verdict of a unit whose runs are not what the contract demands; `difference` names what differs."""
     message = f"what was run is not what the contract says: {difference}"
     judgement = Sheet(claim.mechanism).conclude(reasons.EVIDENCE_OF_ANOTHER_CONTRACT, message)
     return Verdict(contract=contract.id, claim=claim.id, workload=workload, **dict(judgement))
@@ -117,15 +117,15 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
 
 
 def _ranks(part: AnyPart, context: Context) -> int:
-    """How often the part is judged: at each rank of its arms, or once."""
+    """Return how often the part is judged: once for each rank of its arms, or once in all."""
     if part.judged_at != "each rank":
         return 1
     return max(context.contract.arms[arm].ranks for arm in part.arms().values())
 
 
 def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
-    """As good as the worst rank, whose number it names; of one rank its own. The first speaks for the run: where that
-    broke, it says itself in which rank."""
+    """Return the worst rank's judgement with the rank's number; a single rank's as it is. An ERROR at the first rank is
+    returned as it is: the first rank speaks for the run, and its message names the rank that broke."""
     if len(judged) == 1 or judged[0].status is Status.ERROR:
         return judged[0]
     rank = min(range(len(judged)), key=lambda each: WORST_FIRST.index(judged[each].status))
@@ -138,7 +138,7 @@ def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
 
 
 def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
-    """The part with the bounds that hold here. Which case decided is a figure, where the unit's name does not tell it.
+    """Return the part with the bounds that apply here. Note the case that decided, unless the unit's name shows it.
 
     Settles when a case asks for the candidate's data type, and its system states none.
     """
@@ -153,7 +153,7 @@ def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
 
 
 def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoReturn:
-    """Why the candidate's data type is not known; first what else is wrong with its runs."""
+    """Settle for what is wrong with the candidate's runs, else because no evidence states its data type."""
     for probe in dict.fromkeys(run.probe for run in context.runs):
         context.sound_runs(probe)
     run = next((run for run in context.runs if candidate in run.arms or candidate in run.failed), None)
@@ -164,7 +164,7 @@ def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoRetu
 
 
 def _composite(claim: CompositeClaim, context: Context) -> Judgement:
-    """The worst part's status and reason; every part's figures and denominators under the part's name."""
+    """Return the worst part's status and reason, with every part's figures and denominators under the part's name."""
     names = part_names(claim)
     judged = dict(zip(names, (_judge_part(part, context) for part in claim.parts), strict=True))
     name, worst = min(judged.items(), key=lambda entry: WORST_FIRST.index(entry[1].status))
@@ -196,7 +196,7 @@ def _composite(claim: CompositeClaim, context: Context) -> Judgement:
 
 
 def _of_part(prefix: str, judgement: Judgement) -> Judgement:
-    """Return the judgement whose demands say of which part they are."""
+    """Return the judgement with demands that name their part."""
     demands = tuple(replace(each, part=prefix) for each in judgement.demands)
     decided = judgement.decided and replace(judgement.decided, part=prefix)
     return judgement.model_copy(update={"demands": demands, "decided": decided})

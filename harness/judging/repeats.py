@@ -1,7 +1,7 @@
-"""An accusation that rests on bits needs a baseline that repeats its own bits.
+"""Check that the baseline repeats its own bits, where a claim accuses by bits.
 
 Convolutions, scatters and many attention backwards on a GPU add in an order of their own at each run. A plain arm that
-differs from itself cannot say whether another arm differs, so such a claim is undecided and not violated.
+differs from itself cannot show whether another arm differs, so such a claim is undecided and not violated.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ REMEDY = (
 
 
 def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement; where it accuses by bits, with the operators that one arm alone ran, or INCONCLUSIVE where
-    the baseline does not repeat its own bits.
+    """Return the judgement. One that accuses by bits names the operators that one arm alone ran, or is INCONCLUSIVE
+    where the baseline does not repeat its own bits.
     """
     baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
     by_bits = judgement.reason in OF_BITS and getattr(part, "equality", None) != "within"
@@ -50,8 +50,8 @@ def _executions(context: Context, arm: str) -> list[ArmEvidence]:
 
 
 def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence]) -> tuple[list[str], list[str]]:
-    """Return the operators that the arm alone ran, and those that the baseline alone did; none where either's are
-    unknown.
+    """Return the operators that the arm alone ran, and those that the baseline alone ran; empty lists where the
+    operators of either one are unknown.
     """
     ours, theirs = (
         {name for each in executions if each.end is not None for name in each.end.operators or ()}
@@ -61,12 +61,12 @@ def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence])
 
 
 def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[str]) -> str:
-    """Return the sentence about the operators that each of two arms alone ran."""
+    """Return the sentence about the operators that only one of the two arms ran."""
     return f"arm {candidate} ran {some(ours) or 'no operator more'}, and arm {baseline} {some(theirs) or 'none more'}"
 
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
-    """Return the judgement with the operators that one arm alone ran: other kernels round otherwise."""
+    """Return the judgement with the operators that one arm alone ran: different kernels round differently."""
     ours, theirs = other_operators(*(_executions(context, arm) for arm in (candidate, baseline)))
     if not ours and not theirs:
         return judgement
@@ -77,7 +77,7 @@ def _with_operators(judgement: Judgement, candidate: str, baseline: str, context
 
 
 def _unlike(executions: Sequence[ArmEvidence]) -> str | None:
-    """Return how two executions differ that began alike and did the same work; None where all such are equal."""
+    """Return how two executions of equal start and batches differ; None where all such executions are equal."""
     for one, other in combinations(executions, 2):
         if _work(one) != _work(other):
             continue

@@ -1,7 +1,7 @@
-"""How far rounding alone takes two arms apart, by a control: the baseline from a start that is a rounding away.
+"""Measure how far rounding alone takes two arms apart, by a control: the baseline from a start that is a rounding away.
 
-A candidate rounds in more places than the control was nudged in: another order of a sum, a faster convolution. What it
-may be apart is a multiple of the control's distance, and where most tensors are further apart, alike, some times that.
+A candidate rounds in more places than the control was nudged in: another order of a sum, a faster convolution. So it
+may be apart by a multiple of the control's distance, and by more where most tensors are further apart to a like degree.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SAME_IN_CONTROL = ("buffers", "generators")  # other tensors may be copies of pa
 
 
 def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
-    """Return how far rounding may move a series [steps]: some times the control's largest distance up to each step.
+    """Return how far rounding may move a series [steps]: a multiple of the control's largest distance up to each step.
 
-    The control is the baseline from a start a rounding away. Training may be such that it parts ever further from it.
+    The control is the baseline from a start a rounding away. Training may take it ever further from the baseline.
     """
     ours, theirs = values(control, metric), values(baseline, metric)
     steps = min(len(ours), len(theirs))
@@ -49,10 +49,10 @@ class Distance(Protocol):
 
 
 def rounding_ratio(distances: Sequence[Distance], at_most: float) -> float:
-    """How many times the control's distance the candidate's own rounding makes: the median over tensors.
+    """Return how many times the control's distance the candidate's own rounding makes: the median over tensors.
 
-    At least 1. What takes all tensors much further than rounding is no rounding, so at most `MORE_ROUNDING`, and at
-    most what takes the tensor that the control moves by the median share to `at_most`, as far as it may go anyway.
+    The ratio is at least 1, and at most `MORE_ROUNDING`: what takes all tensors much further is not rounding. It also
+    takes a tensor that the control moves by the median share at most to `at_most`, as far as it may go anyway.
     """
     seen = [each for each in distances if _is_measured(each)]
     if not seen:
@@ -68,7 +68,7 @@ def _is_measured(each: Distance) -> bool:
 
 
 def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Settle unless the control did the baseline's work from its start, but for the parameters, and came to an end."""
+    """Settle unless the control did the baseline's work, from its start but for the parameters, and came to an end."""
     name = f"control {control.start.arm}"
     require_control(name, control, theirs, baseline, sheet)
     apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]

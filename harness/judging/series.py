@@ -1,4 +1,4 @@
-"""Comparing the series of arms: what they must share first, and by how much they differ."""
+"""Compare the series of arms: what they must share first, and by how much they differ."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Difference:
 
 
 def losses(execution: ArmEvidence) -> Losses:
-    """The losses [steps] as float64, whatever the evidence holds them in."""
+    """Return the losses [steps] as float64, in whatever type the evidence holds them."""
     return np.asarray(execution.series.loss, dtype=np.float64)
 
 
 def rounding_of(baseline: ArmEvidence) -> float:
-    """Return what rounding makes of the baseline's largest loss, or of terms that a loss near 0 is the sum of.
+    """Return what rounding makes of the baseline's largest loss, or of terms that add up to a loss near 0.
 
     It is 0 where the terms were not watched.
     """
@@ -74,7 +74,7 @@ def rounding_of(baseline: ArmEvidence) -> float:
 
 
 def values(execution: ArmEvidence, metric: str) -> Losses:
-    """The metric [steps] as float64; settles NOT_RUN where the system does not report it."""
+    """Return the metric [steps] as float64; settle NOT_RUN where the system does not report it."""
     if metric == LOSS:
         return losses(execution)
     reported = execution.series.metrics
@@ -88,14 +88,14 @@ def values(execution: ArmEvidence, metric: str) -> Losses:
 
 
 def first_true(mask: NDArray[np.bool_]) -> int | None:
-    """Index of the first true element, None when there is none."""
+    """Return the index of the first true element, None when there is none."""
     return int(np.argmax(mask)) if mask.any() else None
 
 
 def difference(
     candidate: Losses, baseline: Losses, compare: Literal["every", "final", "first"], bounds: Bounds
 ) -> Difference:
-    """Difference over the common steps, or at one end of them. Bits are compared, so -0.0 differs from 0.0."""
+    """Return the difference over the common steps, or at one end. Bits are compared, so -0.0 differs from 0.0."""
     steps = min(len(candidate), len(baseline))
     steps = min(steps, 1) if compare == "first" else steps
     offset = max(steps - 1, 0) if compare == "final" else 0
@@ -141,7 +141,7 @@ def difference(
 
 
 def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: str = LOSS) -> None:
-    """Settle FAIL at the first step at which a loss, or the metric, of any of the named series is NaN or infinite."""
+    """Settle FAIL at the first step at which the loss, or the metric, of a named series is NaN or infinite."""
     found: list[tuple[int, str, str, float]] = []
     for what in dict.fromkeys((LOSS, metric)):
         for name, execution in executions.items():
@@ -170,7 +170,7 @@ def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> No
 def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
     """Settle INCONCLUSIVE where arms are compared and one of them replays compiled code as it is written.
 
-    Compiled code computes other bits, and draws other random numbers, and may have defects of its own.
+    Compiled code computes different bits, draws different random numbers, and may have defects of its own.
     """
     recorded = {
         name: execution.capture.as_written
@@ -187,7 +187,7 @@ def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
-    """Settle FAIL where executions start from parameters of other names than the first one's."""
+    """Settle FAIL where the trainable parameters of an execution have other names than the first one's."""
     reference_name, reference = next(iter(executions.items()))
     for name, execution in list(executions.items())[1:]:
         ours, theirs = execution.start.trainable_names, reference.start.trainable_names
@@ -197,7 +197,7 @@ def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def names_apart(name: str, ours: Sequence[str] | None, reference_name: str, theirs: Sequence[str] | None) -> str:
-    """Names that only one of two has, "" where there are none; what was not recorded is not told apart."""
+    """Return the names that only one of two has; "" where there are none, or where names were not recorded."""
     if ours is None or theirs is None or ours == theirs:
         return ""
     only = ((name, sorted(set(ours) - set(theirs))), (reference_name, sorted(set(theirs) - set(ours))))
@@ -230,14 +230,14 @@ def _require_equal_work(
 
 
 def first_unequal(ours: Sequence[str], theirs: Sequence[str]) -> int | None:
-    """Index of the first unequal entry of two lists of one length, None when they are equal."""
+    """Return the index of the first unequal entry of two lists of one length, None when they are equal."""
     if ours == theirs:  # a column of digests compares as one block
         return None
     return next(index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
 
 
 def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Bounds, metric: str = LOSS) -> None:
-    """Figures of a difference; for bitwise claims also whether the bound alone would have let it pass."""
+    """Note the figures of a difference; for bitwise claims also whether the bound alone would have let it pass."""
     sheet.count("steps", found.steps)
     sheet.figure("max_abs_difference", found.largest, metric)
     sheet.figure("max_abs_difference_step", found.largest_step, "step")
@@ -257,7 +257,7 @@ def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Boun
 
 
 def called(metric: str) -> str:
-    """The values of a series, as a sentence names them."""
+    """Return the name that a sentence gives to the values of a series."""
     return "losses" if metric == LOSS else f"values of `{metric}`"
 
 

@@ -1,7 +1,7 @@
-"""What a judge writes on: figures, denominators, and the one way to a conclusion.
+"""Collect what a judge writes: figures, denominators, and the one way to a conclusion.
 
-A check that settles the judgement raises `Settled`; `concluded` is the only place that catches it. PASS is said
-by `Sheet.held` alone, which refuses when nothing was counted.
+A check that settles the judgement raises `Settled`; `concluded` is the only place that catches it. Only `Sheet.held`
+returns PASS, and it refuses when nothing was counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Settled(Exception):  # noqa: N818 - it carries a conclusion, it is not an 
 
 
 def settle(reason: str, message: str) -> NoReturn:
-    """End the judgement here."""
+    """End the judgement here: raise `Settled`."""
     raise Settled(reason, message)
 
 
@@ -41,9 +41,9 @@ class Sheet:
         self._open: Judgement | None = None
 
     def leave_open(self, reason: str, message: str) -> None:
-        """Note why the claim cannot hold, and let the judge go on: a violation that it finds later is one all the same.
+        """Note why the claim cannot hold, and let the judge go on: a violation that it finds later still counts.
 
-        Of several reasons the first one counts, with the figures so far. For what says nothing of later figures.
+        Of several reasons the first one counts, with the figures so far. Use it where later figures remain valid.
         """
         noted = self.conclude(reason, message)
         so_far = {"figures": dict(self.figures), "denominators": dict(self.denominators)}
@@ -71,21 +71,21 @@ class Sheet:
         interval: Interval | None = None,
         beside: bool = False,
     ) -> bool:
-        """Hold a figure against its demand, with the arguments of `Demanded`."""
+        """Return True if a figure meets its demand, given with the arguments of `Demanded`."""
         return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
 
     def holds(self, demanded: Demanded) -> bool:
-        """Return True if the demand is met. A judge settles right after one that is not: it decided."""
+        """Return True if the demand is met. A judge settles right after an unmet demand: that demand decided."""
         self.note(demanded)
         self._unmet = None if demanded.is_met else demanded
         return demanded.is_met
 
     def note(self, demanded: Demanded) -> None:
-        """Note a demand whose figure alone does not decide, as that of a mean which has an interval."""
+        """Note a demand whose figure alone does not decide, such as that of a mean which has an interval."""
         self._demands.append(demanded)
 
     def conclude(self, reason: str, message: str) -> Judgement:
-        """The judgement for a reason code. Raises KeyError for a code that neither `reasons` nor a kind lists."""
+        """Return the judgement for a reason code. Raises KeyError for one that neither `reasons` nor a kind lists."""
         listed = reasons.reason_of(reason)
         if listed is None:
             raise KeyError(reason)
@@ -107,13 +107,13 @@ class Sheet:
         return tightest([each for each in self._demands if status is Status.PASS or not each.beside])
 
     def decided(self, judgement: Judgement) -> Judgement:
-        """Return the judgement, or what was left open before where it holds, or decides nothing either."""
+        """Return what was left open before, if anything, in place of PASS or INCONCLUSIVE; else the judgement."""
         if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
             return judgement
         return self._open
 
     def held(self, message: str) -> Judgement:
-        """PASS, unless a denominator is zero or there is none: then FAIL `vacuous_nothing_compared`."""
+        """Return PASS, or what was left open. Settle FAIL `vacuous_nothing_compared` where nothing was counted."""
         if self._open is not None:  # a zero may come of it
             return self._open
         empty = sorted(name for name, number in self.denominators.items() if number <= 0)
@@ -136,7 +136,7 @@ def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Jud
 
 
 def number(value: float) -> str:
-    """A number for a sentence: three significant digits."""
+    """Return a number for a sentence, with three significant digits."""
     return f"{value:.3g}"
 
 
@@ -145,7 +145,7 @@ OF_GROUP = re.compile(r"(?:^|[. ])(group\d+\..+)")  # in the path to a setting o
 
 
 def weight(name: str) -> int:
-    """Return where a sentence lists a thing of the state, by `category name` or path.
+    """Return the place at which a sentence lists a thing of the state, given by `category name` or path.
 
     A user's own named state comes first, an optimizer's settings after all that it trains, and its moments last.
     """
@@ -156,6 +156,6 @@ def weight(name: str) -> int:
 
 
 def some(names: list[str], limit: int = 3) -> str:
-    """The first few names of a list, by their weight where they are of the state, and how many more there are."""
+    """Return a list's first few names, by their weight where they are of the state, and how many more there are."""
     shown = ", ".join(sorted(names, key=weight)[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

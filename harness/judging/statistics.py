@@ -1,4 +1,4 @@
-"""The statistics of the throughput rule: pure functions over the last axes, so that a simulation runs the same code.
+"""Compute the statistics of the throughput rule: pure functions over the last axes, which a simulation runs too.
 
 The unit of replication is a process. A measurement is P processes, and a claim may ask for M measurements, one after
 the other. A process is read twice, once against the candidate and once in its favour (`readings`): what disturbs a
@@ -40,7 +40,7 @@ class Reading:
     whole: Array
 
     def of_measurements(self, measurements: int | Sequence[int]) -> list[Reading]:
-        """The processes in the order of their numbers: in so many parts of equal size, or in parts of these sizes."""
+        """Return the processes, by their numbers, in so many parts of equal size, or in parts of these sizes."""
         parts = measurements if isinstance(measurements, int) else np.cumsum(measurements)[:-1]
         fields = (np.split(values, parts, axis=-1) for values in (self.ratios, self.selves, self.whole))
         return [Reading(*each) for each in zip(*fields, strict=True)]
@@ -49,11 +49,11 @@ class Reading:
 def readings(
     candidate: Array, baseline: Array, free_candidate: Array | None = None, free_baseline: Array | None = None
 ) -> tuple[Reading, Reading]:
-    """Two readings of step times [..., P, R, 2]: the cautious one, which a PASS rests on, and the generous one, a FAIL.
+    """Return two readings of step times [..., P, R, 2]: the cautious one, for a PASS, and the generous one, for a FAIL.
 
-    An undisturbed step is the lower quartile of an arm's blocks, a step as it was found is their median. Cautious: the
-    baseline undisturbed against the candidate as found; generous: the other way round. free_*: what the blocks would
-    at least have taken undisturbed, where that is known to be less.
+    An undisturbed step is the lower quartile of an arm's blocks. A step as it was found is their median. The cautious
+    reading compares the baseline undisturbed with the candidate as found, the generous one the other way round. free_*:
+    what the blocks would at least have taken undisturbed, where that is known to be less.
     """
     free_candidate = candidate if free_candidate is None else free_candidate
     free_baseline = baseline if free_baseline is None else free_baseline
@@ -63,7 +63,7 @@ def readings(
 
 
 def undisturbed(seconds: Array) -> Array:
-    """Lower quartile of an arm's step times [..., B], finite ones: `np.percentile` bit for bit, as `as_found`."""
+    """Return the lower quartile of finite step times [..., B]: `np.percentile` bit for bit, faster, as `as_found`."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     place = UNDISTURBED / 100 * (blocks - 1)
     below = int(place)
@@ -73,14 +73,14 @@ def undisturbed(seconds: Array) -> Array:
 
 
 def as_found(seconds: Array) -> Array:
-    """Median of an arm's step times [..., B], finite ones: `np.median` bit for bit, which for so few takes six times as
+    """Return the median of finite step times [..., B]: `np.median` bit for bit, which for so few takes six times as
     long as sorting them."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     return np.asarray((ordered[..., (blocks - 1) // 2] + ordered[..., blocks // 2]) / 2)
 
 
 def _blocks(arm: Array) -> Array:
-    """Step times [..., R, 2] by block: [..., B]."""
+    """Return step times [..., R, 2] by block: [..., B]."""
     return arm.reshape(*arm.shape[:-2], -1)
 
 
@@ -93,19 +93,19 @@ def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline
 
 @cache  # one verdict asks for the same few of them a hundred times
 def t_quantile(confidence: float, processes: int) -> float:
-    """Quantile of Student's t with `processes` - 1 degrees of freedom."""
+    """Return the quantile of Student's t with `processes` - 1 degrees of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(processes - 1, confidence))
 
 
 def left_out(processes: int) -> int:
-    """How many of so many processes the trimmed mean leaves out, on each side."""
+    """Return how many of so many processes the trimmed mean leaves out, on each side."""
     return processes // TRIMMED_ONE_IN
 
 
 def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
-    """Trimmed mean of `logs` [..., P], and the reach of its one-sided interval. Shapes [...].
+    """Return the trimmed mean of `logs` [..., P], and the reach of its one-sided interval. Shapes [...].
 
     Tukey and McLaughlin (1963): the mean without the outermost on each side, its standard error from the winsorized
     deviation, and Student's t with as many degrees of freedom as processes remain, less one.
@@ -121,23 +121,23 @@ def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
 
 
 def self_intervals(logs: Array) -> tuple[Array, Array]:
-    """Ends of the two-sided 95 % interval of the trimmed mean of an arm's log ratios with itself [..., P]."""
+    """Return the ends of the two-sided 95 % interval of the trimmed mean of an arm's log A/A ratios [..., P]."""
     mean, reach = trimmed(logs, (1 + SELF_CONFIDENCE) / 2)
     return mean - reach, mean + reach
 
 
 def missed_bias(selves: Array) -> Array:
-    """The bias a measurement could have missed: the worst end of either arm's interval. [..., 2, P] -> [...]."""
+    """Return the bias a measurement could have missed: the worst end of either arm's interval. [..., 2, P] -> [...]."""
     low, high = self_intervals(selves)
     worst: Array = np.maximum(np.abs(low), np.abs(high)).max(axis=-1)
     return worst
 
 
 def margin(reading: Reading, confidence: float) -> Array:
-    """By how much the trimmed mean has to clear the demanded log ratio: [...].
+    """Return by how much the trimmed mean has to clear the demanded log ratio: [...].
 
-    The reach of its interval with the bias that could have been missed; at least what common noise may add, to which
-    the reach is independent.
+    It is the reach of the mean's interval with the bias that could have been missed, and at least what common noise may
+    add. The reach is independent of common noise.
     """
     _, reach = trimmed(reading.ratios, confidence)
     return _allowed_for(reach, missed_bias(reading.selves))
@@ -149,7 +149,7 @@ def _allowed_for(reach: Array | float, bias: Array | float) -> Array:
 
 @cache  # likewise
 def may_dissent(processes: int, confidence: float) -> int:
-    """How many processes may lie on the other side: none of 8 at a confidence of 0.99 (0.4 %), one of 12 (0.3 %).
+    """Return how many processes may lie on the other side: 0 of 8 at a confidence of 0.99 (0.4 %), 1 of 12 (0.3 %).
 
     Where the median is the demanded ratio, so few of them lie below it with a chance of at most 1 - confidence,
     whatever the noise's shape.
@@ -161,32 +161,32 @@ def may_dissent(processes: int, confidence: float) -> int:
 
 
 def _shared(reading: Reading) -> Array:
-    """What all processes may have in common: no agreement between them shows it."""
+    """Return what all processes may have in common: no agreement between them shows it."""
     return np.maximum(missed_bias(reading.selves), COMMON_NOISE)
 
 
 def sustained(cautious: Reading, confidence: float) -> Array:
-    """The log ratio of a measurement by all of the candidate's seconds: [...].
+    """Return the log ratio of a measurement by all of the candidate's seconds: [...].
 
-    The seconds that the candidate takes for what the undisturbed baseline does in one, in the mean over the processes
-    but for as many as may dissent, the slowest. A median forgets what happens in fewer than half of the blocks, and a
-    candidate's own stalls are its own time. A baseline that is slow in some process earns at most that process's share.
-    """
+    It is of the seconds that the candidate takes for what the undisturbed baseline does in one second: their mean over
+    the processes, without as many of the slowest as may dissent. A median forgets what happens in fewer than half of
+    the blocks, and a candidate's own stalls are its own time. A baseline that is slow in one process earns at most that
+    one's share."""
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
     agreeing = np.argsort(cautious.ratios, axis=-1)[..., dissenting:]
     return np.asarray(-np.log(np.exp(-np.take_along_axis(cautious.whole, agreeing, axis=-1)).mean(axis=-1)))
 
 
 def lower_bound(cautious: Reading, confidence: float) -> Array:
-    """The largest log ratio that a measurement proves: [...]. The typical block proves it, and all sustain it."""
+    """Return the largest log ratio that a measurement proves [...]: the typical block proves it, all sustain it."""
     return np.minimum(typical_bound(cautious, confidence), sustained(cautious, confidence))
 
 
 def typical_bound(cautious: Reading, confidence: float) -> Array:
-    """The largest log ratio that the candidate's typical block proves: [...].
+    """Return the largest log ratio that the candidate's typical block proves: [...].
 
-    All processes but those that may dissent have to reach it; and either the trimmed mean clears it by its margin, or
-    those processes do by what they may have in common.
+    All processes except those that may dissent have to reach it. Besides, either the trimmed mean clears it by its
+    margin, or those processes clear it by what they may have in common.
     """
     mean, _ = trimmed(cautious.ratios, confidence)
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
@@ -195,7 +195,7 @@ def typical_bound(cautious: Reading, confidence: float) -> Array:
 
 
 def upper_bound(generous: Reading, confidence: float) -> Array:
-    """The log ratio above which a measurement refutes every one: [...]. No agreement of processes is asked for."""
+    """Return the log ratio above which a measurement refutes every ratio: [...]. The processes need not agree."""
     mean, _ = trimmed(generous.ratios, confidence)
     dissenting = may_dissent(generous.ratios.shape[-1], confidence)
     reached = np.sort(generous.ratios, axis=-1)[..., -1 - dissenting]
@@ -203,12 +203,12 @@ def upper_bound(generous: Reading, confidence: float) -> Array:
 
 
 def proves(cautious: Reading, log_demanded: float, confidence: float) -> NDArray[np.bool_]:
-    """Whether one measurement proves the demanded ratio: [...]."""
+    """Return True where one measurement proves the demanded ratio: [...]."""
     return np.asarray(lower_bound(cautious, confidence) >= log_demanded)
 
 
 def refutes(generous: Reading, log_demanded: float, confidence: float) -> NDArray[np.bool_]:
-    """Whether one measurement refutes the demanded ratio: [...]."""
+    """Return True where one measurement refutes the demanded ratio: [...]."""
     return np.asarray(upper_bound(generous, confidence) < log_demanded)
 
 
@@ -219,7 +219,7 @@ def decide(
     confidence: float,
     measurements: int | Sequence[int] = 1,
 ) -> NDArray[np.int8]:
-    """1: at least the demanded ratio is proven, by each measurement; -1: each refutes it; 0: neither. Shape [...]."""
+    """Return 1 where each measurement proves the demanded ratio, -1 where each refutes it, else 0. Shape [...]."""
     proven = np.all([proves(one, log_demanded, confidence) for one in cautious.of_measurements(measurements)], axis=0)
     refuted = np.all([refutes(one, log_demanded, confidence) for one in generous.of_measurements(measurements)], axis=0)
     return np.asarray(proven.astype(np.int8) - refuted.astype(np.int8), dtype=np.int8)
@@ -228,14 +228,14 @@ def decide(
 def stalls(
     cautious: Reading, log_demanded: float, confidence: float, measurements: int | Sequence[int] = 1
 ) -> NDArray[np.bool_]:
-    """Whether only the candidate's slow blocks stand between it and a proof: [...]."""
+    """Return True where only the candidate's slow blocks stand between it and a proof: [...]."""
     parts = cautious.of_measurements(measurements)
     typical = np.all([typical_bound(one, confidence) >= log_demanded for one in parts], axis=0)
     return np.asarray(typical & np.any([sustained(one, confidence) < log_demanded for one in parts], axis=0))
 
 
 def fewest_processes(confidence: float) -> int:
-    """The smallest number of processes whose unanimity can reach the confidence: 2^-P <= 1 - confidence."""
+    """Return the smallest number of processes whose unanimity can reach the confidence: 2^-P <= 1 - confidence."""
     processes = 2
     while 2.0**-processes > (1 - confidence) * _ROUNDING:
         processes += 1
@@ -257,12 +257,12 @@ class Spread:
         return cls(float(mean), error * kept / float(np.sqrt(len(logs))))
 
     def reach(self, confidence: float, processes: int) -> float:
-        """Half the width of an interval over so many processes of this spread."""
+        """Return half the width of an interval over so many processes of this spread."""
         kept = processes - 2 * left_out(processes)
         return t_quantile(confidence, kept) * self.deviation * float(np.sqrt(processes)) / kept
 
     def agreement(self, distance: float, processes: int, confidence: float) -> float:
-        """The chance that of so many processes no more than may dissent lie further off the mean than this."""
+        """Return the chance that no more than may dissent, of so many processes, lie further from the mean."""
         from scipy.special import bdtr, ndtr
 
         across = float(distance < 0) if self.deviation == 0 else float(ndtr(-distance / self.deviation))
@@ -270,10 +270,10 @@ class Spread:
 
 
 def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: float, confidence: float) -> int | None:
-    """The larger number of processes with which one measurement would probably decide, by this one's spread; or None.
+    """Return how many processes, more than it had, a measurement of this spread probably needs to decide, or None.
 
-    An estimate, with a normal approximation: a bound must be cleared on the side on which both readings lie. Readings
-    on both sides of the demanded ratio, or a wide spread next to it, are decided by no number of processes.
+    An estimate, with a normal approximation: a bound must be cleared on the side on which both readings lie. No number
+    decides where the readings lie on both sides of the demanded ratio, or the spread next to it is wide.
     """
     above = Spread.of(cautious.ratios).mean - log_demanded
     below = log_demanded - Spread.of(generous.ratios).mean
@@ -283,9 +283,9 @@ def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: floa
 
 
 def _processes_to_clear(reading: Reading, distance: float, confidence: float, *, agreeing: bool) -> int | None:
-    """The fewest processes, more than there are, that clear this distance to the demanded log ratio.
+    """Return the fewest processes, more than there are, that clear this distance to the demanded log ratio.
 
-    agreeing: by the trimmed mean only where all but those that may dissent lie on its side, too.
+    agreeing: the trimmed mean counts only where all processes except those that may dissent lie on its side, too.
     """
     ratio = Spread.of(reading.ratios)
     selves = [Spread.of(logs) for logs in reading.selves]

@@ -1,4 +1,4 @@
-"""What steps made and nobody reads: logs, whose absence is only said, and what leaves a claim open where it misses."""
+"""Compare what steps made and nobody reads: a missing log is only reported, other tensors may leave a claim open."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _WORDS: dict[Role, str] = {"log": "log", "mixed": "tensor", "unseen": "tensor"}
 
 
 def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: str, bits: bool) -> str:
-    """Return what nobody reads and executions differ in from the first one named, as a sentence's tail.
+    """Return, as a sentence's tail, which unread tensors differ between executions and the first one named.
 
     The claim stays open where one alone has a tensor that is made of parameters and batches, unless one of the two
     replays: no replay appends to a list. It stays open where nothing shows what an unequal tensor is made of.
-    bits: values are compared, too.
+    bits: True if values are compared, too.
     """
     (reference_name, reference), *others = executions.items()
     said, number = list[str](), 0
@@ -60,14 +60,14 @@ def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: s
 
 
 def _counted(names: Iterable[str], roles: Mapping[str, Role]) -> str:
-    """Return how many there are, and their names, those of a list by the list's."""
+    """Return how many names there are, and the names; items of a list are named by the list."""
     names = list(names)
     words = {_WORDS[roles[each]] for each in names}
     return f"{counted(len(names), 'log' if words == {'log'} else 'tensor')}: {some(_holders(names))}"
 
 
 def _holders(names: Iterable[str]) -> list[str]:
-    """Return names in their natural order; those of several in one list once, as the list's with their number."""
+    """Return names in their natural order. Several items of one list appear once, as the list with their number."""
     names = list(names)
     members = Counter(_PLACES.sub("", name) for name in names)
     shown = dict[str, None]()
@@ -78,7 +78,7 @@ def _holders(names: Iterable[str]) -> list[str]:
 
 
 def _role(name: str, *ends: ArmEnd) -> Role | None:
-    """Return the role of a loose tensor that no end compares, as far as one of them knows it."""
+    """Return the role of a loose tensor that no end compares, as far as one of the ends knows it."""
     if any(end.state is not None and name in end.state.digests.get(LOOSE, {}) for end in ends):
         return None
     found = {roles_of(end).get(name) for end in ends}
@@ -87,6 +87,6 @@ def _role(name: str, *ends: ArmEnd) -> Role | None:
 
 
 def _loose(end: ArmEnd) -> dict[str, str]:
-    """Digests of all loose tensors at an end."""
+    """Return the digests of all loose tensors at an end."""
     of_state = {} if end.state is None else end.state.digests.get(LOOSE, {})
     return of_state if end.loose is None else {**of_state, **end.loose.unread}

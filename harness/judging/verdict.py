@@ -1,4 +1,4 @@
-"""The verdict: status, stable reason code, figures with units, denominators, and what decided it; a sentence of it."""
+"""Define the verdict: status, stable reason code, figures with units, denominators, what decided it, and a sentence."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Verdict(Judgement, UnitFacts):
 
     @property
     def can_be_waived(self) -> bool:
-        """A violation, or a ratio that was measured soundly and neither proves nor refutes; nothing that went wrong."""
+        """Return True for a violation, or for a soundly measured ratio that decides nothing; not for an error."""
         return self.status is Status.FAIL or (self.status, self.reason) == (Status.INCONCLUSIVE, "undecided_ratio")
 
 
@@ -89,7 +89,7 @@ class Counts(BoundedModel):
     errors: int
 
     def line(self) -> str:
-        """`9 planned · 6 held · 0 violated · 0 undecided · 3 not run · 0 errors`."""
+        """Return the count line: `9 planned · 6 held · 0 violated · 0 undecided · 3 not run · 0 errors`."""
         return (
             f"{self.planned} planned · {self.held} held · {self.violated} violated · "
             f"{self.undecided} undecided · {self.not_run} not run · {counted(self.errors, 'error')}"

@@ -1,8 +1,8 @@
-"""Demand that a claim was seen over all steps of its workload.
+"""Require that a claim was seen over all steps of its workload.
 
 A run that was cut short may have lost the steps in which a claim does not hold. A claim's own number of steps is the
-fewest that it may be judged by. This is asked last, where all else speaks for PASS: what a shorter run shows to be
-wrong is so.
+fewest that it may be judged by. This is checked last, where everything else leads to PASS: a fault that a shorter run
+shows is a fault.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.kinds.steps.model import StepAccuracy
 
 
 def require_whole_runs(part: AnyPart, context: Context) -> None:
-    """Settle with ERROR where an arm of the part was not called for as many steps as its workload has, at any rank."""
+    """Settle ERROR where an arm of the part was not called for as many steps as its workload has, at any rank."""
     steps = context.contract.workloads[context.workload].steps
     probe = probe_of(part)
     found = [run for run in context.runs if run.probe == probe.name and probe.trainings != "none"]
@@ -39,7 +39,7 @@ def _require_whole(part: AnyPart, run: RunEvidence, arm: str, steps: int) -> Non
 
 
 def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEvidence]]:
-    """The executions of an arm, those that one training was made of together."""
+    """Return the executions of an arm, grouped by the training that they made up together."""
     executions = run.arms.get(arm, [])
     if isinstance(part, StepAccuracy):  # with seeds of gradients alone it ends after the last of these
         return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]

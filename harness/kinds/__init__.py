@@ -1,5 +1,5 @@
-"""One table of claim kinds, from which everything that lists kinds is derived, and one of probes. It imports no layer
-of the harness."""
+"""Hold one table of claim kinds, from which every list of kinds is derived, and one of probes. This package imports no
+layer of the harness."""
 
 from harness.kinds.built_in import BUILT_IN as BUILT_IN
 from harness.kinds.installed import kind_of as kind_of

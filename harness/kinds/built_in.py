@@ -1,4 +1,4 @@
-"""The harness's own families of claim kinds, in the order in which messages, schema and report list them.
+"""List the harness's own families of claim kinds, in the order in which messages, schema and report show them.
 
 A family is a folder: its rows (`rows.py`), the models of its claims, a judge for each kind, and its sections.
 """

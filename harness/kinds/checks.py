@@ -1,4 +1,4 @@
-"""The checks that kinds of claim share: a kind asks each, or its row leaves it out with a reason."""
+"""Name the checks that kinds of claim share: a kind asks each, or its row leaves it out with a reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def names_of(check: str, role: str) -> frozenset[str]:
 
 
 def are_left_out(value: object) -> bool:
-    """Return True for a mapping to sentences from checks, roles or both (`trained.control`)."""
+    """Return True for a mapping from checks, roles or both (`trained.control`) to sentences."""
     return isinstance(value, Mapping) and all(
         _is_name(name) and isinstance(reason, str) and reason.endswith(".") for name, reason in value.items()
     )

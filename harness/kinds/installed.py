@@ -1,4 +1,4 @@
-"""The kinds and probes that there are: the harness's own, and those of installed packages.
+"""Find the kinds and probes that there are: the harness's own, and those of installed packages.
 
 A package offers a row by an entry point that names it (`module:attribute`): a kind in the group
 `contract_harness.kinds`, a probe in the group `contract_harness.probes`. Record types have a group as well
@@ -36,7 +36,7 @@ class Judged(Protocol):
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """Every kind by its name, the harness's own first. Raises KindError for an entry point that is no sound kind."""
+    """Return every kind by its name, the harness's own first. Raises KindError for an entry point of no sound kind."""
     found = _with_installed(GROUP, Kind, BUILT_IN, RESERVED)
     for row in found.values():
         for name, settings in row.probes.items():
@@ -54,7 +54,7 @@ def probes() -> dict[str, Probe]:
 
 
 def kind_of(name: str) -> Kind:
-    """The row of a kind that a contract could name. Raises KeyError for another name."""
+    """Return the row of a kind that a contract could name. Raises KeyError for another name."""
     return kinds()[name]
 
 
@@ -81,7 +81,7 @@ def _with_installed(
 
 
 def offered(group: str, what: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[EntryPoint, Any]]:
-    """Yield what installed packages offer in a group of entry points. Raises KindError for what is not `what`."""
+    """Yield what packages offer in a group of entry points. Raises KindError for a value that is not `what`."""
     rule, remedy = f"an entry point of `{group}` names {what}", "correct or uninstall that package"
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         try:

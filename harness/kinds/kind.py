@@ -1,4 +1,4 @@
-"""A row of the table of claim kinds."""
+"""Define a row of the table of claim kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of probes: the ways to execute a run. What the harness asks of a probe is a field of its row."""
+"""List the probes: the ways to execute a run. What the harness needs to know of a probe is a field of its row."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A row of a table of the harness: every field is given and follows its rule. What it names in other layers is a
-`module:attribute`, imported at its use."""
+"""Define a row of a table of the harness: every field is given and follows its rule. A row names objects of other
+layers as `module:attribute`, which is imported at its use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Row:
 
 
 def resolve(reference: str) -> Any:
-    """What `module:attribute` names. Raises KindError when it cannot be imported, or has no such attribute."""
+    """Return what `module:attribute` names. Raises KindError when it cannot be imported, or has no such attribute."""
     try:
         return imported(reference)
     except (Exception, SystemExit) as error:  # a package from elsewhere may raise anything

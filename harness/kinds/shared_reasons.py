@@ -1,4 +1,4 @@
-"""What rows of several families share: reasons for which a kind leaves a shared check out, and evidence faults."""
+"""Hold what rows of several families share: reasons for which a kind leaves a shared check out, and evidence faults."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From contracts to units and runs, and what this machine cannot decide."""
+"""Turn contracts into units and runs, and find what this machine cannot decide."""

@@ -1,4 +1,4 @@
-"""Baselines of another commit: which systems are, and what of a claim cannot be compared between two commits."""
+"""Handle baselines of another commit: their systems, and what of a claim cannot be compared between two commits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Baseline:
 
 
 def baseline_systems(contracts: Sequence[Contract]) -> list[str]:
-    """The systems of all arms that some claim names as `baseline`, each once."""
+    """Return the systems of all arms that some claim names as `baseline`, each once."""
     arms = [
         contract.arms[part.arms()["baseline"]].system or contract.system
         for contract in contracts
@@ -59,9 +59,9 @@ def baseline_systems(contracts: Sequence[Contract]) -> list[str]:
 def baseline_checkout(
     contracts: Sequence[HasContract], name: str | None, reports: Path
 ) -> AbstractContextManager[Checkout | None]:
-    """A worktree of the commit that `name` means, for the baselines of the contracts; none where no name is given.
+    """Check out the commit `name` in a worktree, for the contracts' baselines; without a name do nothing.
 
-    Raises UsageError, see `checked_out`.
+    Raises UsageError if no claim names a baseline, and as `checked_out` does.
     """
     if name is None:
         return nullcontext()
@@ -72,7 +72,7 @@ def baseline_checkout(
 
 
 def described_baseline(contracts: Sequence[HasContract], checkout: Checkout | None, limit_s: float) -> Baseline:
-    """The commit, with what the systems of its arms say of themselves there, each within so many seconds."""
+    """Return the commit, with what its arms' systems report of themselves there, each within `limit_s` seconds."""
     if checkout is None:
         return Baseline()
     systems = baseline_systems([loaded.contract for loaded in contracts])
@@ -81,7 +81,7 @@ def described_baseline(contracts: Sequence[HasContract], checkout: Checkout | No
 
 
 def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> Obstacle | None:
-    """Why a claim cannot be judged with its baseline of that commit; None where it can, or has no baseline."""
+    """Return why a claim cannot be judged with its baseline of that commit; None if it can, or has no baseline."""
     for part in parts_of(claim):
         if "baseline" in part.arms():
             if baseline.commit is None:
@@ -98,7 +98,7 @@ def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> 
 
 
 def _with_itself(contract: Contract, part: AnyPart) -> Obstacle | None:
-    """Two arms of equal settings differ by their commits alone."""
+    """Return an obstacle for two arms of equal settings: without a commit for one of them they are the same."""
     arms = part.arms()
     candidate, baseline = arms.get(part.candidate_path), arms["baseline"]
     if candidate is None or not contract.same_settings(candidate, baseline):
@@ -124,7 +124,7 @@ def _one_process(part: AnyPart) -> Obstacle | None:
 
 
 def _unlike_there(contract: Contract, part: AnyPart, baseline: Baseline, commit: str) -> Obstacle | None:
-    """The system of the commit cannot be described, or lacks what the arm asks for."""
+    """Return an obstacle if the commit's system cannot be described, or lacks what the arm asks for."""
     name = part.arms()["baseline"]
     arm = contract.arms[name]
     system = arm.system or contract.system

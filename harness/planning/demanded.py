@@ -1,7 +1,7 @@
-"""What a contract demands to be run for a unit, and the first thing in which runs that were made differ from it.
+"""Find the first difference between the runs that were made for a unit and the runs that its contract requires.
 
-Texts, bounds and guards are no part of a run: evidence is judged by those of any contract. Whatever else a contract
-says decides what is run, so evidence of another workload, arm, system or probe setting is evidence of something else.
+Texts, bounds and guards are not part of a run: evidence can be judged by those of any contract. Everything else in
+a contract decides what is run, so evidence of another workload, arm, system or probe setting is of something else.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def first_difference(
     fault: str | None = None,
     baseline: str | None = None,
 ) -> Difference | None:
-    """The first thing in which `made`, the runs that a unit was decided by, are not what the contract demands.
+    """Return the first thing in which `made`, the runs that decided a unit, are not what the contract requires.
 
-    None where every part of the claim has the runs that it demands, and every run is one that some part demands.
-    unread: how many runs of the unit left nothing that says what they were; their absence is another's to tell.
+    None where every part of the claim has the runs that it requires, and every run is required by some part.
+    unread: how many runs of the unit left nothing that says what they were; their absence is reported elsewhere.
     fault: the fault that was planted on purpose, and that a run may have. baseline: the commit of the baselines.
     """
     for name in ("data", "model_directory"):  # a contract names neither; runs that are judged together share them
@@ -50,7 +50,7 @@ def first_difference(
 
 
 def arms_demanded(contract: Contract, claim: AnyClaim, workload: str) -> set[str]:
-    """Return every arm that the claim's runs execute on this workload, controls among them."""
+    """Return every arm that the claim's runs execute on this workload, controls included."""
     builder = RunBuilder(contract, workload, None, None, None, None)
     for index, part in enumerate(parts_of(claim)):
         builder.add(claim, index, part)
@@ -58,7 +58,7 @@ def arms_demanded(contract: Contract, claim: AnyClaim, workload: str) -> set[str
 
 
 def _matched(demanded: Sequence[Run], made: Sequence[Run], fault: str | None) -> list[int | None]:
-    """For each demanded run the position of one that serves it, None where none does; equal runs differ by process."""
+    """Return the position of a run that serves each required run, or None. Equal runs differ by their process."""
     numbered = list(enumerate(made))
     return [
         next((number for number, run in numbered if _first(wanted, run, fault) is None), None) for wanted in demanded

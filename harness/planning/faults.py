@@ -1,4 +1,4 @@
-"""Which arms of a run get a planted fault."""
+"""Choose which arms of a run get a planted fault."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class PlannedFault:
 
 
 def plan_fault(name: str, offered: Mapping[str, FaultDescription], claims: Sequence[AnyClaim]) -> PlannedFault:
-    """Plant fault `name` relative to what it should break: the claims that list it, and the claims (a system's
-    faults) or the kinds of judgement (the harness's own) that it lists.
+    """Choose the arms in which fault `name` is planted, by the claims that it should break.
 
-    When that is none of the given claims, it is planted relative to all of them: someone wants to see what it does.
+    These claims list the fault, or the fault lists them (a system's fault), or their kind of judgement (the harness's
+    own). If none of the given claims is one, the fault is planted for all of them: someone wants to see what it does.
     """
     description = offered.get(name)
     if description is None:

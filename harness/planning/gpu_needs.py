@@ -1,4 +1,4 @@
-"""What a unit or a run asks of GPUs: whether it uses any, how many, and how much memory next to other runs."""
+"""Determine what a unit or a run needs of GPUs: whether it uses any, how many, and how much of their memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ON_DEVICE = "device"  # a `target` of the probe `kernels`: the machine's own GPU
 
 
 def needs_cuda(contract: Contract, claim: AnyClaim, workload: Workload) -> bool:
-    """Return True if the unit can be decided on a machine with a GPU alone."""
+    """Return True if only a machine with a GPU can decide the unit."""
     parts = parts_of(claim)
     return (
         workload.needs.device == "cuda"
@@ -29,9 +29,9 @@ def needs_cuda(contract: Contract, claim: AnyClaim, workload: Workload) -> bool:
 
 
 def gpus_needed(contract: Contract, claim: AnyClaim, workload: Workload) -> int:
-    """Return how many GPUs the unit needs wherever it runs on one: one for each rank.
+    """Return how many GPUs the unit needs if it runs on GPUs: at least one for each rank.
 
-    0 where its workload is for the processor.
+    0 if its workload is for the processor.
     """
     if workload.needs.device == "cpu":
         return 0
@@ -39,7 +39,7 @@ def gpus_needed(contract: Contract, claim: AnyClaim, workload: Workload) -> int:
 
 
 def ranks_of(contract: Contract, parts: Sequence[AnyPart]) -> int:
-    """Return the ranks of the arm that has most, of all arms that the parts name."""
+    """Return the largest number of ranks of any arm that the parts name."""
     return max((contract.arms[arm].ranks for part in parts for arm in part.arms().values()), default=1)
 
 
@@ -50,24 +50,24 @@ def _asks_of_replays(contract: Contract, part: AnyPart) -> bool:
 
 
 def needs_gpu(run: Run) -> bool:
-    """Return True if the run uses the GPU of the machine where there is one."""
+    """Return True if the run uses a GPU on a machine that has one."""
     return gpu_memory_gib(run) != 0.0
 
 
 def gpus_of(run: Run, gpus: Sequence[Gpu]) -> list[str]:
-    """UUIDs of the GPUs that the run uses: the machine's first one, and one more for each further rank."""
+    """Return the UUIDs of the GPUs that the run uses: the machine's first one, and one more for each further rank."""
     return [gpu.uuid for gpu in gpus[: run.ranks]] if needs_gpu(run) else []
 
 
 def gpu_memory_gib(run: Run) -> float | None:
-    """GiB of the GPU's memory that the run may take; None where it never shares: its workload declares none, its probe
-    needs the whole device, or its ranks wait for one another. 0.0 where it uses no GPU, as on a workload for the
-    processor.
+    """Return how many GiB of the GPU's memory the run may take; None if it never shares the GPU.
 
-    A rank that waits keeps its GPU busy until the others have their time slices, too: of three runs of two ranks side
-    by side on two H200s none ended the steps of its arm in four minutes.
-    What a workload declares is enough for each of its runs on a GPU that has no more (`harness.planning.obstacles`
-    asks for that much, whatever the probe): a timing's process, with both arms open, is within it.
+    A run never shares if its workload declares no memory, its probe needs the whole device, or its
+    ranks wait for one another. 0.0: it uses no GPU, as on a workload for the processor. A rank that
+    waits keeps its GPU busy until the others get their time slices: of three runs of two ranks side
+    by side on two H200s none ended the steps of its arm in four minutes. What a workload declares
+    is enough for each of its runs on a GPU that has no more, since `harness.planning.obstacles`
+    requires that much for every probe. It covers a timing's process with both arms open.
     """
     if run.workload.needs.device == "cpu":
         return 0.0
@@ -76,9 +76,7 @@ def gpu_memory_gib(run: Run) -> float | None:
 
 
 def shares_gpu(run: Run) -> bool:
-    """Return True if runs of other commands may use the GPU at the same time: it is not timed, nor needs all of it, and
-    has one rank.
-    """
+    """Return True if other commands may use the GPU meanwhile: it has one rank, no timing, and needs only a part."""
     probe = probe_named(run.probe)
     return not probe.timed and resolve(probe.gpu_memory) is not all_of_it and run.ranks == 1
 
@@ -99,11 +97,11 @@ def all_of_it(_run: Run) -> None:
 
 
 def none_for_a_target(run: Run) -> float | None:
-    """Return 0.0 where kernels are compiled for a target that is not this machine's device."""
+    """Return the declared memory; 0.0 if kernels are compiled for a target that is not this machine's device."""
     return declared(run) if run.settings.get("target", ON_DEVICE) == ON_DEVICE else 0.0
 
 
 def twice_if_filled(run: Run) -> float | None:
-    """Return twice what is declared where memory is filled: until then the arm is open in two processes."""
+    """Return the declared memory, twice where memory is filled: until then the arm is open in two processes."""
     memory = declared(run)
     return memory * 2 if memory is not None and run.settings.get("memory_filled") else memory

@@ -1,4 +1,4 @@
-"""Why a unit cannot be decided here: what the machine lacks, or what the system does not offer."""
+"""Find why a unit cannot be decided here: what the machine lacks, or what the system does not offer."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Describe = Callable[[str], SystemDescription | SystemResolutionError]
 
 
 def system_obstacle(contract: Contract, claim: AnyClaim, describe: Describe) -> Obstacle | None:
-    """A system of the claim's arms that cannot be described: without its description
-    the unit would be planned as another.
+    """Return an obstacle if a system of the claim's arms cannot be described.
 
-    It is an ERROR, also where the machine could not decide the unit anyway, or a worker would have opened the system.
+    Without its description the unit would be planned as another one. So this is an ERROR, even
+    where the machine could not decide the unit anyway, or a worker could have opened the system.
     """
     arms = {arm for part in parts_of(claim) for arm in part.arms().values()}
     for system in dict.fromkeys(contract.arms[arm].system or contract.system for arm in sorted(arms)):
@@ -46,7 +46,7 @@ def find_obstacle(
     machine: Machine,
     describe: Describe,
 ) -> Obstacle | None:
-    """The first obstacle to this unit on this machine; None when its runs can be executed."""
+    """Return the first obstacle to this unit on this machine; None if its runs can be executed."""
     return (
         _cannot_run(machine)
         or _missing_module(workload, machine)
@@ -60,7 +60,7 @@ def find_obstacle(
 
 
 def _cannot_run(machine: Machine) -> Obstacle | None:
-    """A plain install reads and judges; runs need an extra, and a system on which a process group can be ended."""
+    """Return an obstacle if runs lack what they need: a system that ends process groups, or the extra `run`."""
     if not hasattr(os, "killpg"):
         return Obstacle(reason="not_available", message="runs need Linux or macOS; evidence is judged anywhere")
     missing = [name for name in RUN_MODULES if not machine.has_module(name)]
@@ -88,7 +88,7 @@ def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machi
 
 
 def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
-    """A GPU that is there, and is not the one that is asked for."""
+    """Return an obstacle if there is a GPU, but not of the name or the compute capability that is asked for."""
     if not machine.gpus:
         return None
     gpu, needs = machine.gpus[0], workload.needs
@@ -104,7 +104,7 @@ def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
 
 
 def _missing_gpus(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
-    """Ranks have a GPU each, wherever their workload runs on one."""
+    """Return an obstacle if there are GPUs, but fewer than the unit needs: each rank has one of its own."""
     needed, there = gpus_needed(contract, claim, workload), len(machine.gpus)
     if there == 0 or there >= needed:
         return None
@@ -112,7 +112,7 @@ def _missing_gpus(contract: Contract, claim: AnyClaim, workload: Workload, machi
 
 
 def _one_rank_only(contract: Contract, claim: AnyClaim) -> Obstacle | None:
-    """Other probes start processes of their own, or count what one process does."""
+    """Return an obstacle for several ranks if the probe starts processes itself, or counts what one process does."""
     for part in parts_of(claim):
         probe = probe_of(part)
         if not probe.of_ranks and ranks_of(contract, [part]) > 1:
@@ -150,7 +150,7 @@ def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe)
 
 
 def capabilities_needed(part: AnyPart, arm: str) -> frozenset[str]:
-    """Capabilities that an arm's system must have for this judgement to be decided."""
+    """Return the capabilities that an arm's system must have for this judgement to be decided."""
     needed, arms = kind_of(part.kind).capabilities, part.arms()
     for one in part.variants():
         if arm == arms.get(part.candidate_path):

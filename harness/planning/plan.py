@@ -1,7 +1,7 @@
-"""Plan: which units there are, which runs decide them, and which units this machine cannot decide.
+"""Plan which units there are, which runs decide them, and which units this machine cannot decide.
 
-Pure: contracts, machine and system descriptions in; units and runs out. What several claims can be judged from is
-run once.
+Pure: contracts, machine and system descriptions in; units and runs out. A run from which several
+claims can be judged is executed once.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def plan(
 ) -> Plan:
     """Plan the contracts, or the named claims and workloads of them.
 
-    `describe` answers for a system's name; where it raises SystemResolutionError, the units of that system are not run
-    and become ERRORs that say why. A named `fault` needs the description, and the error is raised.
-    `fault` is planted in the arms that it breaks. `baseline`: the commit of the arms that claims name as `baseline`;
-    None: what stands there, also for arms of equal settings. Raises UsageError for a claim, workload or fault that no
-    contract has.
+    `describe` returns the description of a named system. Where it raises SystemResolutionError, the
+    units of that system are not run and become ERRORs that say why; a named `fault` needs the
+    description, so the error is raised. `fault` is planted in the arms that it breaks. `baseline`:
+    the commit of the arms that claims name as `baseline`; None: the working tree, also for arms of
+    equal settings. Raises UsageError for a claim, workload or fault that no contract has.
     """
     selected = [loaded.contract for loaded in contracts]
     refuse_unknown(
@@ -125,7 +125,7 @@ def _fault_obstacle(planted: PlannedFault | None, machine: Machine) -> Obstacle 
 
 
 def _in_order_of_claims(units: list[Unit], contracts: Sequence[Contract]) -> list[Unit]:
-    """The order in which a reader expects them: contract, claim, workload, as the files have them."""
+    """Sort units as a reader expects them: by contract, claim and workload, in the order of the files."""
     order = {
         (contract.id, claim.id, workload): (number, position, claim.judged_on.index(workload))
         for number, contract in enumerate(contracts)
@@ -151,7 +151,7 @@ class _Descriptions:
         return self._known[system]
 
     def faults(self, contract: Contract) -> dict[str, FaultDescription]:
-        """Faults of the contract's system, and of the systems that its arms name."""
+        """Return the faults of the contract's system, and of the systems that its arms name."""
         faults: dict[str, FaultDescription] = {}
         for system in reversed(contract.systems()):
             description = self.get(system)
@@ -162,7 +162,7 @@ class _Descriptions:
 
 
 def refuse_unknown(rule: str, names: Sequence[str], known: Collection[str]) -> None:
-    """Raise UsageError for the first of `names` that is not known, with the nearest that is; else with some of them."""
+    """Raise UsageError for the first unknown name, and suggest the nearest known name or else list some of them."""
     there = sorted(known)
     for name in names:
         if name not in known:

@@ -40,7 +40,7 @@ class _PairedRun:
     others: set[str] = field(default_factory=set)  # arms that some part names as anything else
 
     def takes(self, part: AnyPart, *, two_commits: bool) -> bool:
-        """Whether digests and gradients stay unambiguous, without a circle; of two commits, every arm is of one."""
+        """Return True if the part fits: unambiguous digests and gradients, no circular baseline, one commit an arm."""
         baselines, others = _by_role(part)
         if two_commits and (baselines & (self.others | others) or others & self.baselines):
             return False
@@ -96,24 +96,24 @@ class _PairedRun:
         self.replicas[arm] = max(times, self.replicas.get(arm, 0))
 
     def order(self, contract: Contract) -> list[str]:
-        """A baseline before whatever is compared with it; then candidates; then controls."""
+        """Return the arms in order: a baseline before what is compared with it, then candidates, then controls."""
         as_written = list(contract.arms)
         return sorted(self.role, key=lambda arm: (self.role[arm], len(self._chain(arm)), as_written.index(arm)))
 
 
 def _steps_within(steps: Collection[int], length: int) -> list[int]:
-    """The steps that a workload has, counted from 0; negative ones count from its end."""
+    """Return those of `steps` that a workload of `length` steps has. Negative ones count from its end."""
     counted = {step if step >= 0 else length + step for step in steps}
     return sorted(step for step in counted if 0 <= step < length)
 
 
 def _nudged(part: AnyPart, arm: str) -> bool:
-    """Whether an arm starts a rounding away for this part, and so trains otherwise than for another one."""
+    """Return True if an arm starts a rounding away for this part, and so trains differently than for other parts."""
     return bool(part.recorded_of().get(arm, {}).get("nudged", False))
 
 
 def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
-    """The arm that a part names as its baseline, if it has one, with what is that once more; and its other arms."""
+    """Return the arms that a part names as its baseline or as a nudged copy of it, and then its other arms."""
     arms = part.arms()
     return {arm for name, arm in arms.items() if name in _OF_BASELINE}, {
         arm for name, arm in arms.items() if name not in _OF_BASELINE
@@ -121,10 +121,10 @@ def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
 
 
 def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
-    """Settings that serve both parts and try nothing else; None where there are none.
+    """Return settings that serve both parts and try nothing else; None if there are none.
 
-    Operations and magnitudes of both are tried together where the parts differ in one of them, or one tries all that
-    the other does. Of bounds by data type the types alone are tried. Everything else must be equal.
+    The operations and magnitudes of both are tried together if the parts differ in only one of them, or if one part
+    tries all that the other does. Of bounds by data type only the types are tried. Everything else must be equal.
     """
     names = [name for name in TRIED_TOGETHER if name in one and name in other]
     ours, theirs = ({name: cast("list[object]", settings[name]) for name in names} for settings in (one, other))
@@ -137,7 +137,7 @@ def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, objec
 
 
 def _tried(settings: dict[str, object]) -> dict[str, object]:
-    """What is tried of the settings: a judge reads bounds in its claim."""
+    """Return the settings that a probe tries: of bounds only the types, since a judge reads bounds in its claim."""
     bounds = settings.get("max_relative_error")
     return {**settings, "max_relative_error": list(bounds)} if isinstance(bounds, dict) else settings
 
@@ -154,7 +154,7 @@ class RunBuilder:
         model_directory: str | None,
         baseline: str | None = None,
     ) -> None:
-        """baseline: the commit of arms that play the baseline; None: of all arms what stands there."""
+        """Start without runs. baseline: the commit of arms that are a baseline; None: the working tree for all."""
         self._contract, self._workload_name, self._fault = contract, workload_name, fault
         self._baseline = baseline
         self._data, self._model_directory = data, model_directory
@@ -162,7 +162,7 @@ class RunBuilder:
         self._others: dict[str, Run] = {}
 
     def add(self, claim: AnyClaim, index: int, part: AnyPart) -> list[str]:
-        """Plan one part (`index` within its claim); the ids of the runs whose evidence decides it."""
+        """Plan one part (`index` within its claim), and return the ids of the runs whose evidence decides it."""
         row = probe_of(part)
         probe = row.name
         if row.arm_by_arm:
@@ -185,7 +185,7 @@ class RunBuilder:
         ]
 
     def runs(self) -> list[Run]:
-        """Paired runs first: they take least and tell most."""
+        """Return the runs, paired ones first, since they take the least time and show the most."""
         paired = [self._paired_run(n, one) for planned in self._paired.values() for n, one in enumerate(planned)]
         return [*paired, *self._others.values()]
 
@@ -227,7 +227,7 @@ class RunBuilder:
         )
 
     def _shared(self, part: AnyPart, probe: ProbeName, values: dict[str, object]) -> str:
-        """A run of one arm that every part with the same arm and settings shares; it tries what all of them ask for."""
+        """Return the id of a run of one arm that all parts with equal settings share. It tries what they all ask."""
         candidate = part.arms()[part.candidate_path]
         for run in self._others.values():
             if run.probe == probe and list(run.arms) == [candidate]:
@@ -284,7 +284,7 @@ class RunBuilder:
         return PlannedArm(arm=arm, system=arm.system or self._contract.system, commit=commit, replicas=replicas)
 
     def _id(self, suffix: str) -> str:
-        """Unambiguous (no name contains `+`), readable, and short enough for a directory's name."""
+        """Return an id that is unambiguous (no name has a `+`), readable, and short enough for a folder's name."""
         identity = f"{self._contract.id}+{self._workload_name}+{suffix}"
         if len(identity) <= ID_LIMIT:
             return identity

@@ -1,6 +1,6 @@
-"""Where libraries keep what they have compiled: below the home folder, or, where that takes no file, below TMPDIR.
+"""Choose where libraries keep compiled files: below the home folder, or below TMPDIR if that cannot be written.
 
-Matplotlib asks for another place with two lines on stderr, and Triton raises PermissionError.
+Otherwise Matplotlib asks for another place with two lines on stderr, and Triton raises PermissionError.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BELOW_HOME = {"TRITON_CACHE_DIR": ".triton/cache", "MPLCONFIGDIR": ".config/mat
 
 
 def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that name caches elsewhere; none where the home folder can be written, or they are set already."""
+    """Return variables that move caches to a private folder; none if the home folder is writable, or they are set."""
     home = environment.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - where there is none it raises nothing
     moved = {
         name: place
@@ -34,7 +34,7 @@ def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _can_be_made(folder: Path) -> bool:
-    """Whether the folder can be written, or made where it is not there."""
+    """Return True if the folder can be written, or can be made where it does not exist."""
     if not folder.is_absolute():  # `~` stays as it is for a user without a home
         return False
     while not os.path.lexists(folder):
@@ -43,7 +43,7 @@ def _can_be_made(folder: Path) -> bool:
 
 
 def private_folder() -> Path:
-    """The folder, made where it is not there. Raises HarnessError when it does not belong to this user alone."""
+    """Return this user's folder below TMPDIR; make it if missing. Raises HarnessError if it is not this user's own."""
     name = f"contract-harness-{os.getuid()}"
     directory = Path(name)
     try:

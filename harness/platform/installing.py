@@ -1,7 +1,7 @@
-"""What an extra of the harness adds, as a command that works wherever the harness came from.
+"""Give the command that installs what an extra adds, wherever the harness itself came from.
 
-A checkout, a wheel and a repository are installed by different commands, and no index has the harness. The packages of
-an extra are on the user's index, whatever it is; the installed harness lists them in its metadata.
+A checkout, a wheel and a repository are installed by different commands, and no package index has the harness.
+But the user's index has the packages of an extra, and the metadata of the installed harness lists them.
 """
 
 from __future__ import annotations

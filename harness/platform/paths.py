@@ -1,4 +1,4 @@
-"""Refuse paths on a command line where nothing is, and find a system's module from the working directory."""
+"""Refuse paths on a command line that do not exist, and make the working directory importable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.errors import UsageError
 
 
 def require_existing(paths: Iterable[Path]) -> None:
-    """Raises UsageError that lists the paths at which nothing is, with the nearest name beside the first."""
+    """Raise UsageError that lists the paths which do not exist, and suggests a name for the first of them."""
     missing = [path for path in paths if not os.path.lexists(path)]  # a link that leads nowhere is there
     if missing:
         rule, where = "a path that is named must exist", ", ".join(map(str, missing))
@@ -20,7 +20,7 @@ def require_existing(paths: Iterable[Path]) -> None:
 
 
 def _remedy(path: Path) -> str:
-    """The name beside it that was probably meant; or how far the path can be followed."""
+    """Suggest the existing name that was probably meant, or show how far the path can be followed."""
     there = next((parent for parent in path.parents if parent.is_dir()), None)
     if there is None:
         return "check the path"
@@ -36,9 +36,9 @@ def _remedy(path: Path) -> str:
 
 
 def add_working_directory() -> None:
-    """Make the working directory importable, as `python -m` does, but last: it hides no installed package.
+    """Make the working directory importable, as `python -m` does, but last, so that it hides no installed package.
 
-    A contract that lies beside its trainer can so name it without any installation.
+    A contract next to its trainer can then name the trainer without any installation.
     """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:

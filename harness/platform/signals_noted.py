@@ -1,6 +1,6 @@
-"""Signals that ask the command to end, noted where they arrive: an exception can be swallowed on its way, a note not.
+"""Note the signals that ask the command to end where they arrive: an exception can be swallowed, a note cannot.
 
-An import, a library or a stranger's `except` may make another exception of the one that a signal raises, or none.
+An import, a library or user code with an `except` may replace or drop the exception that a signal raises.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ noted: list[int] = []
 
 
 def raise_if_noted() -> None:
-    """Raise SystemExit with the first signal's code, where one has come."""
+    """Raise SystemExit with the code of the first signal that was noted, if there was one."""
     if noted:
         raise SystemExit(CODES[noted[0]])

@@ -1,7 +1,7 @@
-"""Everything that the commands print: a line at a time, escaped, whatever stdout and stderr are.
+"""Print everything that commands print: line by line, escaped, to any kind of stdout and stderr.
 
-Neither an encoding that lacks a character nor a reader who has left changes what a command exits with: exit codes are
-verdicts.
+Neither an encoding that lacks a character nor a reader who has left changes the exit code of a
+command, since exit codes are verdicts.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Span = str | tuple[str, str]  # a text, and the style that rich gives it on a te
 
 
 def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None, whole: bool = False) -> None:
-    """One line, escaped, on `file`; by default on stdout.
+    """Print one line, escaped, on `file`, by default on stdout.
 
-    On a terminal it is broken between words; what goes on below begins after `hang` columns, by default where the line
-    does. A file or a log gets neither breaks nor colours. whole: it is not broken, for somebody to copy.
+    On a terminal the line is broken between words. Further lines are indented by `hang` columns, by default like the
+    first one. A file or a log gets neither breaks nor colours. whole: do not break the line, so that it can be copied.
     """
     stream = sys.stdout if file is None else file
     parts = [(escaped(span), "") if isinstance(span, str) else (escaped(span[0]), span[1]) for span in spans]
@@ -46,9 +46,9 @@ def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None
 
 
 def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
-    """Where a text is broken between words: of each line its indentation, and where it starts and ends in the text.
+    """Break a text between words; return for each line its indentation, and its start and end in the text.
 
-    A word that is longer than a line stays whole: a path is copied, a command is, too.
+    A word that is longer than a line stays whole, so that paths and commands can be copied.
     """
     if len(text) <= width:
         return [(0, 0, len(text))]
@@ -72,7 +72,7 @@ class StatusLine:
         self.live = stream.isatty() and not plain
 
     def show(self, text: str) -> None:
-        """This text, cut where the terminal ends; whoever prints a line `clear`s it first."""
+        """Show this text, cut where the terminal ends. Call `clear` before any other line is printed."""
         from rich.cells import set_cell_size
 
         width = shutil.get_terminal_size().columns - 1
@@ -88,30 +88,30 @@ class StatusLine:
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None, *, whole: bool = False) -> None:
-    """Each of them as a line of its own; whole: see `print_line`."""
+    """Print each text as a line of its own. whole: see `print_line`."""
     for line in lines:
         print_line(line, file=file, whole=whole)
 
 
 def print_error(text: str) -> None:
-    """One line on stderr, at once."""
+    """Print one line on stderr and flush it."""
     print_line(text, file=sys.stderr)
     sys.stderr.flush()
 
 
 def print_quoted(text: str) -> None:
-    """A text of several lines on stderr, behind a margin: none of its lines can be taken for one of the harness's."""
+    """Print several lines on stderr behind a margin, so that none can be taken for a line of the harness."""
     for line in text.rstrip("\n").split("\n"):
         print_error(f"| {line}")
 
 
 def print_json(text: str) -> None:
-    """A JSON text on stdout, in plain ASCII; its values stay the same."""
+    """Print a JSON text on stdout in plain ASCII. Its values stay the same."""
     sys.stdout.write(escaped_json(text.rstrip("\n")) + "\n")
 
 
 def print_workflow_command(command: str) -> None:
-    """A command of GitHub's, which is meant to be obeyed."""
+    """Print a workflow command that GitHub is meant to obey."""
     sys.stdout.write(escaped_command(command) + "\n")
 
 
@@ -141,7 +141,7 @@ class _Survivor(io.TextIOWrapper):
 
 @contextmanager
 def surviving_streams() -> Iterator[None]:
-    """Within the block stdout and stderr take every character, and outlive their readers."""
+    """Let stdout and stderr take every character, and outlive their readers, within the block."""
     for number in range(3):
         _open_if_closed(number)
     before = sys.stdout, sys.stderr
@@ -158,7 +158,7 @@ def surviving_streams() -> Iterator[None]:
 
 
 def _open_if_closed(number: int) -> None:
-    """A file that is opened later would get the number, and what is printed would be written into it."""
+    """Open the null device for a closed stream: else a later file gets the number, and what is printed goes into it."""
     try:
         os.fstat(number)
     except OSError:

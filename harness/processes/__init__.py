@@ -1,1 +1,1 @@
-"""Processes that the harness starts: each stands under a keeper, and leaves no process behind."""
+"""Start processes of the harness: a kept one stands under a keeper, and leaves no process behind."""

@@ -1,7 +1,7 @@
-"""A Python process of the harness that this one starts: its begin, its messages and its end.
+"""Start a Python process of the harness, exchange messages with it, and learn how it ended.
 
-A message is a line of text (`line.py`), mostly a model as JSON. A child that ends, or writes something
-else, gives an `Ending` in the place of an answer.
+A message is a line of text (`line.py`), usually a model as JSON. Where a child ends, or writes
+anything else, its parent gets an `Ending` in place of an answer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Ending:
 
     @property
     def name(self) -> str:
-        """The name of the signal, the exit status, or the problem."""
+        """Return the name of the signal, the exit status, or the problem."""
         if self.code is None:
             return self.problem
         if self.code >= 0:
@@ -87,23 +87,23 @@ class Child:
 
     @property
     def lost_keeper(self) -> bool:
-        """Whether a kept child, or something else, killed its keeper."""
+        """Return True if the child, or something else, killed the child's keeper."""
         return isinstance(self.process, KeptProcess) and self.process.lost_keeper
 
     @property
     def output(self) -> IO[bytes]:
-        """The read end of what a kept child prints."""
+        """Return the read end of what a kept child prints."""
         return cast("IO[bytes]", self.process.stdout)
 
     def send(self, message: Message) -> None:
-        """Send a model; one that the child does not live to read is lost."""
+        """Send a model. It is lost if the child ends before it reads it."""
         self.line.send(message.model_dump_json())
 
     def receive(self, read: Callable[[str], T], timeout: float | None = None) -> T | Ending | None:
-        """Return the child's next message or its end; None where neither comes in `timeout` seconds.
+        """Return the child's next message or its end; None if neither comes within `timeout` seconds.
 
-        read: makes a message of a line; it raises ValueError, as pydantic does, where the line is none.
-        timeout: None waits.
+        read: turns a line into a message. It raises ValueError, as pydantic does, if the line is not one.
+        timeout: None waits without limit.
         """
         until = math.inf if timeout is None else monotonic() + timeout
         while True:
@@ -135,12 +135,12 @@ class Child:
         return Ending(self.process.wait())
 
     def stop(self) -> None:
-        """Stop the child; of one that is kept its whole group."""
+        """Stop the child (SIGSTOP); if it is kept, stop its whole process group."""
         self._signal(signal.SIGSTOP)
         self.stopped = True
 
     def resume(self) -> None:
-        """Let the child go on."""
+        """Let the child continue (SIGCONT)."""
         self._signal(signal.SIGCONT)
         self.stopped = False
 
@@ -151,14 +151,14 @@ class Child:
             self.process.send_signal(number)
 
     def terminate(self, grace_s: float = 0.0) -> None:
-        """Send SIGTERM, at which a child leaves its stack, and wait so many seconds for its end."""
+        """Send SIGTERM, on which a child writes its stack, and wait `grace_s` seconds for its end."""
         self.process.terminate()
         self.wait(grace_s)
 
     def close(self, grace_s: float = 0.0) -> None:
-        """End the child, and of one that is kept all that came of it.
+        """End the child; if it is kept, end every process that came of it too.
 
-        grace_s: for the child to end by itself, once its line is closed.
+        grace_s: seconds for the child to end by itself, once its line is closed.
         """
         if grace_s:
             self.line.close()
@@ -181,9 +181,9 @@ def start_child(
 ) -> Child:
     """Start `python -m module` with a line to it on its standard input.
 
-    kept: the child leads a session below a keeper, finds the modules that this process finds, and its
-    output is read here. Other children are of this process's group, with this process's streams: what
-    stops or ends the group stops or ends them. variables: of the environment, next to this process's.
+    kept: the child leads a session under a keeper, finds the modules that this process finds, and its
+    output is read here. Other children share this process's group and streams: what stops or ends the
+    group stops or ends them. variables: environment variables, in addition to this process's.
     """
     line, theirs = pair()
     started = monotonic()
@@ -204,10 +204,10 @@ def start_child(
 
 
 def child_command(module: str) -> list[str]:
-    """Return the command that starts `module`; it does not look into the working directory first."""
+    """Return the command that starts `module`. Python does not search the working directory first."""
     return [sys.executable, "-P", "-m", module]
 
 
 def child_path() -> str:
-    """Return the PYTHONPATH of a process that is to find the modules that this one finds."""
+    """Return the PYTHONPATH with which a process finds the modules that this process finds."""
     return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

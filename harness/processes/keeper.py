@@ -1,12 +1,12 @@
 """Stand between the harness and one process that it starts, and leave nothing of it behind.
 
 Started as `python -I -S keeper.py CONTROL STATUS COMMAND…`, in a session of its own. CONTROL is the read end of a pipe
-whose write end the harness alone holds: its end means that the harness asks for the end, or is no more. Then, and when
+whose write end the harness alone holds: when it closes, the harness has asked for the end, or has died. Then, and when
 the command ends by itself, every process that came of it is killed, also those that left its session: on Linux they
 become this process's children when their own parents die. STATUS gets lines: `pid NUMBER` once the command runs, or
-`errno NUMBER` where it cannot; then `code NUMBER`, the way it ended (negative: its signal), after everything is gone.
+`errno NUMBER` where it cannot; then `code NUMBER`, its exit code (negative: its signal), after everything is gone.
 
-It imports nothing of the harness and little else: a worker waits for its start.
+It imports nothing of the harness and little else, because a worker waits for its start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PYTHON_IGNORES = ("SIGPIPE", "SIGXFSZ", "SIGXFZ")  # and a command expects to fi
 
 
 def main() -> None:
-    """Start the command, wait for its end or the harness's, kill what is left, say how it ended."""
+    """Start the command, wait until it or the harness ends, kill what is left, and report how the command ended."""
     control, status, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     os.set_inheritable(control, False)
     os.set_inheritable(status, False)
@@ -44,7 +44,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _wake_at_signals() -> tuple[int, int]:
-    """A pipe whose read end has a byte after each signal that ends this process, or tells of an ended child."""
+    """Return a pipe that gets a byte after each signal that ends this process, and after the end of each child."""
     wakes = os.pipe()
     for end in wakes:
         os.set_blocking(end, False)
@@ -58,7 +58,7 @@ def _wake_at_signals() -> tuple[int, int]:
 
 
 def _start(command: list[str], status: int) -> int:
-    """The command's process id, once it runs. Where it cannot, say why and leave."""
+    """Start the command and return its process id. If it cannot start, report why and end this process."""
     keeper = os.getpid()
     reads, writes = os.pipe()
     try:
@@ -95,7 +95,7 @@ def _become(command: list[str], keeper: int, writes: int) -> None:
 
 
 def _let_go_of_all_but(*kept: int) -> None:
-    """Pipes that the command writes to end with it, not with its keeper."""
+    """Close all other descriptors, so that pipes that the command writes to end with it, not with its keeper."""
     for descriptor in [int(name) for name in os.listdir("/dev/fd")]:  # noqa: PTH208 - pathlib's import takes longer
         if descriptor > 2 and descriptor not in kept:
             try:
@@ -116,7 +116,7 @@ def _tell(status: int, what: str, number: int) -> None:
 
 
 def _until_the_end(child: int, control: int, wakes: int) -> int | None:
-    """The command's exit code; None when the harness ended first, or somebody asked this process to."""
+    """Wait for the command's exit code; return None if the harness ends first, or a signal asks this process to end."""
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(wakes, select.POLLIN)
@@ -134,7 +134,7 @@ def _until_the_end(child: int, control: int, wakes: int) -> int | None:
 
 
 def _reap(child: int) -> tuple[int | None, bool]:
-    """Take leave of every process that has ended: the child's exit code, if it did; whether none is left."""
+    """Reap every process that has ended. Return the child's exit code, if it ended, and whether no process is left."""
     code = None
     while True:
         try:
@@ -148,7 +148,7 @@ def _reap(child: int) -> tuple[int | None, bool]:
 
 
 def _end_all(child: int, code: int | None) -> int:
-    """SIGKILL to whatever came of the command, until nothing is left of it; the command's exit code."""
+    """Kill everything that came of the command, until nothing is left. Return the command's exit code."""
     groups = {child}
     while True:
         killed = [_kill(group) for group in groups]
@@ -161,7 +161,7 @@ def _end_all(child: int, code: int | None) -> int:
 
 
 def _kill(group: int) -> bool:
-    """SIGKILL to a process group at once: no fork in it escapes. False where it became another user's."""
+    """Kill a whole process group at once, so that no fork escapes. Return False if it is another user's by now."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
@@ -172,7 +172,7 @@ def _kill(group: int) -> bool:
 
 
 def _groups_below(keeper: int) -> set[int]:
-    """The process groups of this process's descendants, where there is a /proc."""
+    """Return the process groups of the keeper's descendants; none where there is no /proc."""
     parents: dict[int, int] = {}
     groups: dict[int, int] = {}
     for name in os.listdir("/proc") if LINUX else ():  # noqa: PTH208

@@ -1,4 +1,4 @@
-"""A process under a keeper: it and all that comes of it end with the process that started it, however that ends."""
+"""Run a command under a keeper: it and all that comes of it end with the process that started it, however that ends."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ class KeptProcess:
 
     @property
     def stdout(self) -> IO[bytes] | None:
-        """The read end of the command's output, where `stdout` is `subprocess.PIPE`."""
+        """Return the read end of the command's output, if `stdout` is `subprocess.PIPE`."""
         return self._keeper.stdout
 
     def poll(self) -> int | None:
-        """The exit code, None while the command runs or processes of its are left."""
+        """Return the exit code; None while the command runs, or processes that came of it are left."""
         self._listen(0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once the command and all that came of it are gone. Raises `subprocess.TimeoutExpired`."""
+        """Return the exit code once all that came of the command is gone. Raises `subprocess.TimeoutExpired`."""
         until = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
             left = None if until is None else until - time.monotonic()
@@ -85,19 +85,19 @@ class KeptProcess:
         return self.returncode
 
     def terminate(self) -> None:
-        """SIGTERM to the command itself."""
+        """Send SIGTERM to the command itself."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
     def signal_group(self, number: int) -> None:
-        """A signal to the command's process group."""
+        """Send a signal to the command's process group."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """End the command and all that came of it; nothing of it is left when this returns."""
+        """End the command and every process that came of it. None of them is left when this returns."""
         self._control.close()
         while self.returncode is None:
             self._keeper.send_signal(signal.SIGCONT)  # the command may stop it at any moment, until it is killed
@@ -121,7 +121,7 @@ class KeptProcess:
         return int(number)
 
     def _listen(self, timeout: float | None) -> None:
-        """Wait that long for the keeper to say something, and take note of the end."""
+        """Wait up to `timeout` seconds for a report of the keeper, and note the end."""
         if self.returncode is None and _readable(self._status, timeout):
             with self._lock:
                 self._take_note()
@@ -143,20 +143,20 @@ class KeptProcess:
 
 
 def _readable(pipe: IO[bytes], timeout: float | None) -> bool:
-    """Whether there is something to read, or the end, within so many seconds; None: it waits."""
+    """Return True if the pipe has data, or has ended, within `timeout` seconds. None waits without limit."""
     poller = select.poll()
     poller.register(pipe.fileno(), select.POLLIN)
     return bool(poller.poll(None if timeout is None else max(0.0, timeout * 1e3)))
 
 
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:
-    """A pipe that no other process inherits; its ends are closed with the objects."""
+    """Return a pipe that no other process inherits. Its two ends are closed with the two objects."""
     reads, writes = os.pipe()
     return open(reads, "rb", buffering=0), open(writes, "wb", buffering=0)  # noqa: PTH123
 
 
 def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
-    """`USER` where neither a variable nor the machine's list of users has a name: `getpass.getuser` reads it."""
+    """Return `USER` if neither a variable nor the list of users names this user: `getpass.getuser` reads it."""
     if any(environment.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) or not hasattr(os, "getuid"):
         return {}
     import pwd
@@ -172,12 +172,12 @@ def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def new_token() -> str:
-    """A value that no other kept process carries."""
+    """Return a value that no other kept process carries."""
     return secrets.token_hex(16)
 
 
 def kill_marked(token: str) -> list[int]:
-    """SIGKILL every process of this user that carries the token; their ids. Linux only, else none are found."""
+    """Kill every process of this user that carries the token, and return their ids. Finds none without /proc."""
     mark = f"{TOKEN}={token}".encode()
     killed: list[int] = []
     for entry in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():

@@ -1,7 +1,7 @@
-"""The line between a process and its child: a socket on the child's standard input.
+"""Connect a process and its child by a line: a socket on the child's standard input.
 
 A message is a line of text.
-A worker asks its supervisor to be `ALONE`, and later says `TOGETHER`; each is answered with `GO`.
+A worker asks its supervisor for `ALONE`, and later for `TOGETHER`; each is answered with `GO`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Line:
             _send(self._socket, text.encode() + b"\n")
 
     def receive(self, timeout: float | None) -> str | None:
-        """The next line, "" once the other end is gone; None when neither comes in so many seconds (None: it waits).
+        """Return the next line; "" if the other end is gone, None if neither comes within `timeout` seconds.
 
-        The seconds are those of the whole line: a part of one is kept for the next call. Raises `NoMessage` for one
-        without end.
+        timeout: for the whole line; a part of one is kept for the next call. None waits without
+        limit. Raises `NoMessage` for a line of more than `MOST_BYTES`.
         """
         until = None if timeout is None else monotonic() + timeout
         left = timeout
@@ -71,7 +71,7 @@ class Line:
         return line.decode("utf-8", "replace")
 
     def _chunk(self) -> bytes:
-        """What is there, some of it; nothing once the other end is gone."""
+        """Return some of the bytes that have arrived; none if the other end is gone."""
         try:
             return _receive(self._socket, CHUNK)
         except OSError:
@@ -82,9 +82,9 @@ class Line:
 
 
 def pair() -> tuple[Line, socket.socket]:
-    """The parent's end, and the socket that becomes the child's standard input.
+    """Return the parent's end, and the socket that becomes the child's standard input.
 
-    A child that asks and never reads the answers holds nobody up: they are lost.
+    A child that never reads its answers does not block the parent: they are lost after `SENDING_S`.
     """
     ours, theirs = socket.socketpair()
     ours.settimeout(SENDING_S)
@@ -92,7 +92,7 @@ def pair() -> tuple[Line, socket.socket]:
 
 
 def take_standard_input() -> Line:
-    """The child's end: taken from standard input, which is empty for the system."""
+    """Return the child's end, taken from standard input. For the system, standard input is empty from then on."""
     line = Line(socket.socket(fileno=os.dup(0)))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

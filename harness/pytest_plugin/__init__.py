@@ -1,4 +1,4 @@
-"""pytest hooks: contract files become test items, one a unit. `harness.api.session` does the rest."""
+"""Hook contract files into pytest as test items, one for each unit. `harness.api.session` does the rest."""
 
 from __future__ import annotations
 

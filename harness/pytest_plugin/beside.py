@@ -1,4 +1,4 @@
-"""Files that contracts are read with, shared files and waivers: without items, but their errors are told."""
+"""Collect the files that contracts are read with, shared files and waivers: they have no items, only errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILES = pytest.StashKey[set[Path]]()
 
 
 def files_beside(config: pytest.Config) -> set[Path]:
-    """Those of the folders among `contract_paths`, by their real paths."""
+    """Return the shared files and waivers of the folders among `contract_paths`, by their real paths."""
     if _FILES not in config.stash:
         folders = [files_of_folder(path) for path in _named(config) if path.is_dir()]
         config.stash[_FILES] = {real(file) for found in folders for file in (*found.shared, *found.waivers)}
@@ -44,7 +44,7 @@ def _named(config: pytest.Config) -> list[Path]:
 
 
 def _refuse_waivers_of_no_contract(path: Path, named: Sequence[Path]) -> None:
-    """The others are for the contract that they name, which tells what it has not."""
+    """Raise ContractErrors for waivers of contracts that are not known; a known contract reports its own waivers."""
     signed = load_waivers(path)
     try:
         contracts = load_contracts(named)

@@ -1,4 +1,4 @@
-"""How a failed unit reads in a test's report: what was seen, both values, the tolerance, what helps with it."""
+"""Write a failed unit for a test's report: what was seen, both values, the tolerance, what helps with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATUS = "contract.status"  # the property that every test has which a verdict w
 
 
 def properties(verdict: Verdict) -> list[tuple[str, object]]:
-    """What JUnit carries of a verdict: status, reason, figures, denominators."""
+    """Return what JUnit carries of a verdict: status, reason, figures, denominators."""
     facts: list[tuple[str, object]] = [(STATUS, verdict.status.value), ("contract.reason", verdict.reason)]
     facts += [(f"figure.{name}", figure(value)) for name, value in verdict.figures.items()]
     facts += [(f"denominator.{name}", number) for name, number in verdict.denominators.items()]
@@ -26,7 +26,7 @@ def properties(verdict: Verdict) -> list[tuple[str, object]]:
 
 
 def failure_text(loaded: LoadedContract, claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> str:
-    """A unit that did not hold, as lines of text."""
+    """Return a unit that did not hold as lines of text."""
     lines = [f"{verdict.status.value} {verdict.reason}: {line(verdict.message, 600)}", ""]
     lines += [f"    {text}" for text in _both_values(claim, verdict, evidence)]
     lines += [f"    {words(name)}: {figure(value)}" for name, value in verdict.figures.items()]
@@ -37,7 +37,7 @@ def failure_text(loaded: LoadedContract, claim: AnyClaim, verdict: Verdict, evid
 
 
 def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> Iterator[str]:
-    """The losses of both arms, in all their digits, at the step that a figure of the verdict names."""
+    """Yield the losses of both arms, in all their digits, at the step that a figure of the verdict names."""
     step = next((_step(verdict, name) for name in _STEPS if _step(verdict, name) is not None), None)
     for part in parts_of(claim):
         if step is None or not isinstance(part, TrajectoryMatch):
@@ -49,7 +49,7 @@ def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEviden
 
 
 def _step(verdict: Verdict, name: str) -> int | None:
-    """The figure of that name, also where a composite claim put its part's name before it."""
+    """Return the step in the figure of that name, also if a composite claim put its part's name before it."""
     for key, value in verdict.figures.items():
         if key.rpartition(".")[2] == name and isinstance(value.value, int):
             return value.value

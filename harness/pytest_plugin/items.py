@@ -1,4 +1,4 @@
-"""What the pytest plugin collects and reports: a file of units, a unit as an item, the session's verdicts."""
+"""Collect and report for pytest: a file of units, a unit as an item, the session's verdicts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIRST = pytest.StashKey[dict[str, LoadedContract]]()
 
 
 def options_of(config: pytest.Config) -> session.VerifyOptions:
-    """The command line's options for contracts."""
+    """Return the command line's options for contracts."""
     return session.VerifyOptions(
         workloads=tuple(config.getoption("--contract-workload")),
         tags=tuple(config.getoption("--contract-tag")),
@@ -39,13 +39,13 @@ def options_of(config: pytest.Config) -> session.VerifyOptions:
 
 
 def shared_runs(config: pytest.Config) -> SharedRuns:
-    """The runs that this session's processes share."""
+    """Return the runs that this session's processes share."""
     root = getattr(config, "workerinput", {}).get("contract_runs")
     return SharedRuns(Path(root) if root else config.pluginmanager.getplugin("contract-reporter").root)
 
 
 def contract_files(config: pytest.Config) -> dict[Path, Path]:
-    """The contracts of the ini option `contract_paths`, by their real paths: what the commands would read."""
+    """Return the contracts of the ini option `contract_paths` by their real paths: those that commands would read."""
     if _FILES not in config.stash:
         named = [Path(path) for path in config.getini("contract_paths")]
         found = [file for path in named for file in (files_of_folder(path).contracts if path.is_dir() else [path])]
@@ -98,7 +98,7 @@ class ContractFile(pytest.File):
             yield item
 
     def _is_first(self, loaded: LoadedContract) -> bool:
-        """Whether no other path has led to this file before. Raises ContractError where another file has its id."""
+        """Return True if no other path led to this file before. Raises ContractError if another file has its id."""
         first = self.config.stash.setdefault(_FIRST, {}).setdefault(loaded.contract.id.casefold(), loaded)
         if real(first.path) != real(loaded.path):
             raise id_again(first, loaded)
@@ -158,7 +158,7 @@ class ContractReporter:
         self._invalid = False
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A contract that is refused has a sentence; what breaks otherwise has a traceback."""
+        """Note if a contract was refused: its report is a sentence, and that of any other failure has a traceback."""
         of_contracts = Path(report.nodeid).suffix.lower() in SUFFIXES
         self._invalid |= report.failed and of_contracts and not hasattr(report.longrepr, "reprtraceback")
 
@@ -174,11 +174,10 @@ class ContractReporter:
         self._other_failed |= report.failed
 
     def finish(self, pytest_session: pytest.Session) -> None:
-        """Write the run directory; the table's exit code replaces pytest's own when contract items ran, or when a
-        contract was refused.
+        """Write the run directory; replace pytest's exit code if contract items ran, or if a contract was refused.
 
-        A gate over all of `contract_paths` stays shut where a contract of it was not judged, and any gate where nothing
-        was.
+        A gate over all of `contract_paths` stays closed if one of their contracts was not judged. Any gate stays closed
+        if nothing was judged.
         """
         self._judge_what_ran(pytest_session)
         if self._invalid and pytest_session.exitstatus != pytest.ExitCode.INTERNAL_ERROR:
@@ -216,12 +215,12 @@ class ContractReporter:
             pytest_session.exitstatus = self._judgement.exit_code
 
     def _any_left_out(self, pytest_session: pytest.Session) -> bool:
-        """Whether the session ended before it came to some unit; under xdist its workers have the items."""
+        """Return True if the session ended before it came to some unit; under xdist its workers have the items."""
         units = (item for item in pytest_session.items if isinstance(item, ContractItem))
         return not self._config.getoption("collectonly") and any(item.nodeid not in self._asked for item in units)
 
     def _contracts_not_judged(self) -> list[Path]:
-        """Files of `contract_paths` of which no unit was judged, unless the command line selects what is judged."""
+        """Return the files of `contract_paths` without a judged unit; none if the command line selects units."""
         if self._is_selection():
             return []
         judged = {real(path) for path, _ in self._units.values()}
@@ -236,13 +235,13 @@ class ContractReporter:
         )
 
     def _nothing_was_judged(self) -> bool:
-        """Whoever asks for a gate asks for contracts; where a configuration does, single tests may have none."""
+        """Return True if contracts were asked for and none was judged; a configured gate lets single tests pass."""
         named = "--contract-gate" in self._config.invocation_params.args
         asked = named or bool(self._asked) or self._left_out or not self._is_selection()
         return asked and not (self._units or self._verified or self._config.getoption("collectonly"))
 
     def _missing(self) -> Iterator[str]:
-        """Which contracts were not judged, and why nothing was, for whoever asked for them."""
+        """Yield which contracts were not judged, and why nothing was, if contracts were asked for."""
         of_contracts = self._config.getoption("markexpr") == "contract"
         if self._not_judged and (self._units or of_contracts or self._config.getoption("--contract-gate")):
             names = ", ".join(str(file) for file in self._not_judged)

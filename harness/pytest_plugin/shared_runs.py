@@ -1,4 +1,4 @@
-"""Runs that several processes ask for and that execute once: what pytest needs, also under pytest-xdist."""
+"""Execute once the runs that several processes ask for: what pytest needs, also under pytest-xdist."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class PlannedContract:
 
 
 def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] = ()) -> PlannedContract:
-    """Read and plan one contract file, with the waivers beside it and in the folders among `named`, as the commands
-    find them. Raises ContractError with every error."""
+    """Read and plan one contract file, with the waivers next to it and in the folders among `named`.
+    The commands find waivers the same way. Raises ContractError with every error."""
     loaded = load_contract(path)
     folders = [folder for folder in named if folder.is_dir()]
     waivers = tuple(waiver for waiver in find_waivers([*folders, path]) if waiver.contract == loaded.contract.id)
@@ -55,7 +55,7 @@ class SharedRuns:
         self._started = datetime.fromtimestamp(begun.stat().st_mtime, UTC)
 
     def evidence(self, run: Run) -> tuple[Run, RunEvidence]:
-        """What was executed under the run's name, after executing it if nobody has, and its evidence."""
+        """Return what was executed under the run's name, and its evidence; execute the run first if no process has."""
         from filelock import FileLock  # comes with the extra `run`, as does all that a run needs
 
         directory = self.root / "evidence" / run.id
@@ -71,7 +71,7 @@ class SharedRuns:
         return read_run(directory)
 
     def judged(self, planned: PlannedContract, unit: Unit) -> tuple[Verdict, list[RunEvidence]]:
-        """Execute what the unit needs and judge it; the verdict, and the evidence it was judged from."""
+        """Execute what the unit needs and judge it. Return the verdict, and the evidence that it was judged from."""
         runs = {run.id: run for run in planned.plan.runs}
         read = [self.evidence(runs[name]) for name in unit.runs]
         made, evidence = [run for run, _ in read], [seen for _, seen in read]
@@ -80,7 +80,7 @@ class SharedRuns:
         return session.judge_runs(planned.loaded.contract, claim, unit, made, evidence, gpu=gpu), evidence
 
     def waiver(self, planned: PlannedContract, unit: Unit) -> Waiver | None:
-        """The unit's waiver, if it holds on the day on which this session began."""
+        """Return the unit's waiver, if it holds on the day on which this session began."""
         name = (unit.claim, unit.workload)
         found = (waiver for waiver in planned.waivers if (waiver.claim, waiver.workload) == name)
         return next((waiver for waiver in found if not waiver.expired(self._started.date())), None)
@@ -94,10 +94,10 @@ class SharedRuns:
         *,
         finished: bool,
     ) -> session.Judgement:
-        """Make the run directory of the units that were judged, from the evidence below `root`.
+        """Write the run directory of the units that were judged, from the evidence below `root`.
 
-        asked: these, and others that were selected and not judged, as by a mark that skips them: the gate counts them.
-        A session that did not finish leaves units out: its directory stays INCOMPLETE, and says so.
+        asked: these units, and others that were selected and not judged, such as skipped ones: the gate counts them. A
+        session that did not finish leaves units out: its directory stays INCOMPLETE, and says so.
         """
         contracts = [item.loaded for item in planned]
         names = {name for unit in judged for name in unit.runs}
@@ -127,7 +127,7 @@ class SharedRuns:
 def _narrowed(
     planned: Sequence[PlannedContract], asked: Sequence[Unit], options: session.VerifyOptions
 ) -> session.VerifyOptions:
-    """The options with the claims and workloads that were selected, where some of the contracts' were not."""
+    """Return the options with the claims and workloads that were selected, if some of the contracts' were not."""
     everything = [claim for item in planned for claim in item.loaded.contract.claims]
     claims, workloads = {unit.claim for unit in asked}, {unit.workload for unit in asked}
     return replace(

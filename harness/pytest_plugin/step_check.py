@@ -1,4 +1,4 @@
-"""The fixture `check_step`: a Python test tries a step as `harness try` does, without a contract.
+"""Provide the fixture `check_step`: a Python test tries a step as `harness try` does, without a contract.
 
 def test_step(check_step):
     check_step("train.py:make_step", baseline="main")
@@ -35,8 +35,8 @@ class StepCheck:
         """Fail the test where an answer is no or an error; skip it where nothing was decided.
 
         step: `module:function` or `path/to/file.py:function`, from the working directory. baseline: a branch, tag or
-        commit; the step is compared with the same function there, and without one a captured step with the plain one.
-        speed: time it, too, where there is a GPU; that takes minutes. Under `--contract-gate` an undecided answer
+        commit; the step is compared with the same function there. Without it a captured step is compared with the plain
+        one. speed: time it, too, where there is a GPU; that takes minutes. Under `--contract-gate` an undecided answer
         fails the test. A step or a commit that does not exist fails it and is named.
         """
         __tracebackhide__ = True

@@ -1,4 +1,4 @@
-"""The fixture `verify_contract`: a Python test verifies a claim for its own system.
+"""Provide the fixture `verify_contract`: a Python test verifies a claim for its own system.
 
     @pytest.mark.contract("F-GRAPH-BWD-001")
     def test_my_trainer(verify_contract):
@@ -46,12 +46,12 @@ class ContractVerifier:
         workload: str | None = None,
         **overrides: Any,
     ) -> Verdict:
-        """The verdict of a unit that holds; the test fails when it does not, and is skipped when nothing decides it.
+        """Return the verdict of a unit that holds. Fail the test if it does not; skip it if nothing decides the unit.
 
-        claim: by default the one that the test's marker `contract` names. contracts: a file or folder, by default
-        the ini option `contract_paths`. system: `module:attribute`, in the place of the contract's. workload: by
-        default the first that this machine can decide. overrides: fields of the workload (`steps`, `batch_size`, …).
-        A name that no contract has, or an override that no workload may have, fails the test and says so.
+        claim: by default the one that the test's marker `contract` names. contracts: a file or folder, by default the
+        ini option `contract_paths`. system: `module:attribute`, in the place of the contract's. workload: by default
+        the first that this machine can decide. overrides: fields of the workload (`steps`, `batch_size`, …). A name
+        that no contract has, or an override that no workload may have, fails the test and says so.
         """
         __tracebackhide__ = True
         try:
@@ -92,7 +92,7 @@ class ContractVerifier:
 
 
 def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
-    """The contract with the claim. Raises UsageError where there is none, or several."""
+    """Return the contract with the claim. Raises UsageError where there is none, or several."""
     contracts = load_contracts(paths) if paths else []
     known = {one.id: loaded for loaded in contracts for one in loaded.contract.claims}
     having = [loaded for loaded in contracts if any(one.id == claim for one in loaded.contract.claims)]
@@ -106,7 +106,7 @@ def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
 
 
 def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
-    """The contract for another system; arms that name a system of their own keep it."""
+    """Return the contract for another system; arms that name a system of their own keep it."""
     if system is None:
         return loaded
     return replace(loaded, contract=loaded.contract.model_copy(update={"system": system}))
@@ -115,7 +115,7 @@ def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
 def _planned(
     loaded: LoadedContract, claim: str, workload: str | None, overrides: dict[str, Any]
 ) -> tuple[PlannedContract, Unit]:
-    """The plan of one unit: of the named workload, or of the first that can be decided here (else of the first)."""
+    """Plan one unit: on the named workload, or on the first that can be decided here (else on the first)."""
     changed = loaded
     if overrides:
         names = [workload] if workload is not None else list(loaded.contract.workloads)
@@ -129,7 +129,7 @@ def _planned(
 
 
 def _overridden(contract: Contract, names: Sequence[str], overrides: dict[str, Any]) -> Contract:
-    """The contract with fields of the named workloads replaced, and checked as the contract language checks them."""
+    """Return the contract with fields of the named workloads replaced. Raises UsageError if the result is not valid."""
     workloads = dict(contract.workloads)
     for name in names:
         if name not in workloads:

@@ -1,6 +1,6 @@
-"""What helps with a unit that did not hold: one function, for terminal, pages, JUnit, Markdown and pytest alike.
+"""Give advice on a unit that did not hold. Terminal, pages, JUnit, Markdown and pytest all use this module.
 
-Advice goes by the reason code. A judge's message stays as it is recorded; what the evidence names beside it is here.
+The reason code selects the advice. The judge's message stays as recorded; advice adds what else the evidence names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Advice:
 
 
 def advice(view: ReportView, verdict: Verdict) -> list[Advice]:
-    """What helps with a unit of a report: nothing for one that held or was not run."""
+    """Return the advice on a unit of a report; an empty list if the unit held or was not run."""
     runs = view.runs_of(verdict.contract, verdict.claim, verdict.workload)
     contract = view.contract(verdict.contract)
     systems = contract.systems() if contract is not None else []
@@ -59,9 +59,9 @@ def advice_of(
     asked: Sequence[str],
     systems: Sequence[str] = (),
 ) -> list[Advice]:
-    """`advice` of a verdict alone. asked: the command that it came of; systems: of its contract, as `module:attribute`.
+    """Return the advice on a verdict. asked: the command behind it; systems: its contract's, as `module:attribute`.
 
-    What is to be done about an undecided unit is said with others of its reason: here are its causes.
+    The next step of an undecided unit is left out, since it is printed once for all units of the same reason.
     """
     if verdict.status not in {Status.FAIL, Status.ERROR, Status.INCONCLUSIVE}:
         return []
@@ -85,7 +85,7 @@ def advice_of(
 
 
 def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figure]:
-    """The figures, those of the part that failed first."""
+    """Return the verdict's figures, with those of the failing part at the front."""
     found = failing_part(verdict, claim)
     if found is None or not found[0]:
         return dict(verdict.figures)
@@ -94,7 +94,7 @@ def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figur
 
 
 def _compared(part: AnyPart, runs: Sequence[RunEvidence]) -> tuple[ArmEvidence, ArmEvidence] | None:
-    """The first executions of candidate and baseline; None where the part has no such two, or no evidence of them."""
+    """Return the first executions of candidate and baseline; None if the part lacks an arm or evidence of it."""
     arms = part.arms()
     if not {"candidate", "baseline"} <= arms.keys():
         return None
@@ -115,7 +115,7 @@ def _begins(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence
 
 
 def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """The tensors or other state in which the arms differ, where the judge's message had none to name."""
+    """Yield the tensors or other state in which the arms differ, for reasons whose message names none."""
     found = failing_part(verdict, claim)
     both = None if found is None else _compared(found[1], runs)
     if found is None or both is None:
@@ -138,7 +138,7 @@ def _named(when: str, names: Sequence[str]) -> Iterator[str]:
 
 
 def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
-    """Numbers of the state, such as counters, that end with other values: by how much tells of steps too many."""
+    """Yield numbers of the state, such as counters, that ended differently: the gap tells of steps too many."""
     one, other = _end(ours), _end(theirs)
     mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
     apart = [
@@ -151,7 +151,7 @@ def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEv
 
 
 def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
-    """State that the candidate left as it began, where the baseline's training changed it."""
+    """Yield the state that the candidate left unchanged and the baseline's training changed."""
     mine, other = _changed(ours), _changed(theirs)
     still = [name for name, changed in other.items() if changed and mine.get(name) is False]
     if still:
@@ -160,7 +160,7 @@ def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEviden
 
 
 def _changed(execution: ArmEvidence) -> dict[str, bool]:
-    """Of each tensor of the state that is there at the start and at the end, whether it ended as another."""
+    """Return for each tensor of the state, if it is there at the start and at the end, whether training changed it."""
     start, end = execution.start.state, _end(execution)
     if start is None or end is None:
         return {}
@@ -179,7 +179,7 @@ def _end(execution: ArmEvidence) -> State | None:
 def _places(
     claim: AnyClaim | None, runs: Sequence[RunEvidence], systems: Sequence[str], verdict: Verdict
 ) -> Iterator[str]:
-    """The innermost line of the systems' own modules in the stack of what broke, unless the message begins with it."""
+    """Yield the innermost line of the failure's stack in the systems' own code, unless the message names it already."""
     if verdict.status is not Status.ERROR:
         return
     named = {arm for part in (parts_of(claim) if claim is not None else []) for arm in part.arms().values()}
@@ -197,7 +197,7 @@ def _places(
 
 
 def own_line(stack: str, systems: Sequence[str]) -> str | None:
-    """`train.py:31 in step`: the innermost frame of a stack that is in a module of these systems; None without one."""
+    """Return the innermost stack frame in a module of these systems, as `train.py:31 in step`; None without one."""
     tops = {name.partition(":")[0].partition(".")[0] for name in systems}
     frames = [(file, number, function) for file, number, function in _FRAME.findall(stack)]
     if "most recent call first" not in stack:  # as faulthandler writes them; a traceback has it last
@@ -209,9 +209,9 @@ def own_line(stack: str, systems: Sequence[str]) -> str | None:
 
 
 def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
-    """One command that shows more of a unit: what its claim demands where that does not hold, else the unit again.
+    """Return a command that shows more of a unit: `harness explain` of a violated claim, else `harness verify`.
 
-    None where the command that it came of names no contracts.
+    None if the command behind the verdict names no contracts.
     """
     paths, options = _words(asked)
     if not paths:
@@ -223,7 +223,7 @@ def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
 
 
 def _words(asked: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The contracts that a command of `harness verify` or `harness drill` names, and the options that make its runs."""
+    """Return the contracts in a `harness verify` or `harness drill` command, and the options that shape its units."""
     if len(asked) < 2 or asked[0] != "harness" or asked[1] not in {"verify", "drill"}:
         return [], []
     paths: list[str] = []

@@ -1,4 +1,4 @@
-"""GitHub annotations: workflow commands on stdout, at most ten, the worst first."""
+"""Format GitHub annotations: workflow commands for stdout, at most ten, the worst first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ AT_MOST = 10
 
 
 def github_annotations(view: ReportView) -> list[str]:
-    """Lines for the log of a GitHub job: errors and violations, under the gate undecided units too; else the headline,
-    where it is not HELD.
-    """
+    """Return lines for the log of a GitHub job: errors and violations, and with the gate undecided units too.
+
+    The headline comes first if it says more than the lines of these units do."""
     result = headline(view)
     wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
     worst = cards.worst_first(verdict for verdict in view.verdicts if verdict.status in wanted)
@@ -43,7 +43,7 @@ def github_annotations(view: ReportView) -> list[str]:
 
 
 def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
-    """Whether the headline says something that the lines of these units do not."""
+    """Return True if the headline says something that the lines of these units do not."""
     result = headline(view)
     if of_the_whole(view, result):
         return True
@@ -59,10 +59,10 @@ def _command(level: str, title: str, message: str) -> str:
 
 
 def _data(text: str) -> str:
-    """Escapes of the message of a workflow command."""
+    """Escape the message of a workflow command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
-    """Escapes of a property: those of a message, and the signs that end a property."""
+    """Escape a property of a workflow command: as a message, and also the signs that end a property."""
     return _data(line(text, 200)).replace(":", "%3A").replace(",", "%2C")

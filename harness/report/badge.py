@@ -1,6 +1,6 @@
-"""A badge: JSON for the endpoint badge of shields.io, with the headline's word, how many units held, and a colour.
+"""Write a badge as JSON for shields.io, with the headline's word, how many units held, and a colour.
 
-Green is one thing alone: every unit of whole contracts was decided and held.
+Green means one thing alone: every unit of whole contracts was decided and held.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GREEN, YELLOW, RED, GREY = "brightgreen", "yellow", "red", "lightgrey"
 
 
 def render_badge(view: ReportView) -> str:
-    """Schema version 1 of https://shields.io/badges/endpoint-badge. `isError` keeps a page from choosing the colour."""
+    """Return version 1 of https://shields.io/badges/endpoint-badge. `isError` keeps a page from choosing the colour."""
     result = headline(view)
     fields = {
         "schemaVersion": 1,

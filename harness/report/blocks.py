@@ -1,4 +1,4 @@
-"""What a section of the report is built of. The template knows these shapes and nothing about evidence."""
+"""Define what a section of the report is built of. The template knows these shapes and nothing about evidence."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def table(
     shown: int = ROWS_SHOWN,
     cell: int = CELL,
 ) -> Table:
-    """A table of any values: numbers are formatted and right-aligned, texts bounded, rows capped and counted.
+    """Return a table of any values: numbers formatted and right-aligned, texts shortened, rows capped and counted.
 
     cell: characters of a text; more where a cell holds a sentence or a list that must be read whole.
     """

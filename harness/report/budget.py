@@ -1,4 +1,4 @@
-"""A page that can be mailed: what the report of a very large run leaves out, and in which order."""
+"""Keep a page small enough to mail: decide what the report of a very large run leaves out, and in which order."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Render = Callable[[Sequence[Section], bool], str]  # with True, cards of what he
 
 
 def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet[str], render: Render) -> str:
-    """The page of these sections, made smaller if it has more than `size` bytes.
+    """Return the page of these sections, made smaller in four steps while it has more than `size` bytes.
 
-    First the folded tables are cut short; then cards of units that held leave out what the contract and `verdicts.json`
-    say as well, and parts made from none of the runs `in_question`, of units that did not hold, their folded rows, then
-    the rows of their other tables, the largest first: a plot says more. Then plots go, by `ORDER` and the largest of a
-    section first, those made from these runs after all others.
+    1. Folded tables keep `ROWS` rows. 2. Folded tables lose all rows, and cards of units that held leave out what the
+    contract and `verdicts.json` say too. 3. Other tables lose their rows, the largest first: a plot says more. 4. Plots
+    go in `ORDER`, the largest of a section first. Steps 2 and 3 spare parts made from runs `in_question`, those of
+    units that did not hold; step 4 takes these parts last.
     """
     page, brief = render(sections, False), False
     if len(page.encode()) > size:
@@ -56,7 +56,7 @@ def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet
 
 
 def _cut_to(rows: int, sections: Sequence[Section], spared: AbstractSet[str]) -> list[Section]:
-    """Without more than so many rows of a folded table, but for parts made from the runs that are spared."""
+    """Return the sections with at most `rows` rows in a folded table, except in parts made from the spared runs."""
     return [
         replace(
             section,
@@ -76,7 +76,7 @@ def _cut(table: Table, rows: int) -> Table:
 
 
 def _with_fewer_rows(sections: Sequence[Section], in_question: AbstractSet[str], surplus: int) -> list[Section]:
-    """Without the rows of as many tables as it takes to save so many bytes, whatever they show of units that held."""
+    """Return the sections with tables of units that held emptied, the largest first, to save `surplus` bytes."""
     held = [part for section in sections for part in section.parts if in_question.isdisjoint(part.runs) and part.runs]
     emptied: set[int] = set()
     for table in sorted((table for part in held for table in part.tables), key=_written, reverse=True):
@@ -97,12 +97,12 @@ def _with_fewer_rows(sections: Sequence[Section], in_question: AbstractSet[str],
 
 
 def _written(table: Table) -> int:
-    """About so many bytes of a table: each cell and row has a tag before and behind it, and all of it a frame."""
+    """Return about how many bytes a table takes: each cell and row has tags around it, and the table a frame."""
     return 250 + sum(10 + sum(9 + len(cell.encode()) for cell in row) for row in table.rows)
 
 
 def _with_fewer_plots(sections: Sequence[Section], in_question: AbstractSet[str], surplus: int) -> list[Section]:
-    """Without the plots of as many parts as it takes to save so many bytes."""
+    """Return the sections without the plots of as many parts as it takes to save `surplus` bytes."""
     ranked = [
         (not in_question.isdisjoint(part.runs), ORDER.index(section.anchor), -_drawn(part), part)
         for section in sections
@@ -128,6 +128,6 @@ def _with_fewer_plots(sections: Sequence[Section], in_question: AbstractSet[str]
 
 
 def _drawn(part: Part) -> int:
-    """About so many bytes of a part's plots; each has a frame."""
+    """Return about how many bytes the plots of a part take, each with its frame."""
     plots = [*part.plots, *(each.plot for each in part.judged)]
     return sum(FRAME + len(plot.body.encode()) + len(plot.alt.encode()) for plot in plots)

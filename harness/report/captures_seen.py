@@ -1,6 +1,4 @@
-"""What a claim's failing part is of, and what the evidence shows of the captures that it names: what they change on the
-host, and what they ask of being captured.
-"""
+"""Find the part of a claim that failed, and what its captured steps changed on the host or asked of the capture."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
 
 
 def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart] | None:
-    """The name and the part of a composite claim that has its status; one that has none is "". None: unknown."""
+    """Return the name and the part that gave a claim its status; a simple claim has the name "". None: unknown."""
     if claim is None:
         return None
     if not isinstance(claim, CompositeClaim):
@@ -30,14 +28,14 @@ def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart
 
 
 def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """What the captured steps of a claim change on the host, where an arm trains otherwise than another one."""
+    """Yield what the captured steps of a claim changed on the host, if its arms trained differently."""
     for name, capture in _captures(verdict, claim, runs):
         if capture.host_changes:
             yield f"while it was captured, the step of {name} changed {some(capture.host_changes, 5)}"
 
 
 def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Where the captured steps of a claim ask whether they are captured, likewise."""
+    """Yield where the captured steps of a claim asked whether they are captured, if its arms trained differently."""
     for name, capture in _captures(verdict, claim, runs):
         if capture.asked_whether_captured:
             asked = some(capture.asked_whether_captured, 3)

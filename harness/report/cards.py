@@ -1,4 +1,4 @@
-"""A card for each unit, and what stands at the top of the report."""
+"""Make the cards of the report, one for each unit or for units that ended alike, and sort verdicts for a reader."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Card:
 
     @property
     def anchor(self) -> str:
-        """Of its first unit: the card has no name of its own."""
+        """Return the anchor of the card's first unit: the card has none of its own."""
         return self.units[0].anchor
 
     @property
@@ -86,7 +86,7 @@ class Card:
 
     @property
     def figures(self) -> list[tuple[str, list[str]]]:
-        """Each figure's name, with its value on each workload."""
+        """Return each figure's name, with its value on each workload."""
         return _rows([unit.figures for unit in self.units])
 
     @property
@@ -100,17 +100,17 @@ def _rows(columns: list[dict[str, str]]) -> list[tuple[str, list[str]]]:
 
 
 def word(view: ReportView, verdict: Verdict) -> str:
-    """How the count line names the verdict's kind."""
+    """Return the word that the count line uses for a verdict, such as `held` or `waived`."""
     return "waived" if view.waiver(verdict) else WORDS[verdict.status]
 
 
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Verdicts as a reader needs them: broken, violated, undecided, not run, held; in a kind as planned."""
+    """Sort verdicts as a reader needs them: broken, violated, undecided, not run, held; within each as planned."""
     return sorted(verdicts, key=lambda verdict: WORST_FIRST.index(verdict.status))
 
 
 def cards(view: ReportView, sections: list[Section]) -> list[Card]:
-    """A card for every verdict: what broke or is violated first, then by plan, what was not run last.
+    """Return a card for every verdict: broken, violated, undecided, held, then not run; within each as planned.
 
     A claim that held, or was not run, on several workloads for one reason has one card for all of them.
     """
@@ -129,7 +129,7 @@ def cards(view: ReportView, sections: list[Section]) -> list[Card]:
 
 
 def _grounded_once(ordered: list[Card]) -> list[Card]:
-    """A claim's grounds stand on its first card; its other cards lead there."""
+    """Leave a claim's grounds on its first card only; its other cards lead there."""
     first: dict[tuple[str, str], Seen] = {}
     kept = []
     for card in ordered:
@@ -174,7 +174,7 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
 def _links(
     view: ReportView, verdict: Verdict, claim: AnyClaim | None, places: list[tuple[str, str, set[str]]]
 ) -> list[tuple[str, str]]:
-    """The evidence of the unit's own runs that its kinds of claim are judged from; the first place in each section."""
+    """Return links to the evidence that the unit's kinds are judged from: the first place in each section."""
     runs = {run.run_id for run in view.runs_of(verdict.contract, verdict.claim, verdict.workload)}
     wanted = {"broke"}.union(*(kind_of(part.kind).card for part in (parts_of(claim) if claim else [])))
     found: dict[str, str] = {}
@@ -202,14 +202,14 @@ def explanation(reason: str) -> str | None:
 
 
 def _drill(view: ReportView, verdict: Verdict) -> list[str]:
-    """The drill's results for the claim, one phrase a fault."""
+    """Return the drill's results for the claim, one phrase for each fault."""
     rows = view.drill.rows if view.drill is not None else []
     own = [row for row in rows if (row.contract, row.claim) == (verdict.contract, verdict.claim)]
     return [f"{line(row.fault, 80)}: {'killed' if row.killed else 'SURVIVED'}" for row in own]
 
 
 def waiver_line(view: ReportView, verdict: Verdict) -> str | None:
-    """Who signed for a violated unit, until when and why; also when that date has passed."""
+    """Return who signed for a violated unit, until when and why, also after that date; None without a waiver."""
     waiver = view.waiver(verdict) or view.expired_waiver(verdict)
     if waiver is None:
         return None
@@ -228,7 +228,7 @@ class CardTerms:
 
 
 def card_terms(cards: Iterable[Card]) -> dict[str, CardTerms]:
-    """By the anchor of a card's first unit; cards without a term have none."""
+    """Return the terms of each card by the anchor of its first unit; a card without a term is left out."""
     first: dict[tuple[str, ...], str] = {}
     found = {}
     for card in cards:

@@ -1,4 +1,4 @@
-"""A row for each claim of a page: what decided it, how sure that is, and how many of its faults were killed."""
+"""Make a row for each claim of a page: what decided it, how sure that is, and how many of its faults were killed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ClaimRow:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What may hold a word that needs an explanation."""
+        """Return the cells that may hold a word that needs an explanation."""
         return self.figure, self.figure_name, self.confidence, self.faults
 
     @property
@@ -55,7 +55,7 @@ class ClaimRow:
 
 
 def claim_rows(view: ReportView) -> list[ClaimRow]:
-    """The units that were run, the worst first and then as planned; units of a claim that say the same share a row."""
+    """Return a row for each unit that was run, the worst first; units of a claim that say the same share a row."""
     judged = [
         (verdict, _row(view, f"unit-{place}", verdict, parts, runs))
         for place, (verdict, parts, runs) in enumerate(view.judged(), start=1)
@@ -91,7 +91,7 @@ def _row(
 
 
 def _named_parts(view: ReportView, verdict: Verdict, parts: Sequence[Judged]) -> Iterator[tuple[Judged, str]]:
-    """The parts, each with what its figures' names begin with; those that did not hold first, the worst of them."""
+    """Yield each part with the prefix of its figures' names; in a composite claim the worst part comes first."""
     claim = view.claim(verdict.contract, verdict.claim)
     if not isinstance(claim, CompositeClaim):
         yield from ((part, "") for part in parts)
@@ -113,7 +113,7 @@ def _figure_name(told: Decided | None, parts: int) -> str:
 
 
 def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
-    """What would decide an undecided unit; before it why it is, where its figure does not say that."""
+    """Return what would decide an undecided unit. If its row shows a figure, the judge's message comes first."""
     if verdict.status is not Status.INCONCLUSIVE:
         return ""
     remedy = remedy_of(verdict, view)
@@ -122,7 +122,7 @@ def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
 
 
 def faults_killed(view: ReportView, verdict: Verdict) -> str:
-    """`3 of 4 killed`: in the drill that the page is of, or in the last that lay beside the run; else `no drill`."""
+    """Return `3 of 4 killed`, by the page's drill or by the last drill found next to the run; else `no drill`."""
     unit = (verdict.contract, verdict.claim)
     record = view.drill
     known = drilled_claims([record], record.contracts) if record is not None else view.header.drilled
@@ -133,7 +133,7 @@ def faults_killed(view: ReportView, verdict: Verdict) -> str:
 
 
 def _spark(verdict: Verdict, named: Sequence[tuple[Judged, str]], runs: Sequence[RunEvidence]) -> Markup | None:
-    """What there is to see at a glance: the ratio of each process, or the losses of both arms."""
+    """Draw what shows at a glance: the ratio of each process, or the losses of both arms; None without either."""
     for part, prefix in named:
         of_process = f"{prefix}ratio.process_"
         ratios = [_number(figure) for name, figure in verdict.figures.items() if name.startswith(of_process)]
@@ -152,6 +152,6 @@ def _number(figure: Figure) -> float:
 
 
 def losses(arm: str | None, runs: Sequence[RunEvidence]) -> Doubles | None:
-    """The losses [steps] of an arm's first execution in the first of the runs that has any."""
+    """Return the losses [steps] of an arm's first execution, in the first run that has any; None if no run has."""
     found = [item.series.loss for run in runs for item in run.arms.get(arm or "", [])[:1]]
     return next((loss for loss in found if len(loss)), None)

@@ -1,4 +1,4 @@
-"""What changed from one run directory to another: environment, verdicts, a drill's faults, figures, seconds."""
+"""Compare two run directories: environment, verdicts, a drill's faults, figures and seconds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Change:
 
 
 def compare(before: ReportView, after: ReportView) -> list[str]:
-    """Lines of text: differences of the environment, of verdicts, and of figures, with how much of it is noise."""
+    """Return lines of text: what differs in environment, verdicts and figures, and which differences are noise."""
     lines = [f"before: {before.count_line()}", f"after:  {after.count_line()}"]
     for name, view in (("before", before), ("after", after)):
         lines += [f"FIRE DRILL, {name}: {line(view.drill_sentence(), 400)}"] if view.is_drill else []
@@ -56,7 +56,7 @@ def compare(before: ReportView, after: ReportView) -> list[str]:
 
 
 def figure_changes(before: ReportView, after: ReportView) -> Iterator[Change]:
-    """Figures of the units that both runs decided or measured, where they differ; in the order of the later run."""
+    """Yield the figures that differ in units that both runs have, in the order of the later run."""
     old = _by_unit(before)
     for unit, new in _by_unit(after).items():
         if unit not in old:
@@ -74,13 +74,13 @@ def _same(left: Figure | None, right: Figure | None) -> bool:
 
 
 def _bound(name: str) -> bool:
-    """Figures that only say how noisy another one is are no changes of their own."""
+    """Return True if a figure only says how noisy another one is, so that it is not a change of its own."""
     tail = name.rpartition(".")[2]
     return tail in set(_FLOORS.values()) or any(tail in bounds for bounds in _INTERVALS.values())
 
 
 def _beyond(name: str, first: Mapping[str, Figure], second: Mapping[str, Figure]) -> bool | None:
-    """Whether a change exceeds the noise that the runs measured: intervals apart, or more than both floors."""
+    """Return True if a change exceeds the measured noise: intervals apart, or more than both floors; None: unknown."""
     prefix, _, tail = name.rpartition(".")
     prefix = f"{prefix}." if prefix else ""
     left, right = _number(first, name), _number(second, name)
@@ -114,7 +114,7 @@ def _by_unit(view: ReportView) -> dict[Unit, Verdict]:
 
 
 def _environment(before: ReportView, after: ReportView) -> list[str]:
-    """Facts that differ; a fact that one run directory does not know is shown as unknown."""
+    """Return a line for each fact that differs; a fact that one run directory does not know is shown as unknown."""
     old, new = _facts(before.header), _facts(after.header)
     return [
         f"  {line(path, 80)}: {line(old.get(path, 'unknown'), 80)} -> {line(new.get(path, 'unknown'), 80)}"
@@ -124,9 +124,7 @@ def _environment(before: ReportView, after: ReportView) -> list[str]:
 
 
 def _facts(header: Header) -> dict[str, str]:
-    """What was collected of the machine, the commits that were compared, the part that was asked for, and the digests;
-    those of evidence differ always and say nothing.
-    """
+    """Return a header's facts by path: machine, commits, selection, digests (not of evidence: those always differ)."""
     digests = header.digests.model_copy(update={"evidence": {}})
     records = (header.environment, *([header.commits] if header.commits is not None else []), header.narrowed, digests)
     facts = [fact for record in records for fact in flatten(record).items()]
@@ -150,14 +148,14 @@ def _ended(view: ReportView, verdict: Verdict | None) -> str:
 
 
 def _faults(before: ReportView, after: ReportView, name: _Names) -> list[str]:
-    """The planted faults of two whole drills that did not end alike."""
+    """Return the planted faults that ended differently in two whole drills, a line each."""
     old, new = _by_fault(before, name), _by_fault(after, name)
     ends = [(fault, old.get(fault, NOT_PLANNED), new.get(fault, NOT_PLANNED)) for fault in dict.fromkeys([*new, *old])]
     return [f"  {fault}: {line(first, 100)} -> {line(second, 100)}" for fault, first, second in ends if first != second]
 
 
 def _by_fault(view: ReportView, name: _Names) -> dict[str, str]:
-    """How each fault of a drill ended, by claim, workload and fault."""
+    """Return how each fault of a drill ended, by claim, workload and fault."""
     if view.drill is None:
         return {}
     ended = {

@@ -1,4 +1,4 @@
-"""Say in a few words what decided a verdict, beside its demand; its judge named it (`harness.judging.demanded`)."""
+"""Say in a few words what decided a verdict, next to its demand. The judge names both (`harness.judging.demanded`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def decided(verdict: Verdict) -> Decided | None:
 
 
 def demand(found: Demanded) -> str:
-    """Return `at least 1.10x`, or `none may`."""
+    """Return the demand in words, such as `at least 1.10x` or `none may`."""
     if found.relation == "none":
         return "none may"
     unit, percent = found.noun if found.noun == "x" else "", found.percent
@@ -53,10 +53,10 @@ def _text(found: Demanded) -> str:
 
 
 def _number(value: float, unit: str, *, percent: bool, beside: float | None = None) -> str:
-    """Three digits, or two places of a ratio: `1.53x`, `0.07 %`, `12 steps`.
+    """Return a number with three digits, a ratio with two decimals: `1.53x`, `0.07 %`, `12 steps`.
 
-    Beside a bound as many more as it takes to stand where the number stands: nothing is rounded up to its demand, and
-    a demand is as it was demanded.
+    beside: a bound. The number gets as many more digits as it takes to stay on its side of the bound: rounding must not
+    make a value meet its demand, and a demand is shown as it was stated.
     """
     if unit == "x":
         return f"{_short(value, lambda more: f'{value:.{more + (2 if value < 100 else 0)}f}', beside)}x"
@@ -69,7 +69,7 @@ def _number(value: float, unit: str, *, percent: bool, beside: float | None = No
 
 
 def _short(value: float, written: Callable[[int], str], beside: float | None, scale: int = 1) -> str:
-    """The number with the fewest digits, by how many `written` has more than usual, that is not moved over a bound."""
+    """Return the shortest text that rounding does not move over the bound. `written` takes how many digits to add."""
     if not math.isfinite(value):
         return number(value)
     texts = map(written, range(15))
@@ -90,7 +90,7 @@ def _singular(noun: str, count: float) -> str:
 
 
 def _confidence(found: Demanded, verdict: Verdict) -> str:
-    """An interval by its name; where there is none, how much was counted or measured."""
+    """Return the interval with its name; without one, how much was counted or measured."""
     interval = found.interval
     if interval is not None:
         ends = (interval.low, interval.high)

@@ -1,4 +1,4 @@
-"""Where two trainings part, in words: by the first step that differs, forward and backward pass and update."""
+"""Say where two trainings part: at which step, and which pass or update to look at."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIFFER = ("differs", "exceeds_tolerance")
 def first_difference(
     reason: str, part: AnyPart, figures: dict[str, Figure], candidate: ArmEvidence, baseline: ArmEvidence
 ) -> Iterator[str]:
-    """At most one sentence: what was equal until then, and what is not. `figures` are the verdict's own."""
+    """Yield at most one sentence: what was equal until then, and what is not. `figures` are the verdict's own."""
     if reason not in _DIFFER or part.kind not in ("trajectory_match", "gradient_match"):
         return
     found = figures.get("first_exceeding_step", figures.get("first_differing_step"))
@@ -40,7 +40,7 @@ def first_difference(
 
 
 def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
-    """Of a resumed training that goes on otherwise, though all that was found of it had been restored."""
+    """Yield advice on a resumed training that differs although every tensor that was found had been restored."""
     if part.kind == "resume" and reason in ("differs", "end_differs"):
         yield (
             "right after the load every tensor that is found was as it was saved: look for what training reads and no "
@@ -49,7 +49,7 @@ def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
 
 
 def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
-    """earlier: a step at which the losses differed already, within what is allowed."""
+    """Return which loss is the first apart. earlier: a step at which losses differed already, within the tolerance."""
     ratio = ours / theirs if theirs and math.isfinite(ours) else math.nan
     times = f", {number(ratio)} times" if abs(ratio) >= 1.5 or abs(ratio) <= 1 / 1.5 else ""
     if earlier is None:
@@ -61,7 +61,7 @@ def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
 
 
 def _look_at(step: int, *, near: bool) -> str:
-    """near: until then the losses were as near as is allowed, and not equal."""
+    """Return where to look. near: until then the losses were within the tolerance, but not equal."""
     agreed = "came near enough" if near else "agreed"
     if step == 0:
         return "nothing was updated before it, so look at the forward pass, and at what the loss is divided by"

@@ -1,4 +1,4 @@
-"""What a page shows before anybody scrolls: what was run and where, and the course of both arms."""
+"""Make what a page shows before anybody scrolls: what was run and where, and the course of both arms."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ POINTS = 160
 
 
 def identity(view: ReportView) -> list[tuple[str, str]]:
-    """What was judged: trainer and harness with their commits, model with batch and length, GPU.
+    """Return what was judged: trainer and harness with their commits, model with batch and length, GPU.
 
-    Of several run directories each value stands once, and the first few.
+    With several run directories each value stands once, and only the first few are named.
     """
     views = [part.view for part in view.parts] or [view]
     facts = [
@@ -48,7 +48,7 @@ def _gpu(facts: GpuFacts) -> str:
 
 
 def machine(view: ReportView) -> list[tuple[str, str]]:
-    """What else tells two runs apart at a glance; what is unknown is left out here and stands in no table."""
+    """Return other facts that tell two runs apart at a glance; unknown facts are left out."""
     collected = view.header.environment
     facts = {
         "driver": collected.gpu.driver,
@@ -66,7 +66,7 @@ def machine(view: ReportView) -> list[tuple[str, str]]:
 
 
 def _trainers(view: ReportView) -> list[str]:
-    """Each system that the contracts name, with the commit of its own repository."""
+    """Return each system that the contracts name, with its repository's commit unless two commits are compared."""
     recorded = view.header.environment.trainers
     systems = dict.fromkeys(system for contract in view.contracts for system in contract.systems())
     if view.header.commits is not None:  # that of either arm stands beside it
@@ -75,7 +75,7 @@ def _trainers(view: ReportView) -> list[str]:
 
 
 def _commit(facts: GitFacts, *, recorded: bool = False) -> str:
-    """A commit as people quote it; the whole of it stands in the environment."""
+    """Return a commit as people quote it; the environment section has all of it."""
     if facts.commit is None:
         return "of no repository" if recorded else "commit not recorded"
     commit = facts.commit.removesuffix(CHANGES)
@@ -84,7 +84,7 @@ def _commit(facts: GitFacts, *, recorded: bool = False) -> str:
 
 
 def _workloads(view: ReportView) -> list[str]:
-    """The workloads of the units that were run, or of all where none was."""
+    """Return the workloads of the units that were run, or of all units if none was run."""
     names = dict.fromkeys((unit.contract, unit.workload) for unit in view.header.units if unit.runs)
     names = names or dict.fromkeys((verdict.contract, verdict.workload) for verdict in view.verdicts)
     found = [(name, view.workload(contract, name)) for contract, name in names]
@@ -121,13 +121,13 @@ class Course:
 
 
 def course(view: ReportView) -> Course | None:
-    """Of the unit that says most: of a claim about trajectories, the worst verdict first, then as planned."""
+    """Return the course of the unit that says most: trajectory claims first, then the worst verdict, as planned."""
     found = min(_compared(view), key=lambda each: each[0], default=None)
     return found[1]() if found is not None else None
 
 
 def _compared(view: ReportView) -> Iterator[tuple[tuple[bool, int, int], Callable[[], Course]]]:
-    """Every pair of losses that a claim compares, by its rank."""
+    """Yield every pair of losses that a claim compares, as its rank and a function that draws it."""
     for place, (verdict, parts, runs) in enumerate(view.judged(), start=1):
         for part in parts:
             arms = part.arms()
@@ -155,7 +155,7 @@ def _course(anchor: str, verdict: Verdict, names: tuple[str, str], ours: Doubles
 
 
 def _image(ours: Doubles, theirs: Doubles, apart: Doubles) -> Markup:
-    """Losses above, their absolute difference below; the largest and smallest value of each at its left."""
+    """Draw the losses above and their absolute difference below, with the largest and smallest value at the left."""
     from markupsafe import Markup
 
     last = float(max(len(ours), len(theirs)) - 1)

@@ -1,4 +1,4 @@
-"""What GitHub Actions shows of a run beside its log: annotations, and the page of the job. Elsewhere nothing."""
+"""Show a run on GitHub Actions next to its log: as annotations, and on the page of the job. Elsewhere do nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def annotate(view: ReportView, write: Callable[[str], object]) -> None:
-    """Under GitHub Actions: give each annotation, a line for the log, to `write`."""
+    """Pass each annotation, a line for the log, to `write`; do nothing outside of GitHub Actions."""
     if not _here():
         return
     from harness.report.annotations import github_annotations
@@ -22,9 +22,9 @@ def annotate(view: ReportView, write: Callable[[str], object]) -> None:
 
 
 def append_step_summary(view: ReportView) -> None:
-    """Under GitHub Actions: the run's Markdown onto the step's part of the job's page.
+    """Append the run's Markdown to the step's part of the job's page; do nothing outside of GitHub Actions.
 
-    GitHub drops the whole part where it is too large, so the Markdown gets the room that others left of it.
+    GitHub drops the whole part if it is too large, so the Markdown gets only the room that earlier texts left.
     """
     place = os.environ.get("GITHUB_STEP_SUMMARY")
     if not _here() or not place:

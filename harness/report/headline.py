@@ -1,4 +1,4 @@
-"""The headline of a report, with the exit code that it stands for; and what would decide the undecided units."""
+"""Choose the headline of a report and its exit code, and say what would decide the undecided units."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Headline:
 
     @property
     def style(self) -> str:
-        """The word as a class of the style sheet: a waived violation is not shown in the colour of what held."""
+        """Return the word as a class of the style sheet; a waived violation does not look like a unit that held."""
         return "waived" if self.word.startswith(f"{HELD},") else self.word.lower().replace(" ", "-")
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Headline:
 
 
 def headline(view: ReportView) -> Headline:
-    """The first row of the exit-code table that applies; the sentence names the part that was planned, if one was."""
+    """Return the headline of the first exit-code row that applies; it names the part that was planned, if one was."""
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
     only = f" Only a part of the contracts was planned: {part}." if part else ""
     if view.apart and result.word.startswith(HELD):  # nothing was seen to hold them all at once
@@ -52,7 +52,7 @@ def headline(view: ReportView) -> Headline:
 
 
 def _unfalsified(view: ReportView, result: Headline) -> str:
-    """Under an open gate, how many claims nothing has shown to be able to fail; they held, and that says little."""
+    """Return how many claims under an open gate name no fault: that they held says little. Empty if there are none."""
     opened = view.gate and not view.is_drill and result.word.startswith(HELD)
     number = len(view.without_fault()) if opened else 0
     name = "claim names" if number == 1 else "claims name"
@@ -60,7 +60,7 @@ def _unfalsified(view: ReportView, result: Headline) -> str:
 
 
 def _share(view: ReportView, result: Headline) -> str:
-    """Units that the word is true of, of all that were planned; of a whole drill whose controls held, its faults."""
+    """Return how many planned units the word is true of; in a whole drill whose controls held, how many faults."""
     if _not_whole(view):
         return ""
     statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
@@ -73,17 +73,17 @@ def _share(view: ReportView, result: Headline) -> str:
 
 
 def of_the_whole(view: ReportView, result: Headline) -> bool:
-    """Whether the headline says what no unit can: that evidence proves nothing, or that a planted fault survived."""
+    """Return True if the headline says what no unit can: evidence proves nothing, or a planted fault survived."""
     return bool(_not_whole(view)) or _lived(view, result)
 
 
 def _lived(view: ReportView, result: Headline) -> bool:
-    """Whether a whole drill is violated by a fault that survived."""
+    """Return True if a whole drill is violated because a fault survived."""
     return view.drill is not None and view.of_controls and result.word == VIOLATED and bool(view.drill.survivors)
 
 
 def _share_of_faults(record: DrillRecord, word: str) -> str:
-    """Faults that survived, where some did; else those that were killed, or that were not run where none was."""
+    """Return how many faults the word is true of: those that survived, those not run, or those killed."""
     survived = len(record.survivors)
     number = {VIOLATED: survived, NOT_DECIDED: len(record.not_run)}.get(word, len(record.rows) - survived)
     return f"{number} of {record.planned}" if record.planned and word != ERROR else ""
@@ -103,7 +103,7 @@ def _of_all(view: ReportView) -> Headline:
 
 
 def _not_whole(view: ReportView) -> str:
-    """Why a directory decides nothing, whatever its verdicts are; empty: it is whole."""
+    """Return why a directory decides nothing, whatever its verdicts are; empty if it is whole."""
     if view.altered:
         return "evidence differs from the digests recorded with it"
     if view.incomplete:
@@ -115,7 +115,7 @@ def _not_whole(view: ReportView) -> str:
 
 
 def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
-    """Of a run in which something broke, is violated, or survived."""
+    """Return the headline of a run in which something broke, is violated, or survived; None for any other run."""
     if Status.ERROR in statuses:
         return Headline(ExitCode.ERROR, ERROR, _BROKE)
     if survivors or Status.FAIL in statuses:
@@ -126,7 +126,7 @@ def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
 
 
 def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) -> Headline:
-    """Of a run without errors, and without violations but waived ones."""
+    """Return the headline of a run that has no errors and no violations except waived ones."""
     counts = {
         "undecided": statuses.count(Status.INCONCLUSIVE),
         "not run": statuses.count(Status.NOT_RUN),
@@ -148,7 +148,7 @@ def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) ->
 
 
 def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
-    """Of a whole fire drill; `controls`: the status of each unit that ran without a fault, which must be PASS."""
+    """Return the headline of a whole drill. `controls`: statuses of units run without a fault, which must be PASS."""
     survived, planned, cut = len(record.survivors), record.planned, len(record.interrupted)
     if cut:  # a fault that was never planted is none that was killed
         dead = len(record.rows) - survived
@@ -184,12 +184,12 @@ class Undecided:
 
     @property
     def claims(self) -> list[str]:
-        """Each once, in the order of the units."""
+        """Return each claim once, in the order of the units."""
         return list(dict.fromkeys(unit.claim for unit in self.units))
 
 
 def undecided(view: ReportView) -> list[Undecided]:
-    """Units that are neither held, violated nor broken, grouped by why, in the order they were planned."""
+    """Return the units that are undecided or were not run, grouped by why, in the order they were planned."""
     groups: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in view.verdicts:
         if verdict.status in {Status.INCONCLUSIVE, Status.NOT_RUN}:
@@ -198,12 +198,12 @@ def undecided(view: ReportView) -> list[Undecided]:
 
 
 def not_run(view: ReportView) -> list[Undecided]:
-    """The groups of those that were not run."""
+    """Return the groups of units that were not run."""
     return [group for group in undecided(view) if group.units[0].status is Status.NOT_RUN]
 
 
 def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
-    """What would decide a unit: the judge's own estimate of processes, or what its reason code asks for."""
+    """Return what would decide a unit: the judge's estimate of processes, or what its reason code asks for."""
     for name, figure in verdict.figures.items():
         if name.endswith("processes_to_decide") and isinstance(figure.value, int | float):
             return f"about {figure.value:g} processes would probably decide it"
@@ -214,7 +214,7 @@ def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
 
 
 def _capture_claims(verdict: Verdict, view: ReportView) -> list[str]:
-    """Other claims of the run that judge the capture of an arm of this unit's, on its workload."""
+    """Return the other claims of the run that judge the capture of one of this unit's arms, on its workload."""
     own = view.claim(verdict.contract, verdict.claim)
     if own is None:
         return []

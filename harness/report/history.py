@@ -1,6 +1,6 @@
-"""Runs over time: each once and by name, with its trainer's commit; and every judged figure, with its interval.
+"""Show runs over time: each run by name with its trainer's commit, and every judged figure with its interval.
 
-Only like machines share a line, and only one trainer's runs do.
+A line joins only runs of like machines and of one trainer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Row:
 
 
 def render_history(runs: Sequence[HistoryRun]) -> str:
-    """The history as one self-contained HTML page: every run that was named, then each judged figure over them."""
+    """Return the history as one self-contained HTML page: every run that was named, then each judged figure."""
     shown = sorted(runs, key=lambda run: (run.started, run.name))
     verified = [run for run in shown if run.drawn]
     drills = [run for run in shown if run.view is not None and run.view.of_controls]
@@ -58,13 +58,13 @@ def render_history(runs: Sequence[HistoryRun]) -> str:
 
 
 def _count_line(runs: int, verified: int, drills: int, left_out: int) -> str:
-    """`14 runs: 9 verified, 3 fire drills, 2 left out`; the numbers are those of the rows and their parts."""
+    """Return `14 runs: 9 verified, 3 fire drills, 2 left out`; the parts of a gate count as runs of their own."""
     kinds = [f"{verified} verified", counted(drills, "fire drill"), f"{left_out} left out"]
     return f"{counted(runs, 'run')}: " + ", ".join(kind for kind in kinds if not kind.startswith("0 "))
 
 
 def _row(parts: Sequence[HistoryRun], cells: Sequence[object]) -> Row:
-    """A run, or the parts of a gate, which are of one machine each, and of one trainer and commit."""
+    """Return the row of a run, or of the parts of a gate: each has a machine; trainer and commit are common."""
     views = [part.view for part in parts if part.view is not None]
     named = trainers(views[0])
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
@@ -83,7 +83,7 @@ def _row(parts: Sequence[HistoryRun], cells: Sequence[object]) -> Row:
 
 
 def _gate(parts: Sequence[HistoryRun]) -> Row:
-    """How many of a run's units had which verdict; of several parts together."""
+    """Return a row with how many units had which verdict, in one run or in the parts of a gate together."""
     statuses = [verdict.status for run in parts if run.view is not None for verdict in run.view.verdicts]
     return _row(parts, [len(statuses), *(statuses.count(status) for status in Status)])
 
@@ -98,10 +98,10 @@ def _drill(run: HistoryRun) -> Row:
 
 
 def gates(runs: Sequence[HistoryRun]) -> list[list[HistoryRun]]:
-    """The runs in their order, those of one gate together where its first part stands.
+    """Group the runs by gate, in the order in which the first part of each gate stands.
 
-    Parts have the beginning of their name in common, are of the same sources, commits, trainers and contracts, and
-    share no unit: the second run of a unit is another gate's.
+    The parts of a gate share the beginning of their name, sources, commits, trainers and contracts. They share no unit:
+    a second run of a unit belongs to another gate.
     """
     found: dict[object, list[list[HistoryRun]]] = {}
     ordered: list[list[HistoryRun]] = []
@@ -125,7 +125,7 @@ def _sources(run: HistoryRun) -> tuple[object, ...]:
 
 
 def _fits(run: HistoryRun, parts: Sequence[HistoryRun]) -> bool:
-    """Whether no part has a unit of the run's, or another text of a contract of the run's."""
+    """Return True if no part has a unit of the run, or another text of one of the run's contracts."""
     return all(_units(run).isdisjoint(_units(part)) and _alike(_contracts(run), _contracts(part)) for part in parts)
 
 

@@ -1,4 +1,4 @@
-"""Each judged figure over the runs, with its interval and demand, whether it moved or not."""
+"""Show each judged figure over the runs, with its interval and demand, whether it moved or not."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ UNKNOWN = "unknown"
 
 
 def history(runs: Sequence[HistoryRun]) -> DataFrame:
-    """A row for each figure of each unit of each run, in the order of the runs.
+    """Return a row for each figure of each unit of each run, in the order of the runs.
 
-    Columns: `COLUMNS`. `judged`: what decides the claim, with its `demand`, the number in it as `bound`, and `low` and
-    `high` where it has an interval; NaN elsewhere. A unit without figures has one row whose `figure` is empty and
-    `value` is NaN. A machine is its GPU (or its CPU, without one), driver and torch: only where all of them agree may
-    numbers be put on one line, and only those of one `trainer`, the system as `module:Class`.
+    Columns: `COLUMNS`. `judged` marks a figure that decides the claim. Such a figure has its `demand`, the number in it
+    as `bound`, and `low` and `high` if it has an interval; for others these are empty or NaN. A unit without figures
+    has one row with an empty `figure` and NaN as `value`. `machine` is GPU (or CPU), driver and torch, `trainer` the
+    system as `module:Class`: only rows that agree in both may be joined by a line.
     """
     from pandas import DataFrame
 
@@ -69,9 +69,9 @@ def _judged(one: Demanded) -> list[object]:
 
 
 def changes(frame: DataFrame) -> Part:
-    """A row for each unit whose verdict is not that of the run before it on a like machine.
+    """Return a row for each unit whose verdict differs from that of the run before it on a like machine.
 
-    Whatever either says of its mechanism: of an arm that broke nothing is known of that.
+    The mechanism is not compared, since nothing is known of it if an arm broke.
     """
     rows: list[list[str]] = []
     units = frame.drop_duplicates(["run", *_NAMED])
@@ -91,7 +91,7 @@ def changes(frame: DataFrame) -> Part:
 
 
 def figures(frame: DataFrame) -> list[Section]:
-    """A section for each trainer: its judged figures as a table, and over its runs as plots."""
+    """Return a section for each trainer: its judged figures as a table, and as plots over its runs."""
     sections, left = [], [PLOTS, BYTES]
     for place, (trainer, group) in enumerate(frame.groupby("trainer", sort=True), start=1):
         keys = ["contract", "claim", "workload", "mechanism", "figure"]
@@ -121,7 +121,7 @@ def _unit(claim: str, workload: str, mechanism: str) -> str:
 
 
 def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
-    """Each judged figure as it was last measured; of which run that is where a later one of the unit has none."""
+    """Return each judged figure as last measured, with the run's name if later runs of the unit have no figure."""
     rows = []
     last_run = {key: one["run"].iloc[-1] for key, one in group.groupby(_NAMED, sort=False)}
     for one in judged:
@@ -145,7 +145,7 @@ def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
 
 
 def _range(values: Sequence[float]) -> str:
-    """Of one figure over its runs; how often it was no number is said, for no range has that in it."""
+    """Return the range of a figure over its runs, and in how many runs it was NaN, which no range includes."""
     known = [value for value in values if not math.isnan(value)]
     missing = f"NaN in {counted(len(values) - len(known), 'run')}" if len(known) < len(values) else ""
     if not missing and min(known) == max(known):
@@ -155,7 +155,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _part(one: DataFrame) -> Part:
-    """A figure over its runs: plot, and each run's number."""
+    """Return a figure over its runs: a plot, and a table of each run's number."""
     last = one.iloc[-1]
     rows = [
         [run, commit, where, status, value, "–" if math.isnan(low) else f"{number(low)} to {number(high)}"]
@@ -172,7 +172,7 @@ def _part(one: DataFrame) -> Part:
 
 
 def _others(group: DataFrame) -> Part | None:
-    """The figures that decide nothing and changed between runs on like machines."""
+    """Return the figures that decide nothing and changed between runs on like machines; None if there are none."""
     rows = []
     plain = group[~group["judged"] & (group["figure"] != "")]
     keys = ["contract", "claim", "workload", "mechanism", "figure", "unit", "machine"]
@@ -188,7 +188,7 @@ def _others(group: DataFrame) -> Part | None:
 
 
 def plot(one: DataFrame) -> Plot:
-    """The figure over its runs with its intervals and its demand; unknown machines are points without a line.
+    """Plot a figure over its runs with its intervals and its demand; unknown machines are points without a line.
 
     one: rows of `history` of one trainer, unit and figure.
     """
@@ -220,13 +220,13 @@ def plot(one: DataFrame) -> Plot:
 
 
 def _near(one: DataFrame) -> bool:
-    """Whether the demand can be drawn on the figures' own scale."""
+    """Return True if the demand can be drawn on the figures' own scale."""
     bound, values = float(one.iloc[-1]["bound"]), [abs(float(value)) for value in one["value"]]
     return not math.isnan(bound) and max(values) / NEAR <= abs(bound) <= max(values) * NEAR
 
 
 def _tick(one: DataFrame, run: str) -> str:
-    """The commit's first digits; where it was not recorded, the day of the run."""
+    """Return the commit's first digits, or the day of the run if no commit was recorded."""
     first = one[one["run"] == run].iloc[0]
     commit = str(first["commit"])
     return label(str(first["started_at"])[5:10] if commit == NOT_RECORDED else commit[:7])
@@ -246,7 +246,7 @@ class HistoryRun:
 
     @property
     def drawn(self) -> bool:
-        """Whether its verdicts are those of a system as it is."""
+        """Return True if its verdicts are those of a system as it is, without a planted fault."""
         return self.view is not None and not self.view.is_drill and not self.left_out
 
     @property
@@ -255,9 +255,9 @@ class HistoryRun:
 
     @property
     def gate(self) -> str:
-        """What the parts of one gate have in common of their names: all but a number, or the claim or contract that the
-        part is of. A part that is named by that alone has its folder's name.
-        """
+        """Return the name that the parts of one gate share: the run's name without its number, claim or contract.
+
+        A part that is named by its claim or contract alone gets its folder's name."""
         folder, _, own = self.name.rpartition("/")
         if self.view is None:
             return self.name
@@ -272,7 +272,7 @@ class HistoryRun:
 
 
 def machine(view: ReportView) -> str:
-    """What makes two runs' timings comparable: GPU or CPU, driver and torch."""
+    """Return what makes two runs' timings comparable: GPU or CPU, driver and torch."""
     collected = view.header.environment
     device = collected.gpu.name or collected.cpu.model or UNKNOWN
     driver = f"driver {collected.gpu.driver}, " if collected.gpu.driver else ""

@@ -1,4 +1,4 @@
-"""The report: one HTML file without outside requests, complete without its one script."""
+"""Render the report: one HTML file without outside requests, complete without its one script."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_KINDS = tuple(imported(name) for name in SECTIONS)
 
 
 def render(view: ReportView) -> str:
-    """The whole report of one run directory as a self-contained HTML page. Pure: equal views give equal bytes."""
+    """Return the whole report of a view as a self-contained HTML page. Pure: equal views give equal bytes."""
     sections = evidence(view)
     rows, cards = claim_rows(view), unit_cards.cards(view, sections)
     values: dict[str, Any] = {
@@ -65,14 +65,14 @@ def render(view: ReportView) -> str:
 
 
 def _page(sections: Sequence[Section], *, cards: Sequence[unit_cards.Card], **values: Any) -> str:
-    """The page of these sections, each judged plot in a card."""
+    """Return the page of these sections, with each judged plot in a card."""
     found = placed(sections, cards)
     drawn = [figure.plot for figures in found.figures.values() for figure in figures if figure.plot is not None]
     return render_page("report.html.j2", found.sections, drawn, cards=cards, figures=found.figures, **values)
 
 
 def _in_question(view: ReportView) -> set[str]:
-    """The runs of units that did not hold."""
+    """Return the ids of the runs of units that did not hold."""
     units = [item for item in view.verdicts if item.status is not Status.PASS]
     return {seen.run_id for item in units for seen in view.runs_of(item.contract, item.claim, item.workload)}
 
@@ -91,7 +91,7 @@ def _of_kinds(view: ReportView) -> Iterator[Section | None]:
 
 
 def _parts(view: ReportView) -> Table | None:
-    """Machines and commits of several run directories, with the way to the page of each."""
+    """Return a table of machines and commits of several run directories, with links to their pages; None for one."""
     if not view.parts:
         return None
     names, cells = rows(view)
@@ -123,7 +123,7 @@ class Placed:
 
 
 def placed(sections: Sequence[Section], cards: Sequence[Card]) -> Placed:
-    """Every judged plot in the first card that has a unit of it; where no card has, it stays in its section."""
+    """Move every judged plot to the first card that has a unit of it; without such a card it stays in its section."""
     figures: dict[str, list[Figure]] = {}
     number = 0
     left: list[Section] = []

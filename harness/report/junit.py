@@ -1,4 +1,4 @@
-"""JUnit XML that GitHub, GitLab and Jenkins read: one suite a contract, one case a unit."""
+"""Write JUnit XML that GitHub, GitLab and Jenkins read: one suite for each contract, one case for each unit."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FIGURES = 60  # of a case
 
 
 def render_junit(view: ReportView) -> str:
-    """The verdicts as JUnit XML. Figures are properties.
+    """Return the verdicts as JUnit XML. Figures are properties.
 
-    Violated is a failure, broken an error, undecided and not run are skipped; under the gate those two are failures.
-    A waived violation is skipped, with its waiver as the message. Each suite has the headline as a property; where no
-    unit shows what it says (evidence that was altered, a fault that survived), a case of its own does.
+    Violated is a failure, broken an error; undecided and not run are skipped, or failures under the gate. A waived
+    violation is skipped, with its waiver as the message. Each suite has the headline as a property. If no unit shows
+    what the headline says (altered evidence, a fault that survived), a case of its own does.
     """
     result = headline(view)
     root = ET.Element("testsuites", name="contracts")
@@ -52,7 +52,7 @@ def _suite(root: ET.Element, name: str, result: Headline) -> ET.Element:
 
 
 def _show(root: ET.Element, view: ReportView, result: Headline) -> None:
-    """A case for the run as a whole, unless it held or a unit's case ended like it: nobody takes it for a success."""
+    """Add a case for the whole run, unless it held or a unit's case ended alike, so that nobody sees a success."""
     if result.word == HELD:
         return
     tag = {ExitCode.ERROR: "error", ExitCode.VIOLATED: "failure"}.get(result.code, "skipped")
@@ -104,7 +104,7 @@ def _result(case: ET.Element, view: ReportView, verdict: Verdict) -> None:
 
 
 def _tag(status: Status, *, gate: bool, waived: bool) -> str | None:
-    """The element a status becomes; None for a case that simply passed."""
+    """Return the element that a status becomes; None for a case that passed."""
     if status is Status.PASS:
         return None
     if status is Status.ERROR:
@@ -115,6 +115,6 @@ def _tag(status: Status, *, gate: bool, waived: bool) -> str | None:
 
 
 def _count(element: ET.Element) -> None:
-    """The attributes that readers sum up instead of counting."""
+    """Set the attributes that readers sum up instead of counting."""
     for attribute, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         element.set(attribute, str(sum(1 for _ in element.iter(tag))))

@@ -1,4 +1,4 @@
-"""A summary in Markdown for `$GITHUB_STEP_SUMMARY` and merge requests; the count line stands first."""
+"""Write a summary in Markdown for `$GITHUB_STEP_SUMMARY` and merge requests; the count line stands first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIGNIFICANT = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&@:])")
 
 
 def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
-    """Markdown of at most `limit` bytes in UTF-8: whole units are left out at its end, and counted."""
+    """Return Markdown of at most `limit` bytes in UTF-8. Units that do not fit are left out whole, and counted."""
     head = _head(view)
     ordered = cards.worst_first(view.verdicts)
     blocks = [_row(view, verdict) for verdict in ordered]
@@ -39,7 +39,7 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
 
 
 def escape(text: object, limit: int = 300) -> str:
-    """One line of text that Markdown and its HTML cannot read as markup, a mention or a link."""
+    """Return one line of text that Markdown and its HTML cannot read as markup, a mention or a link."""
     return (
         _SIGNIFICANT.sub(r"\\\1", line(text, limit))
         .replace("\\<", "&lt;")
@@ -81,7 +81,7 @@ def _head(view: ReportView) -> str:
 
 
 def _parts(view: ReportView) -> str:
-    """Of several run directories: a row for each, with its machine and commits, and what is to be known of them."""
+    """Return notes and a table about several run directories, each with its machine and commits; empty for one."""
     if not view.parts:
         return ""
     names, cells = rows(view)
@@ -112,7 +112,7 @@ def _details(view: ReportView, verdict: Verdict) -> str:
 
 
 def _advised(each: Advice) -> str:
-    """A command as code: its fence is longer than any row of backquotes in it."""
+    """Return a piece of advice; a command is code, with a fence longer than any row of backquotes in it."""
     if not each.command:
         return escape(each.text, 1000)
     fence = "`" * (1 + _longest_row(each.text))
@@ -133,7 +133,7 @@ def repeated(view: ReportView) -> str:
 
 
 def _fitting(blocks: list[str], room: int) -> tuple[str, int]:
-    """The first blocks that fit into `room` bytes together, and how many did not."""
+    """Return the first blocks that fit into `room` bytes together, and how many did not."""
     kept: list[str] = []
     for place, block in enumerate(blocks):
         room -= len(block.encode())

@@ -1,4 +1,4 @@
-"""A page without outside requests: the templates, the style, one script, and the policy that allows nothing else."""
+"""Render a page without outside requests: templates, style, one script, and a policy that allows nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def render_page(template: str, sections: Sequence[Section], drawn: Sequence[Plot] = (), **values: Any) -> str:
     """Render a template of this package; `drawn` are plots that stand outside the sections.
 
-    A name the template lacks a value for raises `jinja2.UndefinedError`.
+    Raises `jinja2.UndefinedError` for a name in the template that has no value.
     """
     plots = [*drawn, *(plot for section in sections for part in section.parts for plot in part.plots)]
     style = _bare(_template_text("style.css")) + stylesheet(plots)
@@ -31,18 +31,18 @@ def render_page(template: str, sections: Sequence[Section], drawn: Sequence[Plot
 
 @cache
 def script() -> str:
-    """The one script of every page, as it stands there."""
+    """Return the one script of every page, as it stands there."""
     return _bare(_template_text("script.js"))
 
 
 def _bare(code: str) -> str:
-    """Without indentation and lines of comment alone: they are for readers of the templates."""
+    """Return the code without indentation and comment lines, which are for readers of the templates."""
     lines = (line.strip() for line in code.splitlines())
     return "\n".join(line for line in lines if line and not re.match(r"//|/\*.*\*/$", line)) + "\n"
 
 
 def _digest(text: str) -> str:
-    """As a content policy names what may stand inline."""
+    """Return the digest by which a content policy names a text that may stand inline."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -68,7 +68,7 @@ def _environment() -> Environment:
 
 
 def _fit(value: object) -> object:
-    """The last gate before the page: whatever a section let through is cleaned and bounded here."""
+    """Clean and shorten whatever text a section let through: the last gate before the page."""
     from markupsafe import Markup
 
     return value if isinstance(value, Markup) or not isinstance(value, str) else listing(value)

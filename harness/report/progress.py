@@ -1,7 +1,7 @@
-"""How a session goes on, on stderr: how many runs have ended, how long the others may take, and verdicts as they fall.
+"""Print on stderr how a session proceeds: how many runs have ended, the time to go, and verdicts as they fall.
 
-A log gets a line for each phase of a run. A terminal gets one line at its bottom that is written anew, and above it
-what has ended. Nothing of it goes to stdout.
+A log gets a line for each phase of a run. A terminal gets one status line at its bottom that is written anew, and above
+it what has ended. Nothing goes to stdout.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Progress:
 
     @contextmanager
     def out_of_the_way(self) -> Iterator[None]:
-        """Within the block somebody else prints: the terminal's last line is cleared, and comes back behind it."""
+        """Clear the terminal's status line for a block in which other code prints, and show it again behind it."""
         with self._lock:
             self._status.clear()
             yield
@@ -114,7 +114,7 @@ class Progress:
         return "" if seconds is None or len(self._to_go.ended) == len(self._to_go.runs) else in_words(seconds)
 
     def _show(self) -> None:
-        """The line at the bottom: the run that moved last, and how many go on beside it."""
+        """Show the status line: the run that moved last, and how many others are under way."""
         if not self._status.live or not self._phases:
             return
         name, (phase, began) = list(self._phases.items())[-1]
@@ -150,15 +150,15 @@ class TimeToGo:
     ended: dict[str, float] = field(default_factory=dict)  # seconds in all
 
     def moves(self, run: str, seconds: float, *, over: bool) -> None:
-        """A run came so far."""
+        """Note how many seconds a run has taken so far; `over`: in all."""
         self.under_way.pop(run, None)
         (self.ended if over else self.under_way)[run] = seconds
 
     def seconds(self, elapsed: float) -> float | None:
-        """Seconds from now, `elapsed` after the first run began; None while there is nothing to tell it from.
+        """Return the seconds to go, `elapsed` after the first run began; None while they cannot be estimated.
 
-        Runs go side by side: what is left is divided by how many seconds of runs there were in a second so far. Timings
-        take turns: they begin together, and together they take the sum of what each takes.
+        Runs go side by side, so the seconds left are divided by how many seconds of runs passed in each second so far.
+        Timings take turns: they begin together, and together they take the sum of what each takes.
         """
         expected = self._expected()
         left = [run for run in self.runs if run.id not in self.ended]
@@ -185,7 +185,7 @@ def _timed(run: Run) -> bool:
 
 
 def in_words(seconds: float) -> str:
-    """`about 40 s to go`, `about 3 min to go`, `about 1 h 20 min to go`: rounded up, for it is an estimate."""
+    """Return `about 40 s to go`, `about 3 min to go` or `about 1 h 20 min to go`: rounded up, as an estimate."""
     if seconds < 55:
         return f"about {max(5, -int(-seconds // 5) * 5)} s to go"
     minutes = -int(-seconds // 60)

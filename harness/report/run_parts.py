@@ -1,6 +1,6 @@
-"""The parts of a page that several run directories share: machine, commit and verdict of each, and what differs.
+"""Describe the parts of a page of several run directories: machine, commit and verdict of each, and what differs.
 
-What most parts have in common stands as it is, what differs from it behind `DIFFERS`.
+A value that most parts share stands as it is; any other value has `DIFFERS` before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNKNOWN = "–"
 
 
 def facts(view: ReportView) -> dict[str, str]:
-    """What must be equal for runs to be of one gate on one kind of machine; `UNKNOWN` where a run does not say it."""
+    """Return the facts that must be equal in runs of one gate on one kind of machine; `UNKNOWN` if not recorded."""
     header = view.header
     collected = header.environment
     known: dict[str, str | None] = {
@@ -35,7 +35,7 @@ def facts(view: ReportView) -> dict[str, str]:
 
 
 def columns(view: ReportView) -> dict[str, list[str]]:
-    """The facts of all parts by name, each part's in its place, marked where most parts have another value.
+    """Return the facts of all parts by name, a value for each part, marked where most parts have another value.
 
     A fact that no part knows is left out.
     """
@@ -45,15 +45,14 @@ def columns(view: ReportView) -> dict[str, list[str]]:
 
 
 def differences(view: ReportView) -> str:
-    """Which facts the parts do not share, with how many values each has; empty where they share all."""
+    """Return which facts the parts do not share, with how many values each has; empty if they share all."""
     found = {name: {value.removeprefix(DIFFERS) for value in values} for name, values in columns(view).items()}
     several = [f"{name} ({len(values)} of them)" for name, values in found.items() if len(values) > 1]
     return f"The parts differ in {', '.join(several)}." if several else ""
 
 
 def notes(view: ReportView) -> list[str]:
-    """What a reader of several parts must know before the units: that they are no gate, how they differ, what was
-    judged twice."""
+    """Return notes on several parts: why they are not one gate, what differs, which units were judged differently."""
     if not view.parts:
         return []
     apart = f"Not one gate ({'; '.join(view.apart)}): each run is judged by itself." if view.apart else ""
@@ -65,7 +64,7 @@ def notes(view: ReportView) -> list[str]:
 
 
 def rows(view: ReportView) -> tuple[list[str], list[list[str]]]:
-    """The table of the parts: the names of its columns, and a row for each part, in the order of their start."""
+    """Return the table of the parts: the names of its columns, and a row for each part, in the order of their start."""
     marked = columns(view)
     names = ["part", "verdict", "units held", *marked, "started (UTC)"]
     cells = []
@@ -78,7 +77,7 @@ def rows(view: ReportView) -> tuple[list[str], list[list[str]]]:
 
 
 def part_lines(view: ReportView) -> list[str]:
-    """A line for each part, for a terminal."""
+    """Return a line for each part, for a terminal."""
     names, cells = rows(view)
     return [
         f"part {name}: {word}, {held} held · " + " · ".join(map(" ".join, zip(names[3:], facts, strict=True)))
@@ -87,7 +86,7 @@ def part_lines(view: ReportView) -> list[str]:
 
 
 def of_each_part(view: ReportView, facts_of: Callable[[ReportView], list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """Facts at the top of a page, by name: of several parts each value once, the first few of them."""
+    """Return facts for the top of a page by name; of several parts each value once, and only the first few."""
     found: dict[str, list[str]] = {}
     for one in [part.view for part in view.parts] or [view]:
         for name, value in facts_of(one):
@@ -101,7 +100,7 @@ def _few(values: list[str]) -> str:
 
 
 def _minute(moment: str) -> str:
-    """`2026-11-22 16:16` of a time as headers have it."""
+    """Return a time of a header to the minute: `2026-11-22 16:16`."""
     return line(moment, 60)[:16].replace("T", " ")
 
 
@@ -111,7 +110,7 @@ def _marked(values: list[str]) -> list[str]:
 
 
 def _trainers(header: Header) -> str | None:
-    """The commit of the trainers' own repositories, each once; of two commits that a run compares the candidate's."""
+    """Return the commits of the trainers' own repositories, each once; the candidate's if two commits are compared."""
     if header.commits is not None:
         return header.commits.candidate.line()
     commits = dict.fromkeys(_short(facts.commit) for facts in header.environment.trainers.values())
@@ -119,7 +118,7 @@ def _trainers(header: Header) -> str | None:
 
 
 def _short(commit: str | None) -> str | None:
-    """A commit as people quote it, with what its sources differ from it by."""
+    """Return a commit as people quote it, with its mark if the sources differ from it."""
     if commit is None:
         return None
     digits, plus, changes = commit.partition("+")

@@ -1,4 +1,4 @@
-"""The terminal: results on stdout, the count line first. `NO_COLOR` is obeyed by rich."""
+"""Print results on stdout for a terminal, the count line first. `NO_COLOR` is obeyed by rich."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ STYLES = {
 
 
 def print_results(view: ReportView, stream: TextIO | None = None) -> None:
-    """Count line, a line a unit (worst first), what usually causes each failure, what would decide the rest.
+    """Print the count line, a line for each unit (worst first), advice on failures, and what would decide the rest.
 
-    Units that were not run for one reason share a line where they are many: on a machine without a GPU, most.
+    Many units that were not run for one reason share a line: on a machine without a GPU that is most of them.
     """
     out = stream or sys.stdout
     print_line((view.count_line(), "bold"), file=out)
@@ -65,7 +65,7 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
 
 
 def _print_remedies(out: TextIO, groups: Sequence[Undecided]) -> None:
-    """What would decide the undecided units: a line a remedy."""
+    """Print what would decide the undecided units: a line for each remedy."""
     remedies = Counter[tuple[str, str]]()
     for group in groups:
         if group.remedy:
@@ -89,12 +89,12 @@ def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """A unit and what was seen of it."""
+    """Return a line with a unit and what was seen of it."""
     return f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}: {line(verdict.message, 400)}"
 
 
 def _print_together(out: TextIO, group: Undecided) -> None:
-    """How many units were not run and why, then their claims, each once."""
+    """Print how many units were not run and why, then their claims, each once."""
     claims = ", ".join(line(claim, 80) for claim in group.claims)
     reason = f"{counted(len(group.units), 'unit')}: {line(group.message, 400)}"
     print_line((f"{'not run':>9}  ", STYLES["not run"]), reason, file=out, hang=11)

@@ -1,6 +1,6 @@
-"""Text from anywhere made fit to show: escaped (`harness.escaping`), and of bounded length.
+"""Make text from anywhere fit to show: escaped (`harness.escaping`), and of bounded length.
 
-Escaping for HTML is Jinja's work, for XML and Markdown that of the writers; this comes before it.
+This comes before escaping for a format: Jinja escapes for HTML, the writers of XML and Markdown for theirs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from harness.judging.verdict import Figure
 
 
 def clean(value: object, limit: int = 2000) -> str:
-    """Escaped text of at most `limit` characters, lines and tabs kept; what was cut out of the middle is counted."""
+    """Return escaped text, lines and tabs kept. A longer text keeps `limit` characters; those cut out are counted."""
     return _lines(value, limit, escaped)
 
 
 def listing(value: object, limit: int = 6000) -> str:
-    """`clean` for what a page alone shows, no log: a line keeps its first signs, such as a stack's carets."""
+    """Return text as `clean` does, but only for a page: a line keeps its first signs, such as a stack's carets."""
     return _lines(value, limit, printable)
 
 
@@ -29,7 +29,7 @@ def _lines(value: object, limit: int, made_fit: Callable[[object], str]) -> str:
 
 
 def _bounded(text: str, limit: int) -> str:
-    """A long name differs at either end: both are kept."""
+    """Cut the middle out of a long text. Both ends stay, since long names differ at either end."""
     if len(text) <= limit:
         return text
     tail = limit // 4
@@ -37,7 +37,7 @@ def _bounded(text: str, limit: int) -> str:
 
 
 def line(value: object, limit: int = 200) -> str:
-    """`clean` on one line."""
+    """Return text as `clean` does, on one line."""
     text = value if isinstance(value, str) else str(value)
     head = text if len(text) <= 4 * limit else text[: 3 * limit] + text[-limit:]
     short = clean(" ".join(head.split()), limit)
@@ -45,14 +45,14 @@ def line(value: object, limit: int = 200) -> str:
 
 
 def label(value: object, limit: int = 36) -> str:
-    """A label for a plot: characters the plot's font has, on one line, never empty, no leading underscore."""
+    """Return a label for a plot: one line of characters the plot's font has, never empty, no leading underscore."""
     text = "".join(sign if " " <= sign <= "~" or "\xa1" <= sign <= "\xff" else "?" for sign in line(value, 400))
     text = text.replace("\xad", "?").lstrip("_ ")
     return (text if len(text) <= limit else f"{text[: limit - 13]}...{text[-10:]}") or "unnamed"
 
 
 def number(value: object) -> str:
-    """A figure's value for people: six significant digits, thousands grouped, non-finite numbers by name."""
+    """Return a value for people: six significant digits, thousands grouped, non-finite numbers by name."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -68,46 +68,46 @@ def number(value: object) -> str:
 
 
 def larger(value: float) -> tuple[bool, float]:
-    """What numbers are ordered by where the largest is the worst: one that is no number is larger than any."""
+    """Return a sort key for numbers of which the largest is the worst: NaN is larger than any number."""
     return value != value, value  # noqa: PLR0124 - the definition of NaN
 
 
 def several(count: int, noun: str, ending: str = "s") -> str:
-    """`1 step`, `1,200 steps`: `numbers.counted` with thousands grouped."""
+    """Return `1 step` or `1,200 steps`: as `numbers.counted`, with thousands grouped."""
     return f"{count:,} {noun if count == 1 else f'{noun}{ending}'}"
 
 
 def figure(value: Figure) -> str:
-    """A figure with its unit; a step's number needs none, its name says what it counts."""
+    """Return a figure with its unit. A step's number has none, since the figure's name says what it counts."""
     unit = "" if value.unit == "step" or value.value is None else line(value.unit, 40)
     return f"{number(value.value)} {_of_one(unit) if value.value == 1 else unit}".rstrip()
 
 
 def _of_one(unit: str) -> str:
-    """`steps` as `step`, `batches` as `batch`; what is no plural stays: `s`, `ms`, `loss`."""
+    """Return the singular of a unit: `step` of `steps`, `batch` of `batches`. `s`, `ms` and `loss` stay."""
     if len(unit) < 4 or not unit.endswith("s") or unit.endswith("ss"):
         return unit
     return unit.removesuffix("es") if unit.endswith(("ches", "sses", "shes")) else unit.removesuffix("s")
 
 
 def words(name: str) -> str:
-    """`capture.first_differing_step` as `capture: first differing step`."""
+    """Return a figure's name in words: `capture.first_differing_step` as `capture: first differing step`."""
     return line(name.replace("_", " ").replace(".", ": "), 80)
 
 
 def sentence(text: str) -> str:
-    """A sentence with its first letter large, unless it begins with a name (`sm_90`, `loss_1`, `gradient_match:`)."""
+    """Capitalize a sentence, unless it begins with a name (`sm_90`, `loss_1`, `gradient_match:`)."""
     first = text.partition(" ")[0]
     return text[:1].upper() + text[1:] if first.isascii() and first.isalpha() and first.islower() else text
 
 
 def rows(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
-    """Figures as rows of a table: what it is, and the number with its unit."""
+    """Return figures as rows of a table: the name in words, and the number with its unit."""
     return [(words(name), figure(value)) for name, value in figures.items()]
 
 
 def size(count: float) -> str:
-    """A number of bytes in a binary unit."""
+    """Return a number of bytes with a binary unit, such as `1.5 MiB`."""
     for unit in ("B", "KiB", "MiB"):
         if abs(count) < 1024:
             return f"{count:.4g} {unit}"

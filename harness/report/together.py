@@ -1,4 +1,4 @@
-"""Several run directories as one view: the shards of a gate, or runs side by side that are no one gate."""
+"""Join several run directories in one view: the shards of a gate, or runs side by side that are not one gate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JudgedUnit:
 def together(
     parts: Sequence[RunPart], units: Sequence[JudgedUnit], contracts: Sequence[Contract], apart: Sequence[str] = ()
 ) -> ReportView:
-    """The parts as one view of these units. A run goes by its part's name and its own: `gate-1/tiny-paired`."""
+    """Return the parts as one view of these units. Runs get the part's name before their own: `gate-1/tiny-paired`."""
     by_start = sorted(parts, key=lambda part: (part.view.header.started_at, part.name))
     views = [part.view for part in by_start]
     evidence: dict[str, RunEvidence] = {}
@@ -57,9 +57,9 @@ def together(
 
 
 def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
-    """Runs that are not one gate, each with its own units and verdicts; `apart`: why they are not.
+    """Return one view of runs that are not one gate, each with its own units and verdicts; `apart`: why they are not.
 
-    A contract that several of them were run under goes by its part, too: neither verdict stands for the other.
+    If several of them have a contract, its name gets the part's name too: neither verdict stands for the other.
     """
     often = Counter(contract.id for part in parts for contract in part.view.contracts)
     named = [
@@ -77,16 +77,16 @@ def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
 
 
 def _named(one: JudgedUnit) -> Unit:
-    """The unit, with its runs by the names that they have here."""
+    """Return the unit, with its runs by the names that they have in the joined view."""
     if one.part is None:
         return one.unit
     return one.unit.model_copy(update={"runs": [f"{one.part.name}/{run}" for run in one.unit.runs]})
 
 
 def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Header:
-    """The first header, with the units that were judged, and the interruptions and attempts of all.
+    """Return the first header, with the units that were judged, and the interruptions and attempts of all.
 
-    A waiver counts for the units that its own run decides: another run's was not waived, or not any more.
+    A waiver counts only for units that its own run decides: in another run the unit was not waived, or no longer.
     """
     first, *others = headers.values()
     decided = {(one.part.name, *one.name) for one in units if one.part is not None}
@@ -110,7 +110,7 @@ def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Heade
 
 
 def _renamed(view: ReportView, names: Mapping[str, str]) -> ReportView:
-    """The same view, with contracts by other names."""
+    """Return the same view, with contracts renamed by `names`."""
 
     def of(contract: str) -> dict[str, str]:
         return {"contract": names.get(contract, contract)}

@@ -1,4 +1,4 @@
-"""The trainer that a run is of, and the commit of its own repository, which need not be the harness's."""
+"""Name the trainer of a run, and the commit of the trainer's own repository, which need not be the harness's."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _BESIDE = ("reference_impl", "examples")
 
 
 def trainers(view: ReportView) -> list[str]:
-    """The systems under test as `module:Class`, in the order of the contracts."""
+    """Return the systems under test as `module:Class`, in the order of the contracts."""
     return list(dict.fromkeys(contract.system for contract in view.contracts))
 
 
 def trainer_commit(view: ReportView) -> str:
-    """The commit of the trainer, `1a2b3c4d5e6f`, with `+changes` where its files differed; of several, each once.
+    """Return the trainer's commit, `1a2b3c4d5e6f`, with `+changes` if its files differed; of several, each once.
 
-    Under `--baseline` the candidate's. A run of before trainers were recorded knows the harness's alone: it is the
-    trainer's where that lies in the same repository, and else the trainer's is not recorded.
+    With `--baseline` it is the candidate's. A run from before trainers were recorded knows only the harness's commit:
+    that is the trainer's if both lie in one repository, and otherwise the trainer's is not recorded.
     """
     commits = view.header.commits
     if commits is not None:
@@ -30,7 +30,7 @@ def trainer_commit(view: ReportView) -> str:
 
 
 def harness_commit(view: ReportView) -> str:
-    """The commit of the harness's own checkout, in the same form."""
+    """Return the commit of the harness's own checkout, in the same form."""
     return _short(view.header.environment.git.commit or NOT_RECORDED)
 
 

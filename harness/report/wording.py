@@ -1,6 +1,6 @@
-"""Texts that people read beside a verdict, from files of data: a file is read when one of its texts is shown.
+"""Read the texts that people see next to a verdict from data files, each file when one of its texts is shown.
 
-A reason code that one family of kinds alone gives has its texts in the folder of that family.
+A reason code that only one family of kinds gives has its texts in the folder of that family.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def _data(path: Path) -> Any:
 
 
 def terms_in(texts: Iterable[str]) -> dict[str, str]:
-    """The terms that occur in any of these texts, with their explanations, in the glossary's order.
+    """Return the terms that occur in any of these texts, with their explanations, in the glossary's order.
 
-    A term counts in the plural too; one within a longer one that stands there (`sync` in `host sync`) does not.
+    A plural counts too. A term inside a longer term that stands there (`sync` in `host sync`) does not.
     """
     joined = "\n".join(texts).replace("_", " ").casefold()
     found = set()

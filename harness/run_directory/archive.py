@@ -1,7 +1,7 @@
-"""An archive of a run directory: written so that equal runs give equal bytes, and unpacked without trusting it.
+"""Write an archive of a run directory, so that equal runs give equal bytes, and unpack one without trusting it.
 
 Unpacking streams: nothing of an archive is believed, everything is counted before it is written, and a refusal comes
-before the first byte that breaks a rule. Python's own `data` filter is asked too, where this Python has it.
+before the first byte that breaks a rule. Python's own `data` filter is used too, where this Python has it.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ LIMITS = Limits()
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the name is one of an archive that can be read."""
+    """Return True if the name is one of an archive that can be read."""
     return path.name.lower().endswith(SUFFIXES)
 
 
 def write_archive(
     root: Path, files: Iterable[str], folders: Collection[str], archive: Path, texts: Mapping[str, str]
 ) -> None:
-    """Write these files of `root`, these folders, and these texts by their names, as a `.tar.xz`.
+    """Write these files of `root`, these folders, and these texts under their names, as a `.tar.xz`.
 
     The same names and contents give the same bytes.
     """
@@ -89,8 +89,8 @@ def write_archive(
 def unpack(archive: Path, folder: Path, limits: Limits = LIMITS) -> None:
     """Unpack an archive into an empty folder.
 
-    Raises EvidenceError for whatever is not a plain file or folder below it, exceeds a limit, or is damaged; the folder
-    is then the caller's to remove.
+    Raises EvidenceError for whatever is not a plain file or folder below it, exceeds a limit, or is damaged. The caller
+    then has to remove the folder.
     """
     if not archive.is_file():
         raise EvidenceError("an archive of a run is a plain file", where=str(archive), got="something else")
@@ -153,7 +153,7 @@ class _Stream:
         self._source, self._archive, self._left = source, archive, 0
 
     def allow(self, size: int) -> None:
-        """Let this many bytes be read from here, and what tarfile reads ahead."""
+        """Allow this many bytes to be read from here, besides those that tarfile reads ahead."""
         self._left = size + _BLOCK
 
     def read(self, size: int, /) -> bytes:
@@ -200,7 +200,7 @@ class _Unpacking:
     unpacked: int = 0
 
     def run(self) -> None:
-        """Every member, then nothing but zeros."""
+        """Unpack every member; raise ReadError where anything but zeros follows the last one."""
         count = 0
         while (member := self._next()) is not None:
             count += 1
@@ -235,7 +235,7 @@ class _Unpacking:
         self._copy(member, target)
 
     def _inside(self, name: str) -> PurePosixPath:
-        """The member's path below the folder, `.` left out."""
+        """Return the member's path below the folder, without `.`; refuse an unfit or too long name."""
         rule = "stays inside its folder, under names that every system can write"
         if problem := unfit(name):
             self._refuse(name, rule, problem)
@@ -246,7 +246,7 @@ class _Unpacking:
         return path
 
     def _once(self, path: PurePosixPath, member: tarfile.TarInfo) -> None:
-        """No path twice, none that differs from another in case or composition only, none below a file."""
+        """Refuse a repeated path, one that differs from another only in case or composition, and one below a file."""
         rule = "names each file once, and differently from all others on every system"
         for part in [path, *path.parents][:-1]:
             key = unicodedata.normalize("NFC", str(part)).casefold()

@@ -1,4 +1,4 @@
-"""How often a timing was tried before, as `run.json` holds it."""
+"""Define how often a timing was tried before, as `run.json` holds it."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class Attempts(Record):
     ci: Annotated[int, Field(ge=1)] | None = None  # None: CI does not say
 
     def directories(self, unit: tuple[str, str, str]) -> list[str]:
-        """The other directories that timed a unit (contract, claim, workload)."""
+        """Return the other directories that timed a unit (contract, claim, workload)."""
         return next((one.directories for one in self.timings if (one.contract, one.claim, one.workload) == unit), [])

@@ -1,6 +1,6 @@
-"""How often a timing was tried: in the run directories of one folder, in those of a gate, and by CI.
+"""Count how often a timing was tried: in the run directories of one folder, in those of a gate, and by CI.
 
-A timing that is measured until it passes says less than its error rates; so nobody's attempts are left uncounted.
+A timing that is measured until it passes proves less than its error rates state, so every attempt is counted.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ CI_ATTEMPTS = {
 
 
 def attempts_before(header: Header, reports: Path, environment: Mapping[str, str]) -> Attempts:
-    """What was tried before the run of this header, which is not in the folder yet.
+    """Return what was tried before the run of this header, which is not in the folder yet.
 
-    Counted is every run of the folder, whatever came of it, of equal sources, an equal contract and an equal baseline's
-    commit, that planned to time the unit and was no drill; directories whose `run.json` cannot be read are not runs.
+    Every run of the folder counts, whatever its verdicts, that planned to time the unit with equal sources, an equal
+    contract and an equal baseline's commit, and was no drill. A directory whose `run.json` cannot be read is not a run.
     """
     return Attempts(timings=_together(timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
 
 
 def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
-    """Of directories that are judged together, by their names: what they and the runs before them tried.
+    """Return what directories that are judged together, given by name, and the runs before them tried.
 
     A unit is judged by its earliest attempt, which is not counted among the others.
     """
@@ -50,7 +50,7 @@ def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
 
 
 def timings(header: Header) -> dict[_Timing, str]:
-    """The units that are timed, with the digests of their contracts."""
+    """Return the units that are timed, with the digests of their contracts."""
     return {
         (unit.contract, unit.claim, unit.workload): header.digests.contracts.get(unit.contract, "")
         for unit in header.units
@@ -59,7 +59,7 @@ def timings(header: Header) -> dict[_Timing, str]:
 
 
 def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
-    """Headers of the folder's runs by their directories' names, in the order of those."""
+    """Return the headers of the folder's runs with the same sources, by their directories' names, in that order."""
     found = {}
     for path in sorted(reports.glob(f"*/{layout.HEADER}")):
         try:
@@ -72,7 +72,7 @@ def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
 
 
 def _sources(header: Header) -> tuple[str, str | None]:
-    """The digest of the candidate's, and the commit of the baseline's where that is another one."""
+    """Return the digest of all sources, and the baseline's commit where the run compares two commits."""
     return header.digests.source, header.commits.baseline.commit if header.commits is not None else None
 
 
@@ -88,7 +88,7 @@ def _timed_before(unit: _Timing, names: Iterable[str]) -> TimedBefore:
 
 
 def _of_ci(environment: Mapping[str, str]) -> int | None:
-    """Which attempt this is by the first variable of the table that says so; None where none does."""
+    """Return which attempt this is, by the first variable of the table that states it; None where none does."""
     for variable, first in CI_ATTEMPTS.items():
         value = environment.get(variable, "")
         if value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= first:

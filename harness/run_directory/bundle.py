@@ -1,4 +1,4 @@
-"""The run directory as it is read, whatever it holds, and its header.
+"""Read a run directory and its header, whatever the directory holds.
 
 run.json  contracts/  (waivers/)  evidence/<run id>/…  verdicts.json  (and the report's files)  manifest.json
 """
@@ -47,7 +47,7 @@ class Narrowed(Record):
     tags: list[str] = Field(default_factory=list)
 
     def asks_for(self, unit: Unit) -> bool:
-        """Whether the unit is in the part of its contract that was asked for."""
+        """Return True if the unit is in the requested part of its contract."""
         named = (self.claims, unit.claim), (self.workloads, unit.workload)
         return all(not wanted or name in wanted for wanted, name in named)
 
@@ -112,7 +112,7 @@ class Header(Versioned):
 
     @property
     def before_manifests(self) -> bool:
-        """Whether the directory was written when there were no manifests, so that it may have none."""
+        """Return True if the directory was written before manifests existed, so that it may have none."""
         return self.format_version < 3
 
     @model_validator(mode="after")
@@ -124,7 +124,7 @@ class Header(Versioned):
     @field_validator("digests")
     @classmethod
     def _names_of_files(cls, digests: Digests) -> Digests:
-        """A contract's id names its copy, and nothing outside of the directory."""
+        """Refuse a contract's id that names anything but its copy in the directory."""
         for name in digests.contracts:
             if "/" in name or unfit(name):
                 raise ValueError(f"no contract's copy is called {shown(name)}.yaml")
@@ -165,35 +165,35 @@ class Bundle:
 
     @property
     def complete(self) -> bool:
-        """Whether it finished, and was sealed; what was changed since is for `altered`."""
+        """Return True if the run finished and was sealed. Later changes are for `altered` to report."""
         return not self.seal.missing
 
     @property
     def path(self) -> Path:
-        """The run as the caller named it."""
+        """Return the run's path as the caller named it."""
         return self.place.named
 
     @property
     def root(self) -> Path:
-        """Where header, contracts and evidence are read."""
+        """Return the folder where header, contracts and evidence are read."""
         return self.place.root
 
     def recorded(self) -> set[str]:
-        """The evidence files that were recorded with the run, by their paths."""
+        """Return the evidence files that were recorded with the run, by their paths."""
         return {*self.header.digests.evidence, *(self.seal.within.by_path() if self.seal.within is not None else ())}
 
     def contract_paths(self) -> list[Path]:
-        """The copies of the contracts, by id: those that the header names, and any other that lies there."""
+        """Return the copies of the contracts, by id: those that the header names, and any other in the folder."""
         folder = self.root / layout.CONTRACTS
         names = {f"{name}.yaml" for name in self.header.digests.contracts}
         return [folder / name for name in sorted(names | {path.name for path in folder.glob("*.yaml")})]
 
     def shared_path(self, digest: str) -> Path:
-        """The copy of a file that contracts share."""
+        """Return the path of the copy of a file that contracts share."""
         return self.root / layout.CONTRACTS / layout.SHARED_FILES / f"{digest}.yaml"
 
     def evidence(self, run_id: str) -> RunEvidence:
-        """One run's evidence; none gives an `incomplete` death, damage a `garbage` one.
+        """Return one run's evidence. Missing evidence gives an `incomplete` death, damage a `garbage` one.
 
         Raises EvidenceError for an id that leads out of the directory.
         """
@@ -202,11 +202,11 @@ class Bundle:
         return self._read[run_id]
 
     def so_far(self) -> Bundle:
-        """Return the same directory while it is made: of a run under way, its evidence is that of ended executions."""
+        """Return the same directory while it is made: a run under way has only the executions that have ended."""
         return replace(self, under_way=True, _read={}, _made={})
 
     def made(self, run_id: str) -> Run | None:
-        """What was executed, as the evidence itself has it; None where that cannot be read."""
+        """Return what was executed, as the evidence itself records it; None where that cannot be read."""
         self.evidence(run_id)
         return self._made.get(run_id)
 
@@ -235,7 +235,7 @@ class Bundle:
 def read_bundle(path: Path) -> Bundle:
     """Open a run: a folder, an archive, a published folder.
 
-    Raises EvidenceError when it is none, is refused, or its `run.json` is damaged.
+    Raises EvidenceError when the path is not a run, is refused, or its `run.json` is damaged.
     """
     place = place_of(path)
     try:
@@ -264,7 +264,7 @@ def _unreadable(path: Path, root: Path, damage: Damaged) -> EvidenceError:
 
 
 def altered(bundle: Bundle) -> list[str]:
-    """What differs from the manifest, and from the digests in the header, one line each."""
+    """Return what differs from the manifest, and from the digests in the header, one line each."""
     sealed = dict.fromkeys(bundle.seal.lines())
     names = {name for name, _ in bundle.seal.differences}
     others = [*_contract_changes(bundle), *_evidence_changes(bundle)]
@@ -272,7 +272,7 @@ def altered(bundle: Bundle) -> list[str]:
 
 
 def _evidence_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Where the header has the digests of evidence, as it had before there were manifests."""
+    """Yield changes of evidence where the header has its digests, as it had before there were manifests."""
     recorded = bundle.header.digests.evidence
     if not recorded and (bundle.seal.missing == UNFINISHED or not bundle.header.before_manifests):
         return
@@ -307,7 +307,7 @@ def _contract_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
 
 
 def recorded_bytes(path: Path) -> bytes | None:
-    """The bytes of a small file that was recorded with the run; None when it cannot be read."""
+    """Return the bytes of a small file that was recorded with the run; None when it cannot be read."""
     try:
         return read_bytes(path)
     except Damaged:
@@ -315,16 +315,16 @@ def recorded_bytes(path: Path) -> bytes | None:
 
 
 def unused(path: Path) -> Path:
-    """The path, or where something has its name the first of `name-2`, `name-3`, … that nothing has."""
+    """Return the path; where it exists, the first of `name-2`, `name-3`, … that does not exist."""
     names = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return path if not os.path.lexists(path) else next(other for other in names if not os.path.lexists(other))
 
 
 def contract_digests(contracts: Iterable[LoadedContract]) -> dict[str, str]:
-    """For `Digests.contracts`."""
+    """Return the value of `Digests.contracts`: each contract's digest by its id."""
     return {loaded.contract.id: loaded.digest for loaded in contracts}
 
 
 def shared_digests(contracts: Iterable[LoadedContract]) -> dict[str, list[str]]:
-    """For `Digests.shared`."""
+    """Return the value of `Digests.shared`: the digests of each contract's shared files by its id."""
     return {loaded.contract.id: [file.digest for file in loaded.shared] for loaded in contracts if loaded.shared}

@@ -1,4 +1,4 @@
-"""What a header says, held against what lies beside it: a seal says that nothing was changed, not that it fits."""
+"""Compare what a header claims with the directory: a seal shows that nothing was changed, not that it fits together."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from harness.run_directory.names import shown
 
 
 def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list[str]:
-    """One line for each thing that the header claims and the directory denies.
+    """Return one line for each thing that the header claims and the directory contradicts.
 
-    contracts: its own copies; None where they cannot be read, so that nothing says which names they have.
+    contracts: the directory's own copies; None where they cannot be read, so that the names in them are unknown.
     """
     unknown = _unknown_names(bundle, contracts) if contracts is not None else ()
     found = [*unknown, *_narrowing(bundle), *_runs(bundle), *_machine(bundle), *_waivers(bundle)]
@@ -28,7 +28,7 @@ def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list
 
 
 def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[str]:
-    """Names that nothing was narrowed to."""
+    """Yield names that the run was narrowed to and that no contract has."""
     narrowed = bundle.header.narrowed
     claims = [claim for contract in contracts for claim in contract.claims]
     workloads = {name for claim in claims for name in claim.judged_on}
@@ -45,7 +45,7 @@ def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[st
 
 
 def _narrowing(bundle: Bundle) -> Iterator[str]:
-    """Units beyond the part that was asked for."""
+    """Yield units outside the part that was requested."""
     narrowed = bundle.header.narrowed
     for unit in bundle.header.units:
         if not narrowed.asks_for(unit):
@@ -53,7 +53,7 @@ def _narrowing(bundle: Bundle) -> Iterator[str]:
 
 
 def _runs(bundle: Bundle) -> Iterator[str]:
-    """Runs that units read and nobody planned, that were planned and nobody reads, and evidence of neither."""
+    """Yield runs that a unit reads without a plan, planned runs that no unit reads, and evidence of neither."""
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
     yield from (f"run {shown(run)} is read by a unit, and was not planned" for run in sorted(read - set(header.runs)))
@@ -67,7 +67,7 @@ def _runs(bundle: Bundle) -> Iterator[str]:
 
 
 def _machine(bundle: Bundle) -> Iterator[str]:
-    """The GPU, the commit and the sources of the header against what each worker's own records say."""
+    """Yield where the header's GPU, commit or sources contradict each worker's own records."""
     header = bundle.header
     collected = header.environment
     if collected.source_digest and collected.source_digest != header.digests.source:
@@ -97,7 +97,7 @@ def _machine(bundle: Bundle) -> Iterator[str]:
 
 
 def _waivers(bundle: Bundle) -> Iterator[str]:
-    """Waivers that the copied waiver files do not have, word for word, on the day on which the run began."""
+    """Yield waivers that the copied waiver files lack, word for word, on the day on which the run began."""
     header = bundle.header
     if not header.waivers:
         return

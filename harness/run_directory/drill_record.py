@@ -1,4 +1,4 @@
-"""`drill.json`: what a drill saw, a published and versioned format; and the last record of each contract."""
+"""Define `drill.json`, the published and versioned record of what a drill saw; find each contract's last record."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class DrillRecord(Versioned):
 
     @property
     def interrupted(self) -> list[NotDrilled]:
-        """What was to be planted, and was not."""
+        """Return the faults that were to be planted, and were not because of an interruption."""
         return [item for item in self.not_run if item.reason == INTERRUPTED]
 
     @property
@@ -122,12 +122,12 @@ class DrillRecord(Versioned):
 
 
 def record_text(record: DrillRecord) -> str:
-    """The file's text."""
+    """Return the text of a record's `drill.json`."""
     return dump_json(record.model_dump(mode="json"), indent=2) + "\n"
 
 
 def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
-    """Raises EvidenceError, which names `shown`, for a file that is missing, damaged, or of another version."""
+    """Return a drill record. Raises EvidenceError, naming `shown`, where it is missing, damaged or too new to read."""
     try:
         return read_model(path, DrillRecord)
     except Damaged as damage:
@@ -135,7 +135,7 @@ def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
 
 
 def records_below(folder: Path) -> list[DrillRecord]:
-    """Every drill record below a folder, oldest first; what cannot be read is no record."""
+    """Return every drill record below a folder, oldest first; a file that cannot be read is ignored."""
     records = []
     for path in sorted(folder.rglob(FILE)):
         try:
@@ -157,8 +157,8 @@ class ClaimDrilled(Record):
 
 
 def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str]) -> list[ClaimDrilled]:
-    """For the claims of these contracts, SHA-256 digests by id; the newest of the records, oldest first, counts that
-    planted any of a claim's faults.
+    """Return what became of the claims' faults, for contracts given as SHA-256 digests by id. For each claim the newest
+    of the records counts that planted any of its faults; records are given oldest first.
     """
     found: dict[tuple[str, str], ClaimDrilled] = {}
     for record in records:
@@ -181,5 +181,5 @@ def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str])
 
 
 def last_of(contract: str, records: Sequence[DrillRecord]) -> DrillRecord | None:
-    """The newest record that a contract took part in."""
+    """Return the newest record that a contract took part in; None where there is none."""
     return next((record for record in reversed(records) if contract in record.contracts), None)

@@ -1,8 +1,8 @@
-"""A run directory to make: a new one, or an interrupted one that is gone on with.
+"""Make a run directory: start a new one, or resume an interrupted one.
 
-Gone on with is only what is begun as it was: the same contracts, sources, packages, machine and options. A run that
-came to its end keeps its evidence, also one whose worker died: a gate is no way to try again until it holds. A run that
-was cut off by the interruption is executed again, whole, and the header names it.
+A run resumes only as it was begun: with the same contracts, sources, packages, machine and options. A run that came to
+its end keeps its evidence, also one whose worker died: nobody may retry a gate until it passes. A run that the
+interruption cut off is executed again, whole, and the header names it.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Described:
 def made_directory(
     described: Described, final: Path, *, named: bool, resume: Path | None
 ) -> AbstractContextManager[tuple[BundleWriter, Journal]]:
-    """The directory, to be made by this process alone, under `final` once it is (see `BundleWriter`); or the one to
-    `resume`, which then keeps its name.
+    """Return the run directory, which only this process makes, and which is named `final` at its end (see
+    `BundleWriter`); or the one to `resume`, which keeps its name.
 
-    Raises UsageError, EvidenceError where that cannot be gone on with.
+    Raises UsageError or EvidenceError where that one cannot be resumed.
     """
     if resume is not None and named:
         raise UsageError("a run directory that is gone on with has its name", got="--name", remedy="leave out --name")
@@ -88,9 +88,9 @@ def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[Bu
 
 
 def _refuse_one_under_way(writer: BundleWriter) -> None:
-    """Raise UsageError where another process makes a directory for the same name: it would be known at the end of both.
+    """Raise UsageError where another process makes a directory for the same name, before both are at their end.
 
-    Asked once this one is seen to be made, so that of two at least one finds the other.
+    This is asked once this directory is visible, so that of two processes at least one finds the other.
     """
     for other in sorted(_unfinished_of(writer.final)):
         if other != writer.path and not is_free(other / layout.LOCK):
@@ -152,7 +152,7 @@ def _unfinished_of(final: Path) -> Iterator[Path]:
 
 
 def left_unfinished(final: Path) -> Path | None:
-    """The interrupted run directory that was to be `final` and can be gone on with; None where there is none."""
+    """Return the interrupted run directory that was to become `final` and can be resumed; None where there is none."""
     unfinished = [final] if (final / layout.INCOMPLETE).exists() else []
     unfinished += _unfinished_of(final)
     journals = [path / layout.JOURNAL for path in unfinished if (path / layout.JOURNAL).exists()]
@@ -160,7 +160,7 @@ def left_unfinished(final: Path) -> Path | None:
 
 
 def is_made_elsewhere(directory: Path) -> bool:
-    """Whether this machine is another one than that of the interrupted directory."""
+    """Return True if this machine is not the one on which the interrupted directory was begun."""
     begun = _unfinished(directory).header.environment
     now = environment.collect()
     if begun.redacted is not None:
@@ -169,7 +169,7 @@ def is_made_elsewhere(directory: Path) -> bool:
 
 
 def as_left(directory: Path) -> tuple[Bundle, JournalFile]:
-    """An interrupted directory and its journal. Raises EvidenceError where it is not as it was left."""
+    """Return an interrupted directory and its journal. Raises EvidenceError where it is not as it was left."""
     bundle = _unfinished(directory)
     try:
         journal = read_journal(bundle.path)
@@ -212,5 +212,5 @@ def _ids(runs: Sequence[Run]) -> set[str]:
 
 
 def _had_begun(evidence: Path) -> bool:
-    """Whether a worker had written anything of the run."""
+    """Return True if a worker had written any record of the run."""
     return any(evidence.rglob(layout.RECORDS))

@@ -1,7 +1,7 @@
-"""`journal.json` in a run directory that is being made: how it was begun, and the digest of each run that has ended.
+"""Keep `journal.json` in a run directory that is being made: how it was begun, and the digest of each ended run.
 
-What an interrupted directory can be gone on with is told by this file alone, so it is written whole at each end of a
-run. It goes away when the directory is sealed: from then on the manifest has the digests.
+This file alone shows what of an interrupted directory can be resumed, so it is written whole at each end of a run. It
+goes away when the directory is sealed: from then on the manifest has the digests.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def journal_text(content: JournalFile) -> str:
 
 
 def read_journal(directory: Path) -> JournalFile:
-    """Raises `Damaged`."""
+    """Return the journal of a directory. Raises `Damaged`."""
     data = read_bytes(directory / layout.JOURNAL)
     content = JournalFile(**parse(data, _Written, layout.JOURNAL).model_dump(exclude={"checksum"}))
     if journal_text(content).encode() != data:
@@ -58,7 +58,7 @@ def read_journal(directory: Path) -> JournalFile:
 
 
 def evidence_digest(evidence: Path, run: str) -> str:
-    """SHA-256 over all files below `evidence/RUN`, with their names; a run that left no folder has a digest, too."""
+    """Return the SHA-256 over all files below `evidence/RUN`, with their names, even for a run that left no folder."""
     folder = evidence / run
     found = listing(folder)
     files = [listed_file(folder, name) for name in sorted(found.files)]
@@ -79,9 +79,9 @@ class Journal:
         write_text(self.directory / layout.JOURNAL, journal_text(self.content))
 
     def note_ends(self, runs: Iterable[str]) -> None:
-        """These runs came to their end, and their evidence is as it stays.
+        """Note that these runs came to their end, so that their evidence stays as it is.
 
-        Where the directory is taken away meanwhile nothing is noted: what is not is executed again.
+        Where the directory disappears meanwhile nothing is noted, and the runs are executed again.
         """
         with self._lock, suppress(OSError):
             digests = {run: evidence_digest(self.directory / layout.EVIDENCE, run) for run in runs}
@@ -91,7 +91,7 @@ class Journal:
 
 @contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
-    """Within the block no other process makes this directory, or goes on with it. Raises UsageError where one does."""
+    """Hold the directory, so that no other process makes or resumes it. Raises UsageError where one already does."""
     from filelock import FileLock, Timeout  # comes with the extra `run`, as all that executes anything
 
     lock = FileLock(directory / layout.LOCK)
@@ -108,7 +108,7 @@ def alone_in(directory: Path) -> Iterator[None]:
 
 
 def is_free(lock: Path) -> bool:
-    """Whether nobody holds a lock as `alone_in` takes it, or the file is not there; it is neither made nor taken."""
+    """Return True if nobody holds a lock as `alone_in` takes it, or the file is missing. The file is not created."""
     import fcntl
 
     try:
@@ -125,5 +125,5 @@ def is_free(lock: Path) -> bool:
 
 
 def digest_of_each(values: Mapping[str, object]) -> dict[str, str]:
-    """SHA-256 of each value as JSON."""
+    """Return the SHA-256 of each value as JSON."""
     return {name: digest_of(dump_json(value, sort_keys=False)) for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""What lies in a folder, with nothing followed and nothing believed: plain files, folders, and what is neither."""
+"""List what lies in a folder, following and trusting nothing: plain files, folders, and what is neither."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Listing:
 
 
 def listing(root: Path, leave_out: Collection[str] = ()) -> Listing:
-    """What lies in `root`, but for the names `leave_out` at its top."""
+    """Return what lies in `root`, without the names `leave_out` at its top."""
     found = Listing()
     waiting = [""]
     while waiting:
@@ -48,7 +48,7 @@ def listing(root: Path, leave_out: Collection[str] = ()) -> Listing:
 
 
 def _add(found: Listing, name: str, entry: os.DirEntry[str]) -> bool:
-    """Put the entry where it belongs; whether it is a folder to look into."""
+    """Add the entry to its list; return True if it is a folder to look into."""
     status = entry.stat(follow_symlinks=False)
     problem = unfit(name) or _too_long(name) or _kind(status)
     if problem is not None:
@@ -67,7 +67,7 @@ def _too_long(name: str) -> str | None:
 
 
 def _kind(status: os.stat_result) -> str | None:
-    """What keeps it from being a plain file or a folder of its own; None: nothing."""
+    """Return why it is not a plain file or a folder of its own; None where it is one."""
     if stat.S_ISDIR(status.st_mode):
         return None
     problems = {

@@ -1,7 +1,7 @@
-"""`manifest.json`: every other file of a folder with its size and digest. It is written last, and seals the folder.
+"""Define `manifest.json`, which lists every other file of a folder with size and digest and, written last, seals it.
 
-One folder has one manifest, at its top. In a published folder it lists the pages and the archive, in the archive
-another lists what was seen; `seen` is the same in both, however often the verdicts are judged again.
+One folder has one manifest, at its top. In a published folder it lists the pages and the archive, and a manifest in the
+archive lists what was seen. `seen` is the same in both, however often the verdicts are judged again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Manifest(Record):
 
     @model_validator(mode="after")
     def _of_this_folder(self) -> Self:
-        """Each name once, in order, inside the folder, and no name that the manifest cannot speak for."""
+        """Refuse names that repeat, are out of order or outside the folder, or that a manifest cannot list."""
         files = [file.path for file in self.files]
         for names in (files, self.folders):
             if any(first >= second for first, second in pairwise(names)):
@@ -67,20 +67,20 @@ class _Written(Manifest):
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """The file's text; equal folders give equal bytes."""
+    """Return the file's text; equal folders give equal bytes."""
     content = manifest.model_dump(mode="json")
     return dump_json({**content, "checksum": digest_of(dump_json(content))}, indent=1) + "\n"
 
 
 def digest_of(text: str) -> str:
-    """SHA-256 of a text: what a manifest is known by."""
+    """Return the SHA-256 of a text, which identifies a manifest."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """The manifest of a folder, and its digest. Raises `Damaged`.
+    """Return the manifest of a folder, and its digest. Raises `Damaged`.
 
-    It has to be written as the harness writes it, so that nothing in it is overlooked (a key that stands there twice).
+    It has to be written as the harness writes it, so that nothing in it is overlooked (such as a repeated key).
     """
     path = folder / layout.MANIFEST
     data = read_bytes(path, _MOST_BYTES)
@@ -94,19 +94,19 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def listed_file(root: Path, name: str) -> ListedFile:
-    """The entry of a file as it is now. Raises OSError."""
+    """Return the entry of a file as it is now. Raises OSError."""
     with (root / name).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return ListedFile(path=name, size=file.tell(), sha256=digest)
 
 
 def is_seen(name: str) -> bool:
-    """Whether a path belongs to what was there before anything was judged."""
+    """Return True if a path belongs to what existed before anything was judged."""
     return name.partition("/")[0] in layout.SEEN
 
 
 def seen_digest(files: list[ListedFile], folders: list[str]) -> str:
-    """SHA-256 over header, contracts, waivers and evidence: a line for each file, then one for each folder."""
+    """Return the SHA-256 over header, contracts, waivers and evidence: a line for each file, then for each folder."""
     lines = [f"{file.sha256} {file.size} {file.path}" for file in files if is_seen(file.path)]
     lines += [f"{name}/" for name in folders if is_seen(name)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

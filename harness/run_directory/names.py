@@ -1,4 +1,4 @@
-"""Names of files in a run directory: which ones every system can hold, and how a stranger's is shown."""
+"""Check names of files in a run directory: which ones every system can hold, and how to show an untrusted one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 
 def unfit(name: str) -> str | None:
-    """Why no run directory holds a file of this name, a path from its top; None: it may."""
+    """Return why no run directory holds a file of this name, a path from its top; None if it may."""
     if not name.isprintable() or "\\" in name or ":" in name:
         return "a name with a control character, a backslash or a colon"
     path = PurePosixPath(name)
@@ -20,5 +20,5 @@ def unfit(name: str) -> str | None:
 
 
 def shown(name: str) -> str:
-    """A stranger's name in a message: printable, and not endless."""
+    """Return an untrusted name for a message: printable, and at most 240 characters."""
     return ascii(name)[1:-1][:240]

@@ -1,4 +1,4 @@
-"""Old formats of a run directory's files: one reader each, from the values of a version to those of the next.
+"""Read old formats of a run directory's files: one reader each, from the values of a version to those of the next.
 
 Evidence has no version. What older evidence lacks is None in its records: it was not recorded, and judges decide what
 that means (`end_state_unrecorded`). No reader fills it in.
@@ -33,7 +33,7 @@ class Versioned(Record):
 def header_1(values: Values) -> Values:
     """Read a header without `purpose`: `fault` was "drill" in a drill's directory.
 
-    Version 2, which it becomes, is of before there were manifests (`Header.before_manifests`).
+    The result has version 2, which is older than manifests (`Header.before_manifests`).
     """
     fault = values.get("fault")
     purpose = "verify" if fault is None else "drill" if fault == "drill" else "fault"
@@ -41,7 +41,7 @@ def header_1(values: Values) -> Values:
 
 
 def verdict_file_1(values: Values) -> Values:
-    """Read verdicts whose sentences were recorded, in the words of their day."""
+    """Read verdicts that recorded their sentences, in the wording of that time."""
     claims = values.get("claims")
     if not isinstance(claims, list):
         return values

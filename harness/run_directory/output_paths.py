@@ -1,4 +1,4 @@
-"""Where a command may write: never within a run that is there, and a path that takes nothing is a mistake on the
+"""Check where a command may write: never within an existing run. A path that cannot be written to is a mistake on the
 command line.
 """
 
@@ -21,10 +21,10 @@ _ITS_OWN = (layout.MANIFEST, layout.INCOMPLETE, layout.VERDICTS)
 
 
 def refuse_within_run(path: Path, runs: Sequence[Path] = ()) -> None:
-    """Raise UsageError where what is written to the path would lie in a run directory, in a published one, or in one of
-    `runs`, whatever these hold.
+    """Raise UsageError where a file at the path would lie in a run directory, in a published one, or in one of `runs`,
+    whatever these hold.
 
-    A manifest lists all that is there: one more file breaks the seal, and a command that only reads would have done it.
+    A manifest lists all files there: one more file, even of a command that only reads, breaks the seal.
     """
     within = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent)) / path.name
     named = {Path(os.path.realpath(run)) for run in runs}
@@ -47,12 +47,12 @@ def _is_file(path: Path) -> bool:
 
 
 def way(folder: Path, page: Path) -> str:
-    """Return the link from a page in `folder` to another page: both as they lie, whatever links led to them."""
+    """Return the link from a page in `folder` to another page: by where both really lie, whatever links led to them."""
     return quote(Path(os.path.relpath(page.resolve(), folder.resolve())).as_posix())
 
 
 def made_folder(folder: Path) -> Path:
-    """The folder, made with those above it. Raises UsageError where that cannot be, and for one in a run."""
+    """Make the folder with those above it, and return it. Raises UsageError where that fails, and for one in a run."""
     refuse_within_run(folder / "any")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,15 +94,15 @@ def _require_readable(final: Path) -> None:
 
 
 def takes_nothing(path: Path, error: OSError) -> UsageError:
-    """What is wrong with a path that a command was to write to."""
+    """Return the error about a path that a command was to write to."""
     rule, got = "what a command writes can be written at the path that is named", error.strerror or str(error)
     return UsageError(rule, where=str(path), got=got, remedy="name another one")
 
 
 def write_named(path: Path, text: str) -> None:
-    """Write a file, whole or not at all, in a folder that is made.
+    """Write a file, whole or not at all, in a folder that is made for it.
 
-    Raises UsageError where that cannot be, and where it would lie in a run.
+    Raises UsageError where that fails, and where the file would lie in a run.
     """
     refuse_within_run(path)
     try:
@@ -113,10 +113,9 @@ def write_named(path: Path, text: str) -> None:
 
 
 def write_together(texts: Mapping[Path, str]) -> None:
-    """Write files, all of them or none, in folders that are made; those that are there are replaced.
+    """Write files, all of them or none, in folders that are made for them; existing files are replaced.
 
-    Raises UsageError where one cannot be written: then there is no file and no folder that was not there before, and
-    those that were are as they were.
+    Raises UsageError where one cannot be written. Then no file or folder is new, and existing ones are unchanged.
     """
     for path in texts:
         refuse_within_run(path)

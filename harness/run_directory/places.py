@@ -1,9 +1,9 @@
-"""Where a run can be read: a folder, an archive of one, or a published folder with its archive beside its pages.
+"""Find where a run can be read: a folder, an archive of one, or a published folder with its archive next to its pages.
 
     report.html  summary.md  verdicts.json  (drill.json)  run.tar.xz  manifest.json
 
-In the archive lies what was seen (`run.json`, `contracts/`, `waivers/`, `evidence/`) with a manifest of its own, beside
-it what follows from that.
+The archive holds what was seen (`run.json`, `contracts/`, `waivers/`, `evidence/`) with a manifest of its own. The
+files next to it hold what follows from that.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Place:
 
     @property
     def published(self) -> bool:
-        """A folder with its evidence in an archive."""
+        """Return True for a folder with its evidence in an archive."""
         return self.derived == self.named and self.temporary is not None
 
     def shown(self, text: str) -> str:
-        """A message without the temporary folder: it names what the caller named."""
+        """Return a message with the path that the caller named in place of the temporary folder."""
         return text.replace(str(self.root), str(self.named))
 
     def writable(self) -> Path:
-        """Where verdicts and pages are replaced. Raises UsageError for an archive alone."""
+        """Return the folder in which verdicts and pages are replaced. Raises UsageError for an archive alone."""
         if self.derived != self.named:
             raise UsageError(
                 "verdicts and pages are written into a folder, never into an archive",
@@ -54,8 +54,8 @@ class Place:
 
 
 def place_of(path: Path) -> Place:
-    """Find a run, unpacking it where it is archived. Raises UsageError where nothing is, EvidenceError
-    where it is refused."""
+    """Find a run, unpacking it where it is archived. Raises UsageError where there is nothing, EvidenceError where the
+    run is refused."""
     archive = path / layout.ARCHIVE
     if path.is_dir() and not (archive.exists() or archive.is_symlink()):
         return Place(path, path, path)
@@ -74,14 +74,14 @@ def place_of(path: Path) -> Place:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The runs that lie in a folder, by name: folders, published ones, archives."""
+    """Return the runs directly in a folder, by name: folders, published folders, archives."""
     found = [path.parent for name in (layout.HEADER, layout.ARCHIVE) for path in folder.glob(f"*/{name}")]
     archives = [path for path in folder.glob("*") if path.is_file() and is_archive(path)]
     return sorted({*found, *archives})
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """The runs that lie in a folder or in folders within, by name. No run is looked for inside of another."""
+    """Return the runs in a folder or in folders within, by name. A run is not searched for other runs."""
     found = runs_in(folder)
     for inside in sorted(folder.iterdir()):
         if inside.is_dir() and not inside.is_symlink() and inside not in found:
@@ -113,7 +113,7 @@ def _unpacked(named: Path, archive: Path, derived: Path | None) -> Place:
 
 
 def _root(folder: Path, archive: Path) -> Path:
-    """The run directory in what was unpacked: the folder itself, or the only one in it."""
+    """Return the run directory among unpacked files: the folder itself, or the only folder in it."""
     inside = sorted(folder.iterdir())
     runs = [path for path in inside if path.is_dir() and (path / layout.HEADER).exists()]
     if (folder / layout.HEADER).exists() or not runs:

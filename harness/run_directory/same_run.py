@@ -1,4 +1,4 @@
-"""Whether a run that goes on is the one that was begun: the first thing in which it is another, in words."""
+"""Compare a run that resumes with the one that was begun, and find the first difference, in words."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _MACHINE = ("gpu", "cpu", "host_memory_gib", "platform", "variables", "redacted"
 
 
 def another_header(begun: Header, now: Header) -> str | None:
-    """None where what was begun is what is asked for now, on a machine and with sources that are the same."""
+    """Return the first difference between what was begun and what is requested now; None where there is none."""
     return next(_differences(begun, now), None)
 
 
 def another_machine(begun: Environment, now: Environment) -> str | None:
-    """None where a run is begun and gone on with on one machine, with equal packages and sources."""
+    """Return the first difference of machine, packages or sources since a run was begun; None where there is none."""
     return next(_environment(begun, now), None)
 
 
 def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
-    """Options that neither header nor contracts have, then whatever else is executed otherwise."""
+    """Return the first option that neither header nor contracts hold, or the first run, that differs; else None."""
     for name, digest in now.options.items():
         if begun.options.get(name) != digest:
             return f"another {name}, or other files under it"
@@ -31,9 +31,9 @@ def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
 
 
 def other_commits(begun: Environment, now: Environment) -> Iterator[tuple[str, str, str]]:
-    """The systems that were at another commit, or changed since it in one of the two, each with both commits.
+    """Yield the systems that were at another commit, or changed since it in one of the two, each with both commits.
 
-    A commit that is not known is none: of a system that only one of them has, or that lies in no repository.
+    An unknown commit is not another one: of a system that only one run has, or that lies in no repository.
     """
     for system in sorted({*begun.trainers} & {*now.trainers}):
         there, here = begun.trainers[system].commit, now.trainers[system].commit

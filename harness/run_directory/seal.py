@@ -1,4 +1,4 @@
-"""Whether a run directory is whole: its manifest is there, and all that lies in it is as the manifest lists it."""
+"""Check that a run directory is whole: it has its manifest, and everything in it is as the manifest lists it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Seal:
         return not self.missing and not self.differences
 
     def lines(self) -> list[str]:
-        """One line for each difference."""
+        """Return one line for each difference."""
         return [f"{name}: {what}" for name, what in self.differences]
 
 
@@ -55,9 +55,9 @@ BEING_WRITTEN = Seal()  # in the hands of its writer: nothing is listed yet, and
 
 
 def seal_of(place: Place, *, before_manifests: bool) -> Seal:
-    """Hold a directory against its manifest; a published one against that in its archive, too.
+    """Compare a directory with its manifest, and a published one also with the manifest in its archive.
 
-    before_manifests: its header is of a version that had none, so that nothing says whether it finished.
+    before_manifests: True if its header's version had no manifests, so that nothing shows whether the run finished.
     """
     if any(os.path.lexists(folder / layout.INCOMPLETE) for folder in (place.root, place.derived)):
         return Seal(missing=UNFINISHED)
@@ -84,9 +84,9 @@ def seal_of(place: Place, *, before_manifests: bool) -> Seal:
 
 
 def differences(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Everything in a folder that is not as its manifest lists it, by name. Only what has the listed size is hashed.
+    """Yield everything in a folder that is not as its manifest lists it, by name. Only files of listed size are hashed.
 
-    A listed folder without a file may be gone: it says nothing, and artifacts of CI systems do not keep it.
+    A listed folder without a file may be missing: it holds no facts, and artifacts of CI systems do not keep it.
     """
     found = listing(folder, leave_out=(layout.MANIFEST,))
     yield from ((shown(name), what) for name, what in sorted(found.unfit.items()))
@@ -99,13 +99,13 @@ def differences(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _is_below(name: str, unfit: Collection[str]) -> bool:
-    """Whether a name, or a folder that it lies in, is reported already."""
+    """Return True if a name, or a folder that it lies in, is reported already."""
     parts = name.split("/")
     return any("/".join(parts[:length]) in unfit for length in range(1, len(parts) + 1))
 
 
 def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listing) -> str | None:
-    """How a file, or a folder (not `listed`), is other than it should be."""
+    """Return how a file, or a folder (`listed` None), differs from what it should be; None where it does not."""
     if listed is None:
         return None if name in found.folders else "a file in place of a folder" if name in found.files else "missing"
     if name not in found.files:
@@ -119,7 +119,7 @@ def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listi
 
 
 def empty_folders(manifest: Manifest) -> set[str]:
-    """The folders that a manifest lists, and no file in them."""
+    """Return the folders that a manifest lists without any file in them."""
     above = {str(folder) for file in manifest.files for folder in PurePosixPath(file.path).parents}
     return set(manifest.folders) - above
 
@@ -127,11 +127,11 @@ def empty_folders(manifest: Manifest) -> set[str]:
 def manifest_of(
     folder: Path, only: Callable[[str], bool] = lambda _name: True, before: Manifest | None = None
 ) -> Manifest:
-    """The manifest of a folder as it is now, of the paths that `only` lets through.
+    """Return the manifest of a folder as it is now, with the paths that `only` accepts.
 
-    before: the one that it had; empty folders of it are listed on, whether they came along or not.
+    before: the folder's earlier manifest; its empty folders stay listed, even where they are missing now.
 
-    Raises EvidenceError for what no run directory holds.
+    Raises EvidenceError for files that no run directory holds.
     """
     found = listing(folder, leave_out=(layout.MANIFEST, layout.INCOMPLETE, layout.JOURNAL, layout.LOCK))
     if found.unfit:
@@ -145,16 +145,16 @@ def manifest_of(
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:
-    """Put it in place, all at once; its digest."""
+    """Put the manifest in place, all at once, and return its digest."""
     text = manifest_text(manifest)
     write_text(folder / layout.MANIFEST, text)
     return digest_of(text)
 
 
 def seal_anew(place: Place, seal: Seal) -> None:
-    """Seal a directory of which pages and verdicts were written anew; what came out as it was keeps its manifest.
+    """Seal a directory whose pages and verdicts were written anew; where nothing changed the manifest stays.
 
-    Raises EvidenceError where the evidence is another than before.
+    Raises EvidenceError where the evidence is not what was sealed.
     """
     folder = place.writable()
     before = seal.manifest

@@ -1,7 +1,7 @@
 """Join run directories: one, or the shards of a gate that was run in parts.
 
-Each unit gets the evidence of its earliest attempt; a later repeat never replaces it. A shard that only said that
-its machine could not do it has made no attempt.
+Each unit gets the evidence of its earliest attempt; a later repeat never replaces it. A shard that only reported that
+its machine could not execute a unit has made no attempt at it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Attempt:
     bundle: Bundle | None
 
     def made(self) -> list[Run | None]:
-        """What was executed for the unit, as the evidence has it; None for a run that left nothing readable."""
+        """Return what was executed for the unit, by its evidence; None for a run that left none readable."""
         return [] if self.bundle is None else [self.bundle.made(run) for run in self.unit.runs]
 
 
 def attempts(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> list[Attempt]:
-    """Every unit of the contracts that these run directories were asked for, and every other one that they planned.
+    """Return an attempt for every unit that these directories were asked for, and every other one that they planned.
 
     A single directory was asked for what its command line did not narrow away, shards together for everything. A run
     with a planted fault is no gate: its units are those that it planned. Raises EvidenceError for shards that do not
@@ -66,7 +66,7 @@ def attempts(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> list[A
 def _made(
     units: Sequence[Unit], by_start: Sequence[Bundle], missing: Obstacle, contracts: Sequence[Contract]
 ) -> list[Attempt]:
-    """The attempt at each unit, in the order in which they are named first."""
+    """Return the attempt at each unit, in the order in which the units are first named."""
     arms = {
         (contract.id, claim.id): {arm for part in parts_of(claim) for arm in part.arms().values()}
         for contract in contracts
@@ -79,7 +79,7 @@ def _made(
 
 
 def name_of(unit: Unit | Verdict) -> tuple[str, str, str]:
-    """Contract, claim and workload."""
+    """Return contract, claim and workload."""
     return unit.contract, unit.claim, unit.workload
 
 
@@ -99,7 +99,7 @@ def _attempt(bundle: Bundle, unit: Unit) -> Attempt:
 
 
 def _was_made(attempt: Attempt, arms: Collection[str]) -> bool:
-    """Whether neither the plan, nor a run, nor one of the claim's `arms` said that the machine could not do it."""
+    """Return True if neither the plan, nor a run, nor one of the claim's `arms` reported that the machine is unable."""
     of_arms = [failure.obstacle for run in attempt.evidence for arm, failure in run.failed.items() if arm in arms]
     obstacles = [attempt.unit.obstacle, *(run.obstacle for run in attempt.evidence), *of_arms]
     return all(obstacle is None for obstacle in obstacles)
@@ -111,7 +111,7 @@ def _commits(bundle: Bundle) -> str:
 
 
 def part_names(bundles: Sequence[Bundle]) -> list[str]:
-    """A name for each directory: that of its folder or archive, with as many folders above it as tell all apart."""
+    """Return a name for each directory: its folder's or archive's, with as many folders above as make all distinct."""
     paths = [bundle.path if bundle.path.name else bundle.path.resolve() for bundle in bundles]
     longest = max(len(path.parts) for path in paths)
     for length in range(1, longest + 1):
@@ -129,7 +129,7 @@ def refuse_mixed(bundles: Sequence[Bundle]) -> None:
 
 
 def refuse_unfit(bundles: Sequence[Bundle]) -> None:
-    """Raise EvidenceError for a drill, a run beyond its plan, and one that is named twice: no part of anything."""
+    """Raise EvidenceError for a drill, a run beyond its plan, and one that is named twice: these are no shards."""
     named: dict[Path, Bundle] = {}
     for bundle in bundles:
         header, first = bundle.header, named.setdefault(bundle.path.resolve(), bundle)
@@ -149,8 +149,8 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
 
 
 def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Why these runs are not the shards of one gate: an error for each that is of other sources, commits or contracts
-    than one before it, or that timed a claim of it on another kind of machine."""
+    """Yield why these runs are not the shards of one gate: an error for each with other sources, commits or contracts
+    than an earlier one, or that timed a claim of it on another kind of machine."""
     first = bundles[0]
     contracts: dict[str, tuple[str, Bundle]] = {}
     for number, bundle in enumerate(bundles):
@@ -176,7 +176,7 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Whether it is of other sources than one before it, and whether of another commit of a trainer."""
+    """Yield an error if it has other sources than an earlier one, and one if it has another commit of a trainer."""
     where, remedy = str(bundle.path), "run the shards again from one commit"
     sources = ((one, found) for one in before if (found := _differing_sources(one.header, bundle.header)))
     for other, (what, digest, known) in islice(sources, 1):
@@ -191,10 +191,10 @@ def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[Evidenc
 
 
 def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | None:
-    """The first package of which two runs hold other sources, and its digest in the second and the first.
+    """Return the first package of which two runs hold different sources, and its digest in the second and the first.
 
-    A package that one of them lacks is of a system that it lacks, or was not there for the same system to import. A
-    header of before packages were listed says only whether all sources are the same.
+    A package that only one of them has belongs to a system that the other lacks, or could not be imported there. A
+    header from before packages were listed shows only whether all sources are the same.
     """
     known, found = first.digests.packages, other.digests.packages
     if known and found:
@@ -211,7 +211,7 @@ def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | N
 
 
 def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Claims of which one workload was timed on another kind of machine than the one before it."""
+    """Yield an error for each claim of which a workload was timed on another kind of machine than the first one."""
     first: dict[tuple[str, str], Bundle] = {}
     for (contract, claim, _), bundle in timed_by(bundles).items():
         other = first.setdefault((contract, claim), bundle)
@@ -226,8 +226,8 @@ def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def timed_by(bundles: Sequence[Bundle]) -> dict[tuple[str, str, str], Bundle]:
-    """Which directory decides each timed unit (contract, claim, workload): the earliest attempt; a repeat decides
-    nothing, and a machine that could not do it made none."""
+    """Return which directory decides each timed unit (contract, claim, workload): the earliest attempt. A repeat
+    decides nothing, and a machine that could not do it made no attempt."""
     tried: dict[tuple[str, str, str], list[Bundle]] = {}
     for bundle in sorted(bundles, key=lambda each: (each.header.started_at, each.path.name)):
         for unit in timings(bundle.header):
@@ -242,5 +242,5 @@ def _was_timed(bundle: Bundle, name: tuple[str, str, str]) -> bool:
 
 
 def _machine(header: Header) -> str:
-    """The kind of machine, as far as it decides how fast a step is: its GPU's, else its processor's."""
+    """Return the kind of machine, as far as it decides how fast a step is: its GPU's name, else its processor's."""
     return header.environment.gpu.name or header.environment.cpu.model or "unknown"

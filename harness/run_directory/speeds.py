@@ -1,8 +1,8 @@
-"""Whether the machines that timed one claim are equally fast, by what was measured beside its blocks.
+"""Check that the machines that timed one claim are equally fast, by what was measured next to its blocks.
 
 One kind of machine is not one speed: a card may have its clock locked, a host its governor. What a claim's workloads do
-to a clock differs, so the highest one is compared that each machine reached while it timed: by the spread that the
-claim's own limits allow within a process. Of processors it is the least pace, which is that of a fixed piece of work.
+to a clock differs, so the highest clock is compared that each machine reached while it timed, by the spread that the
+claim's own limits allow within a process. Of processors the least pace is compared, that of a fixed piece of work.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Speed:
         return cls(max(filter(math.isfinite, clocks), default=None), min(filter(math.isfinite, paces), default=None))
 
     def apart(self, other: Speed, spread: float) -> str:
-        """How far apart two machines are, where that is more than allowed; else nothing."""
+        """Return how far apart two machines are, where that is more than allowed; else "" (nothing)."""
         if self.clock and other.clock:
             low, high = sorted((self.clock, other.clock))
             if high - low > spread * high:
@@ -52,7 +52,7 @@ class Speed:
 
 
 def speeds_apart(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Iterator[EvidenceError]:
-    """An error for each directory that timed a workload of a claim on a machine of another speed than the first's."""
+    """Yield an error for each directory that timed a claim's workload on a machine of another speed than the first."""
     deciding: dict[tuple[str, str], list[tuple[str, Bundle]]] = {}
     for (of_contract, of_claim, workload), bundle in timed_by(bundles).items():
         deciding.setdefault((of_contract, of_claim), []).append((workload, bundle))

@@ -1,7 +1,7 @@
-"""`verdicts.json`: the facts of a run directory's verdicts, without sentences, paths and clocks.
+"""Define `verdicts.json`: the facts of a run directory's verdicts, without sentences, paths and clocks.
 
-The bytes are the same everywhere. A sentence is drawn from the evidence whenever one is shown, so that its words may
-change, and no published run with them.
+The bytes are the same everywhere. A sentence is made from the evidence whenever one is shown, so its words may change
+without any change of a published run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class VerdictFile(Versioned):
 
 
 def verdict_file(verdicts: Sequence[UnitFacts]) -> VerdictFile:
-    """Return the file's content for these verdicts; a gate over nothing stays shut."""
+    """Return the file's content for these verdicts; a gate over nothing stays closed."""
     held = bool(verdicts) and all(verdict.status is Status.PASS for verdict in verdicts)
     facts = [UnitFacts(**{name: getattr(each, name) for name in UnitFacts.model_fields}) for each in verdicts]
     return VerdictFile(counts=count(verdicts), gate=Gate(open=held), claims=facts)
@@ -54,7 +54,7 @@ def write_verdicts(directory: Path, verdicts: Sequence[UnitFacts]) -> None:
 
 
 def read_verdicts(directory: Path) -> VerdictFile:
-    """Read them back, in any version. Raises EvidenceError when the file is missing or damaged."""
+    """Return a directory's verdicts, in any version. Raises EvidenceError when the file is missing or damaged."""
     try:
         return read_model(directory / layout.VERDICTS, VerdictFile)
     except Damaged as damage:
@@ -67,7 +67,7 @@ def read_verdicts(directory: Path) -> VerdictFile:
 
 
 def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | None:
-    """Say how a recorded file differs from what these verdicts give; None: byte for byte, it does not.
+    """Return how a recorded file differs from what these verdicts give; None if byte for byte it does not.
 
     recorded: None where the file cannot be read. One of version 1 is compared without its sentences.
     """

@@ -1,5 +1,5 @@
-"""A run directory as it is written: under a temporary name, marked `INCOMPLETE`, and whole only with its manifest,
-which is put in place last and all at once.
+"""Write a run directory: under a temporary name, marked `INCOMPLETE`. It is whole only with its manifest, which is put
+in place last and all at once.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class BundleWriter:
     ) -> None:
         """Create the directory; `waivers` are the texts of waiver files.
 
-        interrupted: one that did not finish, and that is gone on with in the place of a new one; pages and verdicts of
-        what it had until then go away. Raises UsageError when `final` exists and somebody `named` it; else takes
-        another.
+        interrupted: an unfinished directory that is resumed in place of a new one; its pages and verdicts go away.
+        Raises UsageError when `final` exists and the user `named` it; a name that the user did not choose gives way to
+        an unused one.
         """
         if named and final.exists():
             raise UsageError("a run directory is written once", where=str(final), remedy="name another directory")
@@ -80,9 +80,9 @@ class BundleWriter:
             raise
 
     def put_back(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Write all that is not evidence: at first, and again where a system may have removed or replaced it.
+        """Write everything except evidence: at first, and again where a system may have removed or replaced it.
 
-        each: entered for each file and folder, where the others are to be written whatever becomes of one.
+        each: entered for each file and folder, for a caller that wants the others written even if one fails.
         """
         above = {folder.as_posix() for name in self._copies for folder in PurePosixPath(name).parents}
         for folder in (".", *sorted({layout.CONTRACTS, layout.EVIDENCE, *above})):
@@ -98,19 +98,19 @@ class BundleWriter:
                 write_text(self.path / name, text)
 
     def evidence_directory(self, run_id: str) -> Path:
-        """Where the supervisor puts the evidence of a run."""
+        """Return the folder into which the supervisor puts the evidence of a run."""
         return self.path / layout.EVIDENCE / run_id
 
     def bundle(self) -> Bundle:
-        """What is there so far, for the judges; the header as anybody will read it, in the order of the file."""
+        """Return what there is so far, for the judges, with the header as readers get it, in the order of the file."""
         header = parse(header_text(self._header).encode("utf-8"), Header, layout.HEADER)
         return Bundle(Place(self.path, self.path, self.path), header, BEING_WRITTEN)
 
     def settle(self) -> None:
-        """Once no worker runs any more: what no run directory holds (links, devices, files without end) goes away.
+        """Remove what no run directory holds (links, devices, files without end), once no worker runs any more.
 
-        The run that left it is dead; the others keep their verdicts. So does what has the name of one of the
-        directory's own files and is none of them.
+        The run that left such a file is dead; the others keep their verdicts. Anything that only has the name of one of
+        the directory's own files is removed, too.
         """
         self.put_back()
         self._remove_what_was_made_of_it()
@@ -118,10 +118,10 @@ class BundleWriter:
             settle_run(entry)
 
     def finish(self) -> Path:
-        """Take the final name and seal the directory; the final path.
+        """Take the final name, seal the directory, and return the final path.
 
-        Raises EvidenceError when the name is taken, and for what no run directory holds; SystemExit where a signal has
-        come that something swallowed: what was judged since may lack what was being imported.
+        Raises EvidenceError when the name is taken, and for files that no run directory holds. Raises SystemExit where
+        other code swallowed a signal: what was judged since may lack what was being imported.
         """
         raise_if_noted()
         if not self._named and self.final != self.path:  # a run that began in the same second may have ended before
@@ -142,10 +142,10 @@ class BundleWriter:
         return self.path
 
     def abandon(self) -> Path:
-        """Keep what there is, marked INCOMPLETE, under the final name if that is free; its path.
+        """Keep what there is, marked INCOMPLETE, under the final name if that is free; return its path.
 
-        Verdicts and pages that were written as those of a finished run go away. It raises no OSError: a disk that is
-        full has ended the run, and takes no mark either; without a manifest it did not finish all the same.
+        Verdicts and pages that were written as those of a finished run go away. It raises no OSError: a full disk has
+        ended the run, and takes no mark either. Without a manifest the run counts as unfinished all the same.
         """
         each = suppress(OSError)
         if not self.path.exists():  # `finish` was cut off behind its renaming
@@ -161,7 +161,7 @@ class BundleWriter:
         return self.path
 
     def _remove_what_was_made_of_it(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """And what was being written when a process was killed."""
+        """Remove manifest, verdicts and pages, and what was being written when a process was killed."""
         made = [self.path / name for name in (layout.MANIFEST, layout.VERDICTS, layout.DRILL, *PAGES)]
         begun = [path for name in OWN_FILES for path in half_written(self.path, name)]
         begun += [path for folder in OWN_FOLDERS for path in half_written(self.path / folder, "*.yaml")]
@@ -171,12 +171,12 @@ class BundleWriter:
 
 
 def header_text(header: Header) -> str:
-    """`run.json` as it is written."""
+    """Return `run.json` as it is written."""
     return dump_json(header.model_dump(), indent=2) + "\n"
 
 
 def settle_run(entry: Path) -> None:
-    """One run's part of `BundleWriter.settle`; `entry` is what lies in its place below `evidence/`."""
+    """Settle one run, as `BundleWriter.settle` does; `entry` is what lies in its place below `evidence/`."""
     only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "no folder of its own"}
     for name, what in sorted(only.items()):
         with suppress(OSError):  # what stays is an error when the directory is sealed

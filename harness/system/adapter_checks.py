@@ -1,4 +1,4 @@
-"""What an adapter hands over, checked at once and refused in its author's terms: rule, found, file and line."""
+"""Check what an adapter returns at once, and refuse it in its author's terms: rule, value found, file and line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AdapterError(HarnessError):
 
 
 def describe_value(value: object) -> str:
-    """A value as the author of the code that returned it would name it."""
+    """Describe a value in the words of the author whose code returned it."""
     import torch
 
     if value is None:
@@ -41,14 +41,14 @@ def describe_value(value: object) -> str:
 
 
 def names(given: Iterable[object]) -> str:
-    """The first few, quoted; the others are counted."""
+    """Return the first few names, quoted, and the number of the others."""
     listed = list(given)
     text = ", ".join(f"`{name}`" if isinstance(name, str) else repr(name) for name in listed[:SHOWN])
     return f"{text} and {len(listed) - SHOWN} more" if len(listed) > SHOWN else text
 
 
 def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises `AdapterError` unless an adapter's function of that name can be called with these arguments, in order."""
+    """Raise `AdapterError` unless an adapter's function can be called with these arguments, in this order."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -75,8 +75,8 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
 
 
 def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
-    """The loss that a step returned, alone or as `loss` among what a dictionary names. Raises `AdapterError` unless it
-    is one floating-point number in a tensor.
+    """Return the loss that a step returned, alone or as `loss` in a dictionary. Raises `AdapterError` unless it is one
+    floating-point number in a tensor.
     """
     import torch
 
@@ -105,13 +105,13 @@ def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
 
 
 def difference_of_names(ours: Collection[str], theirs: Collection[str], here: str, there: str) -> str:
-    """Which names only one of two sets has; `here` and `there` say where they stand."""
+    """Return which names only one of two sets has; `here` and `there` say where each set is."""
     only = ((sorted(set(ours) - set(theirs)), here), (sorted(set(theirs) - set(ours)), there))
     return " and ".join(f"{names(found)} only {place}" for found, place in only if found)
 
 
 def require_parameters(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
-    """What `parameters()` returned. Raises `AdapterError` unless these are named tensors on one device."""
+    """Return what `parameters()` returned. Raises `AdapterError` unless these are named tensors on one device."""
     from torch.nn.parameter import is_lazy
 
     parameters = _named_tensors(found, "parameters()", function, "`dict(model.named_parameters())`")
@@ -136,9 +136,9 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
 
 
 def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, Any], function: Any) -> None:
-    """Raises `AdapterError` where an optimizer that the step reaches updates none of the named tensors, nor any that
-    they could be copied from: master weights in another type or place have as many elements. Whether they are, the
-    training shows: parameters that end as they began are no training.
+    """Raise `AdapterError` if the step's optimizers update none of the named tensors, nor master weights for them.
+    Master weights have another type or place, and as many elements. Whether they are copied back, the training shows:
+    parameters that end as they began are no training.
     """
     from harness.system.replay.found_state import same
 
@@ -162,8 +162,8 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 
 def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Tensor]) -> None:
-    """Raises `AdapterError` where a step has put other tensors in the place of those that `parameters()` named first:
-    what is compared, undone and captured are tensors, and not what they were made of.
+    """Raise `AdapterError` if a step replaced tensors that `parameters()` named first. What is compared, undone and
+    captured are tensors, and not the objects that they were made from.
     """
     from harness.system.replay.found_state import same
 
@@ -179,15 +179,15 @@ def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Te
 
 
 def require_state(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
-    """What `state()` returned. Raises `AdapterError` unless these are named tensors."""
+    """Return what `state()` returned. Raises `AdapterError` unless these are named tensors."""
     return _named_tensors(found, "state()", function, '`{"average": average}`, say')
 
 
 def require_metrics(found: object, function: Callable[..., Any], known: Collection[str] = ()) -> dict[str, Tensor]:
-    """What `metrics()` returned, by name. Raises `AdapterError` unless these are tensors of one real number each, under
-    names that a series can have.
+    """Return what `metrics()` returned, by name. Raises `AdapterError` unless each is a tensor of one real number,
+    under a name that a series can have.
 
-    known: the names of the first step; empty for that one itself.
+    known: the names of the first step; empty for the first step itself.
     """
     metrics = _named_tensors(found, "metrics()", function, '`{"accuracy": self.accuracy}`, say')
     for name, tensor in metrics.items():
@@ -204,8 +204,8 @@ def require_metrics(found: object, function: Callable[..., Any], known: Collecti
 
 
 def require_kept(first: Mapping[str, Tensor], again: Mapping[str, Tensor], function: Callable[..., Any]) -> None:
-    """Raises `AdapterError` where two calls of `metrics()` after one step gave different tensors: it makes them itself,
-    so that a replay would not write them."""
+    """Raise `AdapterError` if two calls of `metrics()` after one step gave different tensors: then the call makes them,
+    and a replay would not write them."""
     from harness.system.replay.found_state import same
 
     made = [name for name, tensor in first.items() if name not in again or same(tensor) != same(again[name])]

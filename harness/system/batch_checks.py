@@ -1,4 +1,4 @@
-"""What an adapter's `batch(index)` returns, checked and refused in its author's terms."""
+"""Check what an adapter's `batch(index)` returns, and refuse it in its author's terms."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ EXAMPLE = "for example `return x, y`"
 def require_batch(
     batch: object, index: int, function: Callable[..., Any], first: Structure | None = None
 ) -> dict[str, Tensor]:
-    """The tensors of what `batch(index)` returned, by name. Raises `AdapterError` unless it is made of tensors.
+    """Return the tensors of what `batch(index)` returned, by name. Raises `AdapterError` for anything but tensors.
 
-    first: how the first batch was made of them, as all are; None for that one itself.
+    first: the structure of the first batch, which all later batches must have; None for the first batch itself.
     """
     import torch
 

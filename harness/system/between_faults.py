@@ -1,4 +1,4 @@
-"""Faults of what a system does between its steps: what a checkpoint loses, what an evaluation leaves behind.
+"""Plant faults in what a system does between steps: what a checkpoint loses, what an evaluation leaves behind.
 
 They change nothing until the system is saved, loaded or evaluated. Importing this needs no torch.
 """
@@ -48,12 +48,12 @@ class CheckpointFault(FaultyRun):
         return list(map(local, inner.parameters().values())) if isinstance(inner, HasParameters) else []
 
     def _optimizer(self, begins: tuple[str, ...]) -> list[Tensor]:
-        """Tensors of the optimizer's state whose own names begin so."""
+        """Return the tensors of the optimizer's state whose own names begin with one of these texts."""
         state = self._inner.state().get("optimizer", {}) if isinstance(self._inner, HasState) else {}
         return [local(tensor) for name, tensor in state.items() if name.rpartition(".")[2].startswith(begins)]
 
     def _save_others(self, path: Path, values: list[Tensor]) -> None:
-        """Save with these values in the parameters' places."""
+        """Save with these values in place of the parameters' own."""
         import torch
 
         parameters = self._parameters()

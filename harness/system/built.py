@@ -1,4 +1,4 @@
-"""The functions that an adapter's `build` hands over."""
+"""Define and check the functions that an adapter's `build` returns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class StepFunction:
     captured: Callable[[], CaptureRecord] | None = None
 
     def given(self, name: str) -> Callable[..., Any]:
-        """The optional function of that name. Raises `NotAvailable` where there is none."""
+        """Return the optional function of that name. Raises `NotAvailable` if the step has none."""
         function: Callable[..., Any] | None = getattr(self, name)
         if function is None:
             raise NotAvailable(
@@ -99,8 +99,8 @@ _NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captu
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
-    """What `build`, or a fault's `plant`, returned: a `StepFunction`, or a tuple of its functions; in either modules
-    or tensors may stand for the function that names the parameters.
+    """Return what `build`, or a fault's `plant`, returned as a `StepFunction`; a tuple of its functions will do.
+    Modules or tensors may stand for the function that names the parameters.
 
     Raises `AdapterError` for anything else; `name` is what the message calls the function that returned it.
     """
@@ -175,7 +175,7 @@ def _trains(thing: object) -> bool:
 
 
 def _parameters_of(several: Mapping[str, object]) -> dict[str, Any]:
-    """Of modules their parameters, below the module's name; anything else as it is."""
+    """Return the parameters of modules, below each module's name, and anything else as it is."""
     import torch
 
     named: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What a captured step asks of an optimizer."""
+"""Prepare an optimizer for a captured step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 def make_capturable(optimizer: Optimizer) -> None:
-    """Let a captured step hold the optimizer's update, before its first one and after a scheduler was made for it.
+    """Let a captured step hold the optimizer's update. Call it before the first update, with the scheduler made.
 
     Learning rates become tensors, which the scheduler fills and a captured step reads anew: of float64 on a CPU, where
-    torch's fused update reads the number, and of float32 on a GPU, the only ones that it takes. On a GPU torch asks
-    for `capturable`; on a CPU only the fused update reads no value on the host.
+    torch's fused update reads the number, and of float32 on a GPU, which accepts no other. On a GPU torch requires
+    `capturable`; on a CPU only the fused update reads no value on the host.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""What systems say of themselves, asked in a process of their own, so that this one never runs a stranger's code.
+"""Ask systems for their descriptions in another process, so that this one never runs untrusted code.
 
-All systems of a command are asked by one process (`describing.py`), one after the other, and each once: the answers
-are kept. A system that ends, hangs or breaks that process costs its own description; the others are asked anew.
+One process (`describing.py`) answers for all systems of a command, one after the other, and each once: the answers are
+kept. A system that ends, hangs or breaks that process loses its own description; the others are asked again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _answers: dict[tuple[str, ...], Description] = {}
 
 
 def describe(name: str) -> SystemDescription:
-    """What the system `module:attribute` says of itself. Raises `SystemResolutionError`."""
+    """Return how the system `module:attribute` describes itself. Raises `SystemResolutionError`."""
     answer = describe_all([name])[name]
     if isinstance(answer, SystemResolutionError):
         raise answer
@@ -50,9 +50,9 @@ def describe(name: str) -> SystemDescription:
 def describe_all(
     names: Iterable[str], limit_s: float = LIMIT_S, at: ImportPath | None = None
 ) -> dict[str, Description]:
-    """What each system says of itself, or why it does not; each has `limit_s` seconds. Asked once in this process.
+    """Return each system's description, or the error why it has none. Each is asked once, for up to `limit_s` seconds.
 
-    at: where the systems of another commit are found; None: those that stand here.
+    at: where the systems of another commit are found; None: those of the working tree.
     """
     add_working_directory()  # for what else looks for the systems' files
     wanted = list(dict.fromkeys(names))
@@ -64,12 +64,12 @@ def describe_all(
 
 
 def _key(name: str, at: ImportPath | None) -> tuple[str, ...]:
-    """A name means what the working directory and the path make of it."""
+    """Return the key of an answer: a name's meaning depends on the working directory and the path."""
     return (name, os.getcwd(), *sys.path) if at is None else (name, at.folder, *at.path)  # noqa: PTH109
 
 
 def _ask(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[str, Description]:
-    """Every name's answer. One that came of the way in which an earlier system left the process is asked for anew."""
+    """Return every name's answer. Ask again where an earlier system may have damaged the process that answered."""
     answers: dict[str, Description] = {}
     waiting = list(names)
     while waiting:
@@ -111,7 +111,7 @@ class _Describer:
         self._ended: Ending | None = None
 
     def ask(self, name: str, limit_s: float) -> Description | None:
-        """The system's answer; None where none came, and `problem` says why."""
+        """Return the system's answer, or None if none came; then `problem` says why."""
         number = secrets.token_hex(8)  # an answer that somebody wrote beforehand does not have it
         self._printed, self._received, began = b"", 0, time.monotonic()
         self._child.line.send(json.dumps({"name": name, "number": number}))
@@ -123,7 +123,7 @@ class _Describer:
         return answer
 
     def _next(self, read: Callable[[str], Description], until: float) -> Description | Ending | None:
-        """The answer; None when none will come, or time or output are used up."""
+        """Return the answer, or an ending; None when none will come, or time or output are used up."""
         while (left := until - time.monotonic()) > 0 and self._received < MOST_BYTES:
             ready = _readable([self._child.line, self._child.output], left)
             if self._child.output in ready:
@@ -136,14 +136,14 @@ class _Describer:
         return None
 
     def _keep_printed(self) -> bool:
-        """Read what was printed, and keep the last of it; whether there was something."""
+        """Read what was printed, and keep the end of it. Return True if something was printed."""
         printed = os.read(self._child.output.fileno(), 2**16)
         self._received += len(printed)
         self._printed = (self._printed + printed)[-(2**16) :]
         return bool(printed)
 
     def problem(self, name: str) -> SystemResolutionError:
-        """Why no answer came: the process was too slow, printed without end, or has ended."""
+        """Return why no answer came: the process was too slow, printed without end, or has ended."""
         if self._ended is not None and self._ended.code is None:
             got = f"an answer that the harness did not write ({self._ended.problem})"
         elif self._overran:
@@ -156,7 +156,7 @@ class _Describer:
         return _error(name, got)
 
     def _place(self) -> str:
-        """File and line of the system's own code in which it hangs: the innermost that is in no library."""
+        """Return file and line in the system's own code where it hangs: the innermost frame outside libraries."""
         self._child.terminate()  # it answers with its stack
         until = time.monotonic() + STACK_S
         frames: list[tuple[str, str]] = []
@@ -178,7 +178,7 @@ class _Describer:
 
 
 def _readable(pipes: Sequence[Line | IO[bytes]], seconds: float) -> list[Line | IO[bytes]]:
-    """Those that have something to read, or have ended, within so many seconds."""
+    """Return the pipes that have something to read, or have ended, within so many seconds."""
     poller = select.poll()
     for pipe in pipes:
         poller.register(pipe.fileno(), select.POLLIN)
@@ -187,7 +187,7 @@ def _readable(pipes: Sequence[Line | IO[bytes]], seconds: float) -> list[Line | 
 
 
 def _answer(name: str, number: str, line: str) -> Description:
-    """What a line says. Raises `NotADescription` where the system wrote it itself, or it is no answer."""
+    """Return the answer in a line. Raises `NotADescription` if the system wrote it itself, or it is not an answer."""
     try:
         answer: Any = json.loads(line)
         if answer["number"] == number and "description" in answer:

@@ -1,11 +1,11 @@
 """Describe systems in a process of its own: `python -m harness.system.describing`.
 
-It takes JSON from the line on its standard input, a line each. The first is an `ImportPath`, whose commit's systems are
-described, or null. Each other one is a request: a system's name and a number that nobody else knows. It answers with
-that number, and the description or the error. What the system prints goes to stdout and stderr.
+It receives JSON on its standard input, one value a line. The first is null, or an `ImportPath`, whose commit's systems
+are described. Each further line is a request: a system's name and a secret number. It answers with that number, and the
+description or the error. What the system prints goes to stdout and stderr.
 
-Importing a system executes a stranger's code: it may end this process, hang it, or change its modules. Whoever reads
-the answers (`described.py`) counts a missing one as an error.
+Importing a system executes untrusted code: it may end this process, hang it, or change its modules. The reader of the
+answers (`described.py`) counts a missing one as an error.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _short(text: str) -> str:
 
 
 def _place(error: BaseException | None) -> str:
-    """File and line of the system's own code where it came to this, the innermost; nothing when none is known."""
+    """Return file and line of the innermost frame in the system's own code; "" when none is known."""
     if error is None:
         return ""
     if isinstance(error, SyntaxError) and error.filename:
@@ -89,7 +89,7 @@ def _place(error: BaseException | None) -> str:
 
 
 def _declared(system: object, problem: str) -> str:
-    """File and line where the system's class sets the field that a problem begins with, or defines `describe`."""
+    """Return file and line where the system's class sets the field that a problem names, or defines `describe`."""
     field = re.split(r"[.:\[ ]", problem.removeprefix("a key of "), maxsplit=1)[0]
     with suppress(Exception):  # a stranger's class
         return f" ({attribute_place(type(system), field, 'describe')})"

@@ -1,6 +1,6 @@
-"""A `SystemDescription` as plain JSON values and back, exactly; anything else that a system returns is named.
+"""Turn a `SystemDescription` into plain JSON values and back, exactly, and name anything else that a system returns.
 
-Both ways are strict: a description comes from a stranger's code, and on its way from a stranger's process.
+Both ways are strict: a description comes from untrusted code, and arrives from an untrusted process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class NotADescription(ValueError):  # noqa: N818 - its message is a finding, whi
 
 
 def to_plain(description: object) -> dict[str, Any]:
-    """JSON values that hold all of it. Raises `NotADescription`; exceptions of its mappings' own code pass through."""
+    """Return JSON values that hold all of it. Raises `NotADescription`; its mappings' own exceptions pass through."""
     _exactly(description, SystemDescription, "what describe() returns")
     assert isinstance(description, SystemDescription)  # noqa: S101 - for the type checker
     return {
@@ -39,7 +39,7 @@ def to_plain(description: object) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any]) -> SystemDescription:
-    """The description that `to_plain` made this of: sequences as tuples. Raises `NotADescription` for anything else."""
+    """Return the description that `to_plain` was given; sequences become tuples. Raises `NotADescription`."""
     try:
         described = SystemDescription(
             name=plain["name"],
@@ -118,7 +118,7 @@ def _few(values: Any, field: str) -> list[Any]:
 
 
 def _option(value: object, field: str) -> dict[str, Any]:
-    """A free value by the name of its type, choices by themselves."""
+    """Return a type as its name, and choices as a list, for JSON. Raises `NotADescription` for other types."""
     if isinstance(value, type):
         if FREE.get(value.__name__) is not value:
             raise NotADescription(f"{field}: the type {value.__name__}, not one of {', '.join(FREE)}")

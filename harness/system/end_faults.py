@@ -1,4 +1,4 @@
-"""Faults that no loss shows: they are in what the training ends with, or leaves to a step that is not taken."""
+"""Plant faults that no loss shows: they change what the training ends with, or leaves to a step that is not taken."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EndFault(FaultyRun):
         return loss
 
     def _inputs_between_steps(self) -> Mapping[str, Tensor]:
-        """The harness asks for a step's inputs once it has returned: what is done now is no part of a step."""
+        """Apply the fault, then return the inputs. The harness asks for inputs after a step: this is no part of it."""
         self._between_steps()
         return cast("HasInputs", self._inner).inputs()
 

@@ -1,10 +1,10 @@
-"""What a stranger's exception says of itself, asked so that it can raise nothing of its own in its place."""
+"""Ask the exception of untrusted code for its text, so that asking can raise no other exception in its place."""
 
 from __future__ import annotations
 
 
 def text_of(error: BaseException) -> str:
-    """Its message."""
+    """Return the exception's message."""
     try:
         return str(error)
     except BaseException as another:
@@ -12,13 +12,13 @@ def text_of(error: BaseException) -> str:
 
 
 def named(error: BaseException) -> str:
-    """Type and message."""
+    """Return the exception's type and message."""
     text = text_of(error)
     return f"{_kind(error)}: {text}" if text else _kind(error)
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """What whoever let it pass has added."""
+    """Return the notes that callers added to the exception."""
     try:
         return list(map(str, getattr(error, "__notes__", [])))
     except BaseException:
@@ -26,6 +26,6 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def _kind(error: BaseException) -> str:
-    """The name of its class, also where that has a metaclass that answers otherwise, or not at all."""
+    """Return the name of the exception's class, also where a metaclass answers wrongly, or not at all."""
     name: str = type.__dict__["__name__"].__get__(type(error))
     return name

@@ -1,4 +1,4 @@
-"""What an evaluation returns, as numbers by name."""
+"""Read what an evaluation returns as numbers by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WHOLE = "value"  # the name of a number that came alone
 
 
 def require_values(returned: object, evaluate: Callable[[], object]) -> dict[str, float]:
-    """The numbers that `evaluate` returned; none where it returned nothing. Raises `AdapterError` for anything else.
+    """Return the numbers that `evaluate` returned; none if it returned None. Raises `AdapterError` for anything else.
 
     Reading them waits for the device.
     """

@@ -1,4 +1,4 @@
-"""What the harness's own faults are made of: a run that passes everything through, for one thing to be changed."""
+"""Define the base of the harness's own faults: a run that passes everything through, so that each changes one thing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FaultyRun:
         self._replace_capabilities()
 
     def _replace_capabilities(self) -> None:
-        """For a fault in a capability: put another method in the place of the wrapped run's, if it has that."""
+        """Replace a method of the wrapped run, if it has that method: for faults in a capability."""
 
     @property
     def _faulty_step(self) -> int:

@@ -1,4 +1,4 @@
-"""A data loader's batches by their index."""
+"""Give a data loader's batches by their index."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LoaderBatches:
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:
-        """The loader's generators and the process's as they were left here: the loop draws from the same ones."""
+        """Set the loader's and the process's generators as they were left here; the loop draws from the same ones."""
         from harness.system.replay.generators import accessors_of, host_generators, restore, states
 
         of_loader = {key: accessors_of(each) for key, each in self._of_loader.items()}
@@ -73,7 +73,7 @@ def _endless(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def shuffled_by_the_process(loader: Any) -> bool:
-    """Whether the order of the batches is drawn from the process's generator, which others draw from, too."""
+    """Return True if the order of batches is drawn from the process's generator, which other code draws from, too."""
     return getattr(getattr(loader, "sampler", None), "generator", 0) is None  # of a random sampler that was given none
 
 

@@ -1,4 +1,4 @@
-"""What arms and planted faults change of a plain run: of a made step, or of a made trainer."""
+"""Wrap a plain run, of a made step or a made trainer, by what its arm or a planted fault changes."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ _PLANTED: dict[str, Callable[[TrainingRun, int], FaultyRun]] = {
 
 
 def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyRun:
-    """Return the run with one of `FAULTS` planted. steps: how many it will make."""
+    """Return the run with one of `FAULTS` planted. steps: how many steps the run will make."""
     if fault == "statistics_updated_twice":
         settings = arm.settings()
         optimized = arm.capture != "none" or any(settings.get(name) for name in ("compile", "optimized", "arguments"))
@@ -295,7 +295,7 @@ def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyR
 
 
 def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> TrainingRun:
-    """Return the run with what its arm, and a fault of `FAULTS`, change of it."""
+    """Return the run changed as its arm asks, or by a fault of `FAULTS`."""
     if fault is not None:
         return with_fault(opened, arm, fault, steps)
     return UndoneRun(opened, steps) if arm.settings().get("trains") is False else opened

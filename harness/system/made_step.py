@@ -1,4 +1,4 @@
-"""A function of a project that makes its training step, as a system with the arms that any such step can have.
+"""Run a project's function that makes its training step as a system, with the arms that any such step can have.
 
     class System(MadeStepSystem):
         name = "train:make_step"

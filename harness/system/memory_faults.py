@@ -1,4 +1,4 @@
-"""Faults in what a step holds of the device's memory, each as large as the device allows: no bound lets it pass."""
+"""Plant faults in the device memory that a step holds, each as large as the device allows: no bound lets it pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOWING = 4.0  # how much longer the last step takes, as a multiple of its own t
 
 
 def spike(loss: Tensor) -> None:
-    """Allocate all that the loss's device has to give but SPARED, and free it."""
+    """Allocate all free memory of the loss's device except SPARED bytes, and free it again."""
     import torch
 
     torch.cuda.empty_cache()

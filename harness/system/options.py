@@ -1,4 +1,4 @@
-"""Settings of arms and workloads, held against those that a system says it has. Imports no torch."""
+"""Compare settings of arms and workloads with those that a system describes. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from harness.system.protocol import Scalar
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """`strict_yaml.nearest`, whose libraries every process that opens a step would load for it."""
+    """Call `strict_yaml.nearest`, imported late: every process that opens a step would load its libraries otherwise."""
     from harness.contract import strict_yaml
 
     return strict_yaml.nearest(name, names)
 
 
 def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
-    """What is wrong with one setting, by the system's description of its settings; "" if nothing is."""
+    """Return what is wrong with one setting, by the system's description of its settings; "" if nothing is."""
     if name not in known:
         return f"unknown {what} '{name}'; {nearest(name, known)}" if known else f"unknown {what} '{name}'"
     allowed = known[name]

@@ -1,7 +1,7 @@
-"""A training loop that keeps control (`trainer.train()`, `trainer.fit()`), executed one step at a time from outside.
+"""Run a training loop that keeps control (`trainer.train()`, `trainer.fit()`) one step at a time, from outside.
 
-The loop runs as its library wrote it, in a thread of its own, and stands still where a batch meets the model until
-the next step is asked for. Of the two threads only one ever runs.
+The loop runs as its library wrote it, in its own thread. It stands still where a batch meets the model until the next
+step is asked for. Of the two threads only one ever runs.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class OwnedLoop:
         self._thread = threading.Thread(target=self._execute, name=name, daemon=True)
 
     def start(self) -> None:
-        """Let the loop prepare itself, until it has its first batch. Raises what it raises."""
+        """Let the loop prepare itself, until it has its first batch. Raises what the loop raises."""
         self._thread.start()
         self._wait()
 
     def step(self, batch: Named) -> Tensor:
-        """One turn of the loop on these tensors, to where the next batch meets the model; the 0-d loss.
+        """Run the loop on these tensors up to where the next batch meets the model, and return the 0-d loss.
 
         Raises what the loop raises, and `LoopEndedError`. What watches the operations of the calling thread watches
         those of the turn.
@@ -92,7 +92,7 @@ class OwnedLoop:
         return loss
 
     def close(self) -> None:
-        """End the loop where it stands; nothing happens to one that has ended."""
+        """End the loop where it stands; do nothing if it has ended."""
         if self._thread.is_alive() and not self._ended:
             self._given.put(None)
         self._ended = True
@@ -100,7 +100,7 @@ class OwnedLoop:
             self._thread.join()
 
     def take(self, own: Batch) -> Named:
-        """For the loop, with the batch that it has loaded: the step before is over; waits for the next tensors."""
+        """End the step before, and return the next tensors when they come. The loop passes the batch it loaded."""
         self._watching.close()
         self._arrived.put(_Arrived(self._loss, tensors_alone(own)))
         self._loss = None
@@ -117,7 +117,7 @@ class OwnedLoop:
         return batch
 
     def report(self, loss: Tensor) -> None:
-        """For the loop: the loss of the batch that it took."""
+        """Note the loss of the batch that the loop took. The loop calls this."""
         self._loss = loss.detach().clone()
 
     def _execute(self) -> None:

@@ -1,4 +1,4 @@
-"""What a system under test offers. `describe()` needs no torch; everything beyond `step` is a capability.
+"""Define what a system under test offers. `describe()` needs no torch; everything beyond `step` is a capability.
 
 Capabilities are small protocols looked up on the run with `isinstance` (all are runtime-checkable). A claim
 whose capability a system lacks is NOT_RUN and names the capability.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Imported at first use: a system that only describes itself needs no pydantic."""
+        """Import a model at first use: a system that only describes itself needs no pydantic."""
         if name not in {"Arm", "Workload"}:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from harness.contract import schema
@@ -90,11 +90,11 @@ class TrainingRun(Protocol):
     """An opened system: a context manager; everything is released on exit."""
 
     def step(self, index: int) -> Tensor:
-        """Enqueue training step `index`; the 0-d loss on its device, readable after later steps. No host sync."""
+        """Enqueue step `index`, and return the 0-d loss on its device, readable after later steps. No host sync."""
         ...
 
     def facts(self) -> Mapping[str, Scalar]:
-        """Facts for evidence and report: `device`, `layers`, `trainable_parameters`, `text_digest`, `dtype`, …"""
+        """Return facts for evidence and report: `device`, `dtype`, `layers`, `text_digest` and others."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -129,18 +129,18 @@ class NotAvailable(Exception):  # noqa: N818 - it is not an error of anybody: th
 @runtime_checkable
 class HasInputs(Protocol):
     def inputs(self) -> Mapping[str, Tensor]:
-        """What the last step read, by name, on its device; elements of `tokens`, if there is one, are its tokens."""
+        """Return what the last step read, by name, on its device. Elements of `tokens`, if given, are its tokens."""
         ...
 
 
 @runtime_checkable
 class HasParameters(Protocol):
     def parameters(self) -> Mapping[str, Tensor]:
-        """Trainable parameters by name."""
+        """Return the trainable parameters by name."""
         ...
 
     def frozen(self) -> Mapping[str, Tensor]:
-        """Frozen tensors by name."""
+        """Return the frozen tensors by name."""
         ...
 
 
@@ -154,15 +154,15 @@ class HasState(Protocol):
     """
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Tensors by category and name: `parameters` (that `parameters()` does not name), `buffers`, `optimizer`,
-        `generators`, or `tensors` for anything else. Read at the start and at the end only; it may wait."""
+        """Return tensors by category and name: `parameters` (those `parameters()` leaves out), `buffers`, `optimizer`,
+        `generators`, or `tensors` for all else. Read at the start and at the end only; it may wait."""
         ...
 
 
 @runtime_checkable
 class HasGradients(Protocol):
     def gradients(self) -> Mapping[str, Tensor]:
-        """Gradients of the last step after clipping, by the parameter's name."""
+        """Return the gradients of the last step after clipping, by the parameter's name."""
         ...
 
 
@@ -174,7 +174,7 @@ class GradientWatch(Protocol):
 
     @property
     def written(self) -> Collection[str]:
-        """Names of those that the optimizer wrote into."""
+        """Return the names of the parameters whose gradients the optimizer wrote into."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -191,33 +191,33 @@ class RecordsUnderWatch(Protocol):
         ...
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """What a watch kept in the last step, and what its optimizer wrote into; None where none is sure."""
+        """Return what a watch kept in the last step, and what its optimizer wrote into; None if that is not sure."""
         ...
 
 
 @runtime_checkable
 class HasGradientNorms(Protocol):
     def gradient_norms(self) -> Mapping[str, Tensor]:
-        """L2 norms [G] before clipping, by the key `before`; and the threshold as a 0-d tensor by `max_norm`."""
+        """Return L2 norms [G] before clipping as `before`, and the threshold, a 0-d tensor, as `max_norm`."""
         ...
 
     def gradient_groups(self) -> Mapping[str, Sequence[str]]:
-        """The clipping groups, in the order of `before`: group name -> parameter names."""
+        """Return the clipping groups, in the order of `before`: group name -> parameter names."""
         ...
 
 
 @runtime_checkable
 class HasMetrics(Protocol):
     def metrics(self) -> Mapping[str, Tensor]:
-        """Numbers of the last step beside its loss, by name: each a tensor of one number. The same names at every step;
-        letters, digits, `_`, `.` and `-`, and none that a series has itself. No host sync."""
+        """Return numbers of the last step in addition to its loss, by name: each a tensor of one number. Same names at
+        every step; letters, digits, `_`, `.` and `-`, and none that a series has itself. No host sync."""
         ...
 
 
 @runtime_checkable
 class HasMoments(Protocol):
     def moments(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Adam's moments after the last step: `exp_avg` and `exp_avg_sq`, each by the parameter's name."""
+        """Return Adam's moments after the last step: `exp_avg` and `exp_avg_sq`, each by the parameter's name."""
         ...
 
 
@@ -235,14 +235,14 @@ class MakesSingleSteps(Protocol):
     """A reference whose forward, backward and update can start from another run's state, one step at a time."""
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """The loss [] of its own batch `index` at these parameters; gradients, norms and inputs are then those of it.
+        """Return the loss [] of its batch `index` at these parameters; gradients, norms, inputs then belong to it.
 
-        It takes over the parameters' values, and nothing of its own state changes otherwise.
+        It copies the parameters' values, and changes nothing else of its own state.
         """
         ...
 
     def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
-        """What its optimizer makes of a state in step `index`, at its own learning rate; new tensors in its dtype."""
+        """Return the state after its optimizer's step `index`, at its own learning rate; new tensors in its dtype."""
         ...
 
 
@@ -288,14 +288,14 @@ class HasStepBody(Protocol):
 @runtime_checkable
 class HasStateRoots(Protocol):
     def state_roots(self) -> Sequence[object]:
-        """The objects from which everything that a step changes is reached; the training itself without this."""
+        """Return the objects from which all that a step changes is reached; without this: the training itself."""
         ...
 
 
 @runtime_checkable
 class CountsSkippedSteps(Protocol):
     def skipped_steps(self) -> int:
-        """Updates that were left out because of a non-finite loss or gradient."""
+        """Return how many updates were left out because of a non-finite loss or gradient."""
         ...
 
 
@@ -309,7 +309,7 @@ class CanRecapture(Protocol):
 @runtime_checkable
 class CountsClippedTensors(Protocol):
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """For the census, the kernels that scale clipped gradients.
+        """Return, for the census, the kernels that scale clipped gradients.
 
         Name (as CUDA knows it) -> address of the kernel's table of tensors -> how many tensors that table covers.
         A kernel node counts for a table whose address is among the node's arguments.
@@ -365,16 +365,16 @@ class Resumes(Protocol):
     """Capability `resume`: training goes on from what was saved, in another process, as if it had never stopped."""
 
     def save(self, path: Path) -> None:
-        """Write the training to `path`, a file or a folder that is not there yet.
+        """Write the training to `path`, a file or a folder that does not exist yet.
 
         What is not on disk on return is written by threads that are no daemons; no later step may change it.
         """
         ...
 
     def load(self, path: Path) -> None:
-        """Go on from what `save` wrote; called before the first step, or after some, whose traces are then gone.
+        """Resume from what `save` wrote. Called before the first step, or after some steps, whose traces are then gone.
 
-        On return the parameters are those that were saved. A capture that there is replays what was loaded.
+        On return the parameters are those that were saved. An existing capture replays what was loaded.
         """
         ...
 
@@ -384,14 +384,14 @@ class Evaluates(Protocol):
     """Capability `evaluate`: the model is evaluated between two steps, and its training does not notice."""
 
     def evaluate(self) -> Tensor | float | Mapping[str, Tensor | float]:
-        """A number, a tensor of one number, or several by name. It may wait for the device."""
+        """Return a number, a tensor of one number, or several by name. It may wait for the device."""
         ...
 
 
 @runtime_checkable
 class HasKernels(Protocol):
     def kernel_inventory(self) -> KernelInventory:
-        """Kernels of this device: the plan's, and those that launches asked for so far. May compile, loads nothing."""
+        """Return this device's kernels: the plan's, and those that launches asked for. May compile, loads nothing."""
         ...
 
     def kernel_ledger(self) -> KernelLedger: ...
@@ -412,7 +412,7 @@ class CrossCompiles(Protocol):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> KernelInventory:
-        """Kernels of `target` (`sm_90`) that a prewarm plans, and, `with_used`, that a step of the arm asks for."""
+        """Return kernels of `target` (`sm_90`): those a prewarm plans and, `with_used`, those the arm's step needs."""
         ...
 
 
@@ -421,8 +421,8 @@ class HasCheckpoint(Protocol):
     """A system, not a run: the frozen weights of its runs, where another framework can read them."""
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
-        """A directory in the Hugging Face layout with the workload's frozen weights; written below `folder` where
-        there is none yet. A run that is opened with it as its `model_directory` trains from those weights."""
+        """Return a directory in the Hugging Face layout with the workload's frozen weights, written below `folder` if
+        there is none yet. A run opened with it as `model_directory` trains from those weights."""
         ...
 
 
@@ -435,7 +435,7 @@ class ServesAsPeer(Protocol):
         ...
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """The loss [] of its own batch `index` at these parameters; gradients and inputs are then those of it.
+        """Return the loss [] of its batch `index` at these parameters; gradients and inputs then belong to it.
 
         Its own training does not go on from there: `restart` comes next, or another `evaluate`.
         """
@@ -462,7 +462,7 @@ class ExportsCheckpoint(Protocol):
     def learning_rate_at(self, index: int) -> float: ...
 
     def batch(self, index: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets [B, S] of step `index`."""
+        """Return tokens and targets [B, S] of step `index`."""
         ...
 
 
@@ -505,15 +505,15 @@ class KernelCases(Protocol):
     def comparisons(
         self, operations: Sequence[str], dtypes: Sequence[str], magnitudes: Sequence[float]
     ) -> Iterator[KernelComparison]:
-        """At least one of each operation, data type and magnitude. Raises ValueError for an operation it lacks."""
+        """Yield at least one comparison per operation, dtype, magnitude. Raises ValueError on unknown operations."""
         ...
 
     def compiled(self) -> Sequence[Kernel]:
-        """The kernels that the comparisons launched, and those that a prewarm plans for their shapes."""
+        """Return the kernels that the comparisons launched, and those that a prewarm plans for their shapes."""
         ...
 
     def constants(self) -> Mapping[str, int]:
-        """Constants of the kernels' sources: `tile`, `unroll`, …"""
+        """Return constants of the kernels' sources: `tile`, `unroll`, …"""
         ...
 
 
@@ -522,5 +522,5 @@ class HasKernelCases(Protocol):
     """A system, not a run: its kernels are compared without a trainer."""
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
-        """Raises `NotAvailable` when this machine lacks something; a fault that touches no kernel changes nothing."""
+        """Return its cases; a fault in no kernel changes none. Raises `NotAvailable` if the machine lacks something."""
         ...

@@ -1,4 +1,4 @@
-"""What evidence keeps of an exception: its message, its stack, the obstacle that it names."""
+"""Turn an exception into what evidence keeps of it: its message, its stack, the obstacle that it names."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _STACK_LIMIT = 20_000
 
 
 def message_of(error: BaseException) -> str:
-    """Where in the user's own code it came to this, type and message, in one short text.
+    """Return where in user code an exception came from, its type and its message, in one short text.
 
-    The place stands first, where nothing cuts it off. An error of the harness names its own.
+    The place comes first, where nothing cuts it off. An error of the harness names its own place.
     """
     if isinstance(error, HarnessError):
         return _excerpt("; ".join([text_of(error), *notes_of(error)]))
@@ -29,7 +29,7 @@ def message_of(error: BaseException) -> str:
 
 
 def stack_of(error: BaseException) -> str:
-    """The end of its traceback, without this machine's folders."""
+    """Return the end of the exception's traceback, without this machine's folders."""
     try:
         lines = traceback.format_exception(error)
     except BaseException:  # of a stranger's class: it is left out then, and its place is not
@@ -38,7 +38,7 @@ def stack_of(error: BaseException) -> str:
 
 
 def obstacle_of(error: NotAvailable) -> Obstacle:
-    """What the system said that this machine lacks."""
+    """Return the obstacle: what the system said that this machine lacks."""
     return Obstacle(reason="not_available", message=_excerpt(text_of(error)))
 
 
@@ -53,7 +53,7 @@ def _printable(text: str) -> str:
 
 
 def without_folders(text: str) -> str:
-    """`text` with paths made relative to where modules come from, the working folder, and the interpreter."""
+    """Return `text` with paths made relative to module folders, the working folder, and the interpreter."""
     roots = {*sys.path, str(Path.cwd()), sys.prefix, sys.base_prefix} - {"", "/"}
     for root in sorted(roots, key=len, reverse=True):
         text = text.replace(f"{root.rstrip('/')}/", "")

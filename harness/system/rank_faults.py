@@ -1,4 +1,4 @@
-"""Faults of ranks that train together, for any system: each rank's run is wrapped, and knows its number."""
+"""Plant faults in ranks that train together, for any system: each rank's run is wrapped, and knows its number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _is_last() -> bool:
 
 
 def _held(training: TrainingRun) -> list[Tensor]:
-    """What this rank holds of each parameter, but for those of which it holds nothing."""
+    """Return this rank's part of each parameter; parameters of which it has no element are left out."""
     parameters = training.parameters().values() if isinstance(training, HasParameters) else ()
     return [part for part in map(local, parameters) if part.numel()]
 
@@ -110,8 +110,8 @@ REDUCTIONS = 16
 
 @contextmanager
 def _unreduced() -> Iterator[None]:
-    """Within the block no rank reduces gradients: no DistributedDataParallel does, nor do the functions by which FSDP2
-    and loops of one's own do. Of a reduction that scatters each rank keeps its part of its own gradients.
+    """Keep every rank from reducing gradients within the block: by DistributedDataParallel, and by the functions that
+    FSDP2 and users' own loops call. Where a reduction scatters, each rank keeps its part of its own gradients.
     """
     import gc
 
@@ -139,7 +139,7 @@ _SCATTERING = ("reduce_scatter_tensor", "reduce_scatter_single")  # the latter s
 
 
 def _leave_alone(*_: object, **__: object) -> None:
-    """Of an `all_reduce`: every rank keeps what it has."""
+    """Do nothing in place of an `all_reduce`: every rank keeps what it has."""
 
 
 def _keep_own_part(output: Tensor, input: Tensor, *_: object, **__: object) -> None:  # noqa: A002 - torch's names

@@ -1,4 +1,4 @@
-"""Ranks: processes that train one model together, as a system sees them. Importing this needs no torch.
+"""Show a system its ranks: processes that train one model together. Importing this needs no torch.
 
 The harness starts them, with the environment that `torchrun` gives its processes, and joins them in torch's default
 process group before it opens an arm with `ranks: N`. A step function needs one line: `model = data_parallel(model)`.
@@ -22,20 +22,20 @@ _read_for: int | None = None  # the rank whose rows this one reads, where a faul
 
 
 def world_size() -> int:
-    """How many ranks train together; 1 outside an arm with several."""
+    """Return how many ranks train together; 1 outside an arm with several."""
     group = _group()
     return 1 if group is None else group.get_world_size()
 
 
 def rank() -> int:
-    """This process's number among them, from 0."""
+    """Return this process's number among the ranks, from 0."""
     group = _group()
     return 0 if group is None else group.get_rank()
 
 
 def share(length: int) -> slice:
-    """This rank's rows of a batch of `length`: contiguous blocks in the order of ranks. Raises ValueError for a
-    batch that the ranks cannot share equally.
+    """Return this rank's rows of a batch of `length`: contiguous blocks in the order of ranks. Raises ValueError if the
+    ranks cannot share the batch equally.
     """
     ranks = world_size()
     if length % ranks:
@@ -45,7 +45,7 @@ def share(length: int) -> slice:
 
 
 def data_parallel(model: nn.Module) -> nn.Module:
-    """The model under torch's DistributedDataParallel where there are several ranks, else the model itself."""
+    """Return the model under torch's DistributedDataParallel if there are several ranks, else the model itself."""
     if world_size() == 1:
         return model
     from torch.nn.parallel import DistributedDataParallel
@@ -55,8 +55,8 @@ def data_parallel(model: nn.Module) -> nn.Module:
 
 
 def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Batch]:
-    """The function that makes a batch, with this rank's rows of each: of tensors with `batch_size` rows, or, where
-    none has, of those with as many as the first one by name. What has other lengths is every rank's.
+    """Return a function that makes this rank's rows of each batch. Rows are those of tensors with `batch_size` rows or,
+    if there are none, with as many as the first tensor by name. Tensors of other lengths stay whole on every rank.
     """
     if world_size() == 1:
         return batch
@@ -75,7 +75,7 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
 
 @contextmanager
 def reading_for(other: int) -> Iterator[None]:
-    """Within the block `share` gives the rows of another rank: a fault."""
+    """Make `share` give the rows of another rank within the block: a fault."""
     global _read_for  # noqa: PLW0603 - a process has one rank
     before, _read_for = _read_for, other
     try:
@@ -85,7 +85,7 @@ def reading_for(other: int) -> Iterator[None]:
 
 
 def _group() -> Any:
-    """torch's module of process groups, where it has a default group; torch is loaded by then."""
+    """Return torch's module of process groups if it has a default group, else None; torch is loaded by then."""
     import sys
 
     distributed: Any = sys.modules.get("torch.distributed")

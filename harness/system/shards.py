@@ -1,8 +1,8 @@
-"""Tensors of which each rank holds a part: torch's DTensor, as FSDP2 makes of parameters, gradients and moments.
+"""Read tensors of which each rank holds a part: torch's DTensor, as FSDP2 makes of parameters, gradients and moments.
 
 A placement says for each dimension of the mesh of ranks whether its ranks hold parts (`Shard`, `Partial`) or the same
-elements (`Replicate`). What every rank holds alike can be compared between ranks; of a part there is no second one, so
-it is compared once it is gathered. Importing this needs no torch, and asking does not import DTensor.
+elements (`Replicate`). What every rank holds alike can be compared between ranks. A part exists once, so it is compared
+after it is gathered. Importing this needs no torch, and asking does not import DTensor.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def is_distributed(tensor: Tensor) -> bool:
-    """Whether it is a DTensor, of whatever placements."""
+    """Return True if the tensor is a DTensor, whatever its placements."""
     module: Any = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def is_replicated(tensor: Tensor) -> bool:
-    """Whether another rank holds the elements that this one holds; so it is of every plain tensor."""
+    """Return True if another rank holds the same elements as this one; a plain tensor counts as replicated."""
     if not is_distributed(tensor):
         return True
     spread: Any = tensor
@@ -31,7 +31,7 @@ def is_replicated(tensor: Tensor) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of it, in the same memory; a plain tensor itself. No communication, no host sync."""
+    """Return this rank's part, in the same memory, or a plain tensor itself. No communication, no host sync."""
     if not is_distributed(tensor):
         return tensor
     spread: Any = tensor.detach()
@@ -40,15 +40,15 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def address(tensor: Tensor) -> int:
-    """Where this rank's part of it begins, without an operation: beside a replay those of the step are counted."""
+    """Return the address of this rank's part. Runs no operation: near a replay the step's operations are counted."""
     held: Any = tensor
     part: Tensor = held._local_tensor if is_distributed(tensor) else tensor
     return part.data_ptr()
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All elements, gathered from the ranks that hold the parts: every rank of its mesh calls this, in one order. Of
-    ranks that hold the same part each takes its own. A plain tensor itself.
+    """Return all elements, gathered from the ranks; a plain tensor is returned itself. Every rank of the mesh must call
+    this, in one order. Of ranks that hold the same part each takes its own.
     """
     if not is_distributed(tensor):
         return tensor
@@ -58,6 +58,6 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def elements(tensors: Iterable[Tensor]) -> tuple[int, int]:
-    """How many elements this rank holds of them, and how many there are."""
+    """Return how many elements of the tensors this rank holds, and how many there are on all ranks."""
     each = [(local(tensor).numel(), tensor.numel()) for tensor in tensors]
     return sum(held for held, _ in each), sum(number for _, number in each)

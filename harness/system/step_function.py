@@ -1,4 +1,4 @@
-"""The smallest adapter: give a plain `step(batch)`, and the harness does the capturing, gradients and inputs.
+"""Define the smallest adapter: give a plain `step(batch)`, and the harness does the capturing, gradients and inputs.
 
     class MySystem(StepFunctionSystem):
         name = "my trainer"
@@ -65,7 +65,7 @@ class StepFunctionSystem:
     faults: Mapping[str, PlantedFault] = {}  # of its own, by the name that a claim's `falsified_by` uses
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction | tuple[Any, ...]:
-        """Step, batch and parameters of one arm, and maybe more state, as `StepFunction` says."""
+        """Return step, batch and parameters of one arm, and maybe more state, as `StepFunction` describes."""
         raise NotImplementedError
 
     def describe(self) -> SystemDescription:
@@ -132,7 +132,7 @@ class StepFunctionSystem:
         return as_step_function(plant(function), plant, f"the plant of fault '{fault}'")
 
     def _require_settings(self, workload: Workload, arm: Arm) -> None:
-        """A setting that nobody reads would leave the arm as it is without it."""
+        """Refuse a setting that nobody reads: without effect it would leave the arm unchanged."""
         from harness.system.options import nearest, option_error
 
         found = {

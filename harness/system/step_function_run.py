@@ -1,4 +1,4 @@
-"""Training by a step function, plain or captured."""
+"""Train by a step function, plain or captured."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class StepFunctionRun:
         return loss
 
     def _uncaptured_step(self) -> Tensor:
-        """A failed capture may leave a library's own state half made: what the step then raises tells of both, unless
-        it is the step's own defect, which the capture failed of too.
+        """Make a step without a capture, and return its loss. What it raises has a note of an earlier failed capture,
+        which may have left a library half set up, unless the capture failed of the same defect.
         """
         try:
             return self.step_body()().detach().clone()
@@ -109,23 +109,23 @@ class StepFunctionRun:
             raise
 
     def _is_told_by(self, failure: str, error: Exception) -> bool:
-        """Without a GPU a pass on tensors without values meets the same defect in other words, at the same line."""
+        """Return True if both failed of one defect. A pass on fake tensors words it differently, at the same line."""
         frame = innermost_frame(error)
         at_its_line = frame is not None and f"{Path(frame.file).name}:{frame.line}" in failure
         return (at_its_line and self._device.type == "cpu") or str(error).strip().partition("\n")[0] in failure
 
     def save(self, path: Path) -> None:
-        """By the function's own `save`. Raises `AdapterError` where it has none."""
+        """Save by the function's own `save`. Raises `NotAvailable` if it has none."""
         self._function.given("save")(path)
 
     def load(self, path: Path) -> None:
-        """By the function's own `load`; captures, which may hold what it replaced, are made anew."""
+        """Load by the function's own `load`. Drop all captures, which may hold what it replaced."""
         self._function.given("load")(path)
         self.forget_captures()
         self._parameters = _trained_parameters(self._function)
 
     def evaluate(self) -> Mapping[str, float]:
-        """By the function's own `evaluate`. Raises `AdapterError` where it has none, or returns no numbers."""
+        """Evaluate by the function's `evaluate`. Raises `NotAvailable` without one, `AdapterError` without numbers."""
         from harness.system.evaluated_values import require_values
 
         evaluate = self._function.given("evaluate")
@@ -152,8 +152,8 @@ class StepFunctionRun:
         return body
 
     def _copied_batch(self) -> Callable[[], Any]:
-        """Makes the batch of the current shape for a step, as `batch(index)` makes it. Of copies: what the step does
-        to its batch in place must not reach the static buffers.
+        """Return a function that makes the batch of the current shape for a step, as `batch(index)` makes it, from
+        copies: what the step does to its batch in place must not reach the static buffers.
         """
         static, structure, asked = self._current.static, self._structure, self._current.require_gradients
         if not asked:
@@ -193,7 +193,7 @@ class StepFunctionRun:
         return require_state(self._function.state(), self._function.state)
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """What is found from the step, and what `build` named beside it."""
+        """Return the state that is found from the step, and what `build` named in addition."""
         from harness.system.replay.found_state import state_of
         from harness.system.replay.holders import LOCALS
         from harness.system.replay.reachable import reach
@@ -208,25 +208,25 @@ class StepFunctionRun:
         return {**state, "tensors": {**lasting, **self._named_state()}}
 
     def gradients(self) -> Mapping[str, Tensor]:
-        """As the last step left them in `.grad`; a traced replay computes them into tensors of its own."""
+        """Return the gradients in `.grad` after the last step; a traced replay has them in its own tensors."""
         current = self._current
         if current.captured is None:
             return self._leaf_gradients()
         return _of_kind(GRADIENTS, current.captured.outputs) or current.gradients
 
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Watch the recording of a step. A CUDA graph stays as it is: copies would be kernels of it, in its memory."""
+        """Watch the recording of a step. A CUDA graph stays unwatched: copies would be kernels of it, in its memory."""
         self._watch_of = watch
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """Those that the recorded step changed once they were made: each replay computes them, too."""
+        """Return the gradients that the recorded step changed after it made them; each replay computes them, too."""
         captured, watch = self._current.captured, self._current.watch
         if captured is None or watch is None or not watch.is_sure():
             return None
         return _of_kind(MADE, captured.outputs), watch.written
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """As the last step left them; a replay writes those that its capture left."""
+        """Return the metrics as the last step left them; a replay writes the tensors that its capture left."""
         captured = self._current.captured
         return self._named_metrics() if captured is None else _of_kind(METRICS, captured.outputs)
 
@@ -360,8 +360,8 @@ def _of_kind(kind: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _trained_parameters(function: StepFunction) -> dict[str, Tensor]:
-    """The named parameters but for registered buffers, which a forward pass changes and no optimizer does, and for
-    those that are frozen where others require gradients. Both are state that is watched.
+    """Return the named parameters except registered buffers, which a forward pass changes and no optimizer does, and
+    except frozen tensors if others require gradients. Both are state that is watched.
     """
     from harness.system.replay.found_state import same
     from harness.system.replay.reachable import reach

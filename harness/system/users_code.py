@@ -1,4 +1,4 @@
-"""Where in a user's own code something is defined, returned or raised: what an error about an adapter points at."""
+"""Find where in user code something is defined, returned or raised: the place that an error about an adapter names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
 
 
 def relative(file: str) -> str:
-    """A file relative to where modules come from, so that evidence carries no machine's paths; else its name."""
+    """Return a file relative to where modules come from, so that evidence holds no machine's paths; else its name."""
     roots = sorted((root for root in {*sys.path, str(Path.cwd())} if root), key=len, reverse=True)
     for root in roots:
         if file.startswith(root.rstrip("/") + "/"):
@@ -43,9 +43,9 @@ def relative(file: str) -> str:
 
 
 def innermost_frame(error: BaseException) -> Frame | None:
-    """The innermost frame of an exception that is in no library; None where there is none.
+    """Return the innermost frame of an exception outside libraries, or None if there is none.
 
-    A trainer may be installed like a library: without a better one it is the frame that the harness called last.
+    A trainer may be installed like a library: if no frame is outside, the frame that the harness called last is taken.
     """
     frames = list(_frames(error))
     own = [frame for frame in frames if _is_own(frame.file)]
@@ -60,14 +60,14 @@ def innermost_frame(error: BaseException) -> Frame | None:
 
 
 def own_frame_of_stack() -> Frame | None:
-    """The innermost frame of the user's own that is executing now."""
+    """Return the innermost frame of user code that is executing now, or None."""
     stack = traceback.walk_stack(sys._getframe(1))
     own = ((frame, line) for frame, line in stack if _is_own(frame.f_code.co_filename))
     return next((Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in own), None)
 
 
 def _frames(error: BaseException) -> Iterator[Frame]:
-    """Outermost first; the place of a syntax error is its innermost."""
+    """Yield the frames of an exception, outermost first; the place of a syntax error comes last."""
     for frame, line in traceback.walk_tb(error.__traceback__):
         yield Frame(frame.f_code.co_filename, line, frame.f_code.co_name)
     if isinstance(error, SyntaxError) and error.filename:
@@ -83,7 +83,7 @@ def _is_own(file: str) -> bool:
 
 
 def definition(thing: Any) -> str:
-    """`file:line` where a function, method, callable object or class is defined; "" where Python does not know."""
+    """Return `file:line` where a function, method, callable object or class is defined; "" if it is unknown."""
     try:
         if isinstance(thing, type):
             return f"{relative(inspect.getsourcefile(thing) or '')}:{inspect.getsourcelines(thing)[1]}"
@@ -94,7 +94,7 @@ def definition(thing: Any) -> str:
 
 
 def return_place(thing: Any) -> str:
-    """`file:line` of a function's only `return`; of its definition where it has none, or several."""
+    """Return `file:line` of a function's only `return`, or of its definition if it has none or several."""
     try:
         function = _function(thing)
         lines, first = inspect.getsourcelines(function)
@@ -108,7 +108,7 @@ def return_place(thing: Any) -> str:
 
 
 def attribute_place(kind: type, *names: str) -> str:
-    """`file:line` where a class of the user, or one that it inherits from, sets the first of `names`; else of it."""
+    """Return `file:line` where a user's class, or a base class, sets the first of `names`, else where it is defined."""
     for name in names:
         for each in kind.__mro__:
             if name in vars(each) and (place := _set_in(each, name)):
@@ -117,7 +117,7 @@ def attribute_place(kind: type, *names: str) -> str:
 
 
 def _set_in(kind: type, name: str) -> str:
-    """`file:line` in a class's own body; "" where it is no user's."""
+    """Return `file:line` where a class's own body sets the name; "" if the class is not user code."""
     try:
         file = inspect.getsourcefile(kind) or ""
         lines, first = inspect.getsourcelines(kind)
@@ -137,7 +137,7 @@ def _names_set_by(node: ast.stmt) -> set[str]:
 
 
 def _function(thing: Any) -> Any:
-    """The Python function behind wrappers, partial applications, methods and callable objects."""
+    """Return the Python function behind wrappers, partial applications, methods and callable objects."""
     thing = inspect.unwrap(thing)
     while isinstance(thing, functools.partial):
         thing = inspect.unwrap(thing.func)
@@ -147,7 +147,7 @@ def _function(thing: Any) -> Any:
 
 
 def _returns(tree: ast.AST) -> Iterator[ast.Return]:
-    """Those of the function itself, not of functions in it."""
+    """Yield the `return` statements of the function itself, not of functions inside it."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Return):
             yield node

@@ -1,4 +1,4 @@
-"""Faults that the harness itself can plant in any system, by wrapping its run.
+"""Plant faults that the harness itself knows in any system, by wrapping its run.
 
 Importing this needs no torch. The expectations are by claim kind: these faults know no contract.
 """
@@ -459,7 +459,7 @@ HARNESS_FAULTS: dict[str, FaultDescription] = {
 
 
 def wrap(training: TrainingRun, fault: str, *, steps: int) -> TrainingRun:
-    """`training` with the harness's own `fault` planted; `steps` is the length of the run it will make."""
+    """Return `training` with the harness's own `fault` planted; `steps` is the length of the run it will make."""
     if fault not in _WRAPPERS:
         raise UsageError(
             "a fault of the harness is one of its wrappers", got=fault, remedy=f"one of {', '.join(sorted(_WRAPPERS))}"

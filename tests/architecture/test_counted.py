@@ -29,6 +29,7 @@ NEVER_ONE = {
     "{len(cells)} parts": "of a page of several",
     "{claim.last} steps": "said of several alone",
     "{tokens} tokens": "of sequences",
+    "{FEWEST} steps": "a constant of several",
     "{number(ratio)} times": "a ratio, of 1.5 or more",
     "{bound} times": "a ratio",
     "{apart} times": "a ratio",

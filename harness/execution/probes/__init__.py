@@ -1,1 +1,1 @@
-"""Ways to execute a run, a module a probe, as the table of probes names them."""
+"""Execute runs: one module for each probe of the table of probes."""

@@ -1,7 +1,7 @@
-"""One arm of a timing of two commits, in a process of its own: `python -m harness.execution.probes.arm_process`.
+"""Execute one arm of a timing of two commits in a process of its own: `python -m harness.execution.probes.arm_process`.
 
-It takes an `ArmJob` from the line on its standard input, then a `Command` at a time, and answers each. Records and
-series it writes itself into the run's directory: while it works, the process that commands it waits.
+The process takes an `ArmJob` from the line on its standard input, then one `Command` at a time, and answers
+each. It writes records and series into the run's directory itself, while the process that commands it waits.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The folder with what a run's system saved. It lies in the run's directory, and is no evidence: nothing of it is read
-here, and it goes with the run's end.
+"""Manage the folder with what a run's system saved. It lies in the run's directory, but is not
+evidence: nothing in it is read here, and it is removed when the run ends.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from harness.evidence import layout
 
 
 def checkpoint_path(directory: Path, steps: int) -> Path:
-    """Return where the system of the run in `directory` saves after so many steps; make the folder of it."""
+    """Return the path at which the run's system saves after `steps` steps, and make the folder that holds it."""
     folder = directory.resolve() / layout.CHECKPOINT
     folder.mkdir(exist_ok=True)
     return folder / f"after-{steps}-steps"
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """How many files a system wrote to `path` and below it, and their bytes; links count for nothing."""
+    """Return the number and the bytes of the files that a system wrote to `path` and below it, without links."""
     found = [path, *(Path(folder, name) for folder, _, names in os.walk(path) for name in names)]
     sizes = [status.st_size for each in found if (status := _status(each)) and stat.S_ISREG(status.st_mode)]
     return len(sizes), sum(sizes)

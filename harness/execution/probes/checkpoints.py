@@ -1,4 +1,4 @@
-"""What an arm saves, and what it loads, with the records of both."""
+"""Save and load what an arm has trained, with a record of each."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from harness.system.protocol import NotAvailable, Resumes
 
 
 def save(life: ArmLife, *, steps: int) -> None:
-    """Save what was trained over so many steps. Raises `NotAvailable` where the system cannot."""
+    """Save what was trained over `steps` steps. Raises `NotAvailable` if the system cannot."""
     _resumes(life).save(checkpoint_path(life.recorder.directory, steps))
 
 
 def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
-    """Record what was saved after so many steps, once nothing of this process writes to it any more."""
+    """Record what was saved after `steps` steps. Call it when nothing in this process writes to it any more."""
     files, size = size_of(checkpoint_path(life.recorder.directory, steps))
     life.recorder.write(
         Saved(
@@ -32,9 +32,9 @@ def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
 
 
 def load_checkpoint(life: ArmLife, *, steps: int, steps_before: int) -> None:
-    """Load what another process saved after so many steps; `steps_before` were made here, of which no trace may stay.
+    """Load what another process saved after `steps` steps.
 
-    Raises `NotAvailable` where the system cannot.
+    steps_before: steps made here before the load, which may leave no trace. Raises `NotAvailable` if the system cannot.
     """
     life.phase("load")
     trainable_before, _ = digests_of(life.training)

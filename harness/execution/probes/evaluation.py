@@ -1,8 +1,8 @@
-"""The evaluation probe: an arm trains without evaluations, and once more with one after every so many steps; a plain
-arm, where the claim names one, with them alone.
+"""The evaluation probe: an arm trains once without evaluations, and once with one after every `every` steps.
 
-Executions of the candidate: 0 without, 1 with them. Digests of the state around each evaluation show what it changed
-where no loss does.
+A plain arm, if the claim names one, trains with evaluations only. Executions of the candidate: 0
+without, 1 with them. Digests of the state around each evaluation show what it changed where no loss
+does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Evaluations:
         self._life, self._evaluates, self._every = life, life.training, every
 
     def after(self, steps: int) -> None:
-        """Evaluate, if it is time; `steps` were made."""
+        """Evaluate, if it is time. steps: how many steps were made."""
         if steps % self._every:
             return
         before = _state_digests(self._life.training)
@@ -76,11 +76,11 @@ class _Evaluations:
 
 
 def _state_digests(training: TrainingRun) -> dict[str, dict[str, str]]:
-    """By category and name. Loose tensors, of which nobody knows whether a step reads them, are left to the end."""
+    """Return digests by category and name. Loose tensors are left to the end: nobody knows yet if a step reads them."""
     state = watched_state(training)
     return {category: digests(tensors) for category, tensors in state.items() if category != LOOSE and tensors}
 
 
 def _of_category(found: Mapping[str, str], names: Mapping[str, str]) -> str:
-    """One digest of those of the named tensors."""
+    """Return one digest of the digests of the named tensors."""
     return sha256(" ".join(found.get(name, "gone") for name in sorted(names)).encode()).hexdigest()[:32]

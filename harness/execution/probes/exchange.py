@@ -1,6 +1,6 @@
-"""Tensors that a baseline of another commit leaves for its candidates, whose process begins when its own is over.
+"""Pass tensors from a baseline of another commit to its candidates, whose process begins when the baseline's is over.
 
-They lie in a folder of the session's, are no evidence, and are read as tensors and nothing else.
+They lie in a folder of the session, are not evidence, and are loaded as tensors and nothing else.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Exchange:
         self._folder = folder
 
     def leave(self, arm: str, what: str, tensors: Mapping[str, Tensor]) -> None:
-        """Write tensors of an arm under the name of what they are."""
+        """Write tensors of an arm under the name `what`."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             torch.save({name: tensor.detach() for name, tensor in tensors.items()}, self._path(self._folder, arm, what))
 
     def take(self, arm: str, what: str, device: torch.device | str = "cpu") -> dict[str, Tensor] | None:
-        """What an arm left, on a device; None where it left nothing of that name."""
+        """Return what an arm left under the name `what`, on a device; None if it left nothing."""
         if self._folder is None or not (path := self._path(self._folder, arm, what)).exists():
             return None
         found: dict[str, Tensor] = torch.load(path, map_location=device, weights_only=True)

@@ -59,7 +59,7 @@ def _grid(run: Run) -> tuple[list[str], list[str], list[float]]:
 
 
 def compare(comparison: KernelComparison) -> KernelCase:
-    """Run the kernel twice; its twin, its peer and the reference once. What nobody wrote is counted, and no error."""
+    """Run the kernel twice, and twin, peer and reference once. What nobody wrote is counted, and is not an error."""
     exact = _stated(comparison, "reference", comparison.reference())
     memory = GuardedMemory()
     first, second = (_outputs(comparison, comparison.kernel, memory) for _ in range(2))
@@ -102,7 +102,7 @@ def _outputs(comparison: KernelComparison, call: KernelCall, memory: GuardedMemo
 
 
 def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensors:
-    """The system's fp64 tensors: one for each output, of its shape, and finite; else ValueError."""
+    """Return the system's fp64 tensors. Raises ValueError unless there is a finite one of each output's shape."""
     declared = {**comparison.written, **comparison.updated}
     name = f"the {what} of {comparison.operation} {comparison.shape} at magnitude {comparison.magnitude:g}"
     if tensors.keys() != declared.keys():
@@ -117,7 +117,7 @@ def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensor
 
 
 def _terms(comparison: KernelComparison, terms: Tensors, exact: Tensors) -> Tensors:
-    """The sizes of the elements' terms, as stated; ValueError where they are smaller than the terms' sum."""
+    """Return the stated sizes of the elements' terms. Raises ValueError if they are smaller than the terms' sum."""
     _stated(comparison, "sum of terms", terms)
     for name, value in terms.items():
         # both are rounded fp64 sums
@@ -159,7 +159,7 @@ class _Measure:
     written: Mapping[str, Tensor]
 
     def error(self, got: Tensors, expected: Tensors, *, everywhere: bool = False) -> float:
-        """The largest relative difference of all outputs in `got`, and of all their elements that were written."""
+        """Return the largest relative difference of all outputs in `got`, over their elements that were written."""
         return max(self._of_output(name, got[name], expected[name], everywhere=everywhere) for name in got)
 
     def _of_output(self, name: str, got: Tensor, expected: Tensor, *, everywhere: bool) -> float:
@@ -173,7 +173,7 @@ class _Measure:
 
 
 def _by_type(got: Tensors, names: Collection[str]) -> dict[str, list[str]]:
-    """The names of outputs by their data type."""
+    """Return the names of outputs by their data type."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(_type(got[name]), []).append(name)
@@ -181,7 +181,7 @@ def _by_type(got: Tensors, names: Collection[str]) -> dict[str, list[str]]:
 
 
 def _type(tensor: Tensor) -> str:
-    """A tensor's data type, as a claim names it."""
+    """Return a tensor's data type, as a claim names it."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

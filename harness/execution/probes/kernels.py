@@ -1,7 +1,7 @@
 """The kernels probe: the inventory of an arm's kernels, on this machine's device or cross-compiled for a named one.
 
-On the device the arm is opened and trains a few steps, so that what it uses is what it launched. For a named target
-the system compiles its plan, and where coverage is claimed what a step asks for; no device is needed.
+On the device the arm is opened and trains a few steps, so that the kernels it uses are those it launched. For a named
+target the system compiles its plan and, where coverage is claimed, what a step asks for. This needs no device.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def train(training: TrainingRun, steps: int) -> None:
 def evidence(
     arm: str, inventory: KernelInventory, *, compiled_for: str | None, device: Devices | None
 ) -> KernelsEvidence:
-    """The inventory with what its PTX says, and the device it belongs to (None: no device was asked)."""
+    """Return the evidence of an inventory: what its PTX declares, and its device (None: no device was asked)."""
     gpu = device.gpus[0] if device is not None and device.gpus else None
     return KernelsEvidence(
         arm=arm,
@@ -107,7 +107,7 @@ def _driver_ptx_version(device: Devices | None) -> str | None:
 
 
 def records(kernels: Sequence[Kernel]) -> list[KernelRecord]:
-    """What each kernel's PTX declares; its digest is the SHA-256 of the text."""
+    """Return what each kernel's PTX declares. Its digest is the SHA-256 of the text."""
     return [_record(kernel) for kernel in kernels]
 
 

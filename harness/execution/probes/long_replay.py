@@ -1,7 +1,7 @@
-"""The probe of a long replay: train one arm in blocks of steps, and keep a row of each, digests, memory and time.
+"""The probe of a long replay: train one arm in blocks of steps, and keep digests, memory and time of each block.
 
-All steps of a block are between two device synchronizations, and so is what the harness keeps of each of them: the
-seconds are for comparing blocks with each other. The candidate is alone on the machine; a baseline is not timed.
+A block's seconds lie between two device synchronizations. They include what the harness keeps of each step, so they
+only serve to compare blocks with each other. The candidate is alone on the machine; a baseline is not timed.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SeenSteps:
         tokens: Sequence[int],
         metrics: Mapping[str, Sequence[float]],
     ) -> None:
-        """As `SeriesWriter.rows`."""
+        """Take rows as `SeriesWriter.rows` does, but keep only digests and the last row."""
         for row in zip(steps, losses, batch_digests, clip_active_groups, tokens, strict=True):
             step, loss, digest, *_ = row
             if self._first_non_finite is None and not math.isfinite(loss):
@@ -108,7 +108,7 @@ class SeenSteps:
         self._metrics = {name: values[-1:] for name, values in metrics.items()}
 
     def block(self, seconds: float, yardstick_seconds: float) -> ReplayBlock:
-        """What the rows since the last block were, and the memory now."""
+        """Write the last row, and return what the rows since the last block were, with the memory now."""
         if self._last is None:
             raise RuntimeError("a block without a step")
         step, loss, digest, clipped, tokens = self._last
@@ -137,7 +137,7 @@ class Yardstick:
         self.seconds()  # the first one loads the kernel
 
     def seconds(self) -> float:
-        """How long it takes now."""
+        """Return how many seconds the work takes now."""
         synchronize()
         began = monotonic()
         if ON_CUDA:

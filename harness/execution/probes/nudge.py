@@ -1,9 +1,9 @@
-"""Start an arm a rounding away from where its system put it: what it then trains otherwise, rounding trains otherwise.
+"""Start an arm a rounding away from where its system put it, to see how far rounding alone changes its training.
 
-Elements are multiplied by 1 + e or 1 - e, by signs that their name and place give: alike in every process and rank.
-In float32 and finer e is 8 of float32's epsilons (2^-20, about 1e-6: what some steps round) and every element is; in a
-coarser type it is one epsilon and every 16th is, since all of them would be more than a step's roundings.
-Where an optimizer steps on copies of finer type (master weights), those are nudged and the parameters follow.
+Elements are multiplied by 1 + e or 1 - e. An element's name and place give the sign, alike in every process and rank.
+In float32 and finer e is 8 of float32's epsilons (2^-20, about 1e-6: what some steps round) for every element. In a
+coarser type it is one epsilon for every 16th element, since all of them would be more than a step's roundings. Where an
+optimizer steps on copies of finer type (master weights), those are nudged and the parameters follow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_COARSE = 16
 
 
 def nudge(training: TrainingRun) -> None:
-    """Multiply the trainable parameters, in place; those of integers or 8-bit floats stay. Zeros stay zero."""
+    """Multiply the trainable parameters in place. Integers and 8-bit floats stay as they are, and zeros stay zero."""
     parameters = {name: local(tensor) for name, tensor in named_parameters(training).items()}
     state = watched_state(training)
     held = [local(each) for name in (LOOSE, "optimizer") for each in state.get(name, {}).values()]
@@ -42,8 +42,8 @@ def _multiply(name: str, tensors: list[Tensor]) -> None:
 
 
 def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
-    """Each parameter with the tensors that begin as copies of it, parts of one that holds all parameters included; of
-    equal numbers none that has such a copy.
+    """Yield each parameter with the tensors that begin as its copies, also parts of one that holds all parameters.
+    If all its numbers are equal and it has such a copy, it is left out: the copy may be something else.
     """
     floating = {name: part for name, part in parameters.items() if _epsilon(part.dtype) is not None}
     elements = sum(part.numel() for part in floating.values())
@@ -69,14 +69,14 @@ def _is_copy(tensor: Tensor, of: Tensor) -> bool:
 
 
 def _epsilon(dtype: torch.dtype) -> float | None:
-    """None of types that are not nudged."""
+    """Return the epsilon of a type; None for types that are not nudged."""
     if not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize == 1:
         return None
     return float(torch.finfo(dtype).eps)
 
 
 def _factors(name: str, part: Tensor) -> Tensor:
-    """What each element is multiplied by, in a type that holds it; drawn by a generator of its own."""
+    """Return what each element is multiplied by, in a type that holds it, drawn by a generator of its own."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     signs = torch.randint(0, 2, part.shape, generator=generator, dtype=torch.int8) * 2 - 1
     epsilon, fine = torch.finfo(part.dtype).eps, torch.finfo(torch.float32).eps

@@ -1,7 +1,7 @@
 """The paired probe: execute every arm on the same batches, in order, and write what its steps gave.
 
-Nothing is read from the device inside the series but in blocks (`series_block`). Gradients at the chosen steps are
-reduced on the device; a baseline's are kept there for its candidates.
+Inside the series the device is read in blocks only (`series_block`). Gradients at the chosen steps
+are reduced on the device; a baseline's are kept there for its candidates.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ END = "end"  # the name of parameters at the end among what an arm leaves for an
 def execute(run: Run, recorder: Recorder) -> None:
     """Execute the run's arms in order, each as often as its replicas say.
 
-    An arm that fails is recorded, and costs the judgements that name it: the other arms go on, as far as some
-    judgement still needs them. Raises what the device says once it cannot be used any more.
+    An arm that fails is recorded and costs the judgements that name it. The other arms go on, as far as
+    some judgement still needs them. Raises the device's own error once the device cannot be used any more.
     """
     kept: KeptGradients = {}
     ends = Ends(
@@ -74,14 +74,14 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[str, Tensor]]:
-    """What arms of another commit left under a name, with which this process's are compared."""
+    """Return what arms of another commit left under the name `what`, for comparison with this process's arms."""
     compared = {arm for arms in run.compared or [] if set(arms) & run.arms.keys() for arm in arms}
     taken = {arm: exchange.take(arm, what) for arm in sorted(compared - run.arms.keys())}
     return {arm: tensors for arm, tensors in taken.items() if tensors is not None}
 
 
 def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) -> ArmFailed | None:
-    """Execute one arm; how it failed, None when it came to its end. Nothing of it is held when this returns."""
+    """Execute one arm, and return how it failed, or None. When this returns, nothing of the arm is held any more."""
     recorder.failed_after = None
     try:
         execute_arm()
@@ -132,9 +132,9 @@ def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_s
 
 
 def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorReading]:
-    """Live one execution under every watcher that its plan asks for; return the host syncs of its judged steps.
+    """Train under every watcher that the arm's plan asks for. Return the host syncs of its judged steps.
 
-    keep: whether its gradients are kept for those that are compared with them.
+    keep: keep its gradients for the executions that are compared with them.
     """
     life.start()
     memory, reader = list[MemorySample](), GradientReader(life, kept, keep=keep)
@@ -154,7 +154,7 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
 
 
 def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
-    """Watch two steps of an uncaptured arm that others may be compared with for what its losses are sums of."""
+    """Yield a watcher of how large the loss's terms are, in two steps of an uncaptured arm that others compare with."""
     last = life.run.workload.steps - 1
     if life.replica == 0 and life.planned.arm.capture == "none":
         watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
@@ -171,8 +171,8 @@ def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
 
 
 def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watcher]:
-    """Watch a few steps of an uncaptured arm for a clip: the first ones, whose gradients are large, later ones, and
-    those whose gradients are read.
+    """Yield a watcher for a clip in a few steps of an uncaptured arm: the first ones, whose
+    gradients are large, later ones, and those whose gradients are read.
     """
     steps = life.run.workload.steps
     if life.replica == 0 and life.planned.arm.capture == "none" and isinstance(life.training, HasParameters):
@@ -191,7 +191,7 @@ def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watche
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
-    """Watch ranks and micro-batches, each as the part that it is evidence for."""
+    """Yield watchers of ranks and of micro-batches, each as the part that it is evidence for."""
     if life.planned.watch_ranks and (ranks := life.parts.ask(partial(RankWatch, life), "rank_steps")):
         yield Watcher(("rank_steps",), before=ranks.before_step, after=ranks.add, at_end=ranks.write)
     number = life.planned.micro_batches
@@ -205,7 +205,7 @@ def _sample_memory(samples: list[MemorySample], index: int) -> None:
 
 
 def memory_sample(step: int) -> MemorySample:
-    """Torch's own count of CUDA memory now, of which one call builds all that it counts; no host sync."""
+    """Return torch's own count of CUDA memory now. One call builds all that it counts, without a host sync."""
     counted = torch.cuda.memory_stats_as_nested_dict()
     allocated, reserved = (
         counted[name]["all"]["current"] if name in counted else 0 for name in ("allocated_bytes", "reserved_bytes")

@@ -1,7 +1,7 @@
-"""The probe of peak memory: open one arm and train it, alone in this process, and keep the most that it held.
+"""The probe of peak memory: open one arm and train it, alone in this process, and keep the most memory that it held.
 
-The harness keeps the batches of a block of steps on the device, 16 MiB at most, and counts them; what its digests take
-before the first step is counted nowhere.
+The harness keeps the batches of a block of steps on the device, 16 MiB at most, and counts them.
+What its digests take before the first step is not counted.
 """
 
 from __future__ import annotations

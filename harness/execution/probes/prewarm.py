@@ -1,11 +1,11 @@
 """The prewarm probe: open an arm that prewarms, fill the device's memory, and train in what was reserved.
 
-What a step needs is measured by another process, because no step may have run here before. That much is reserved
-once in torch's cache, the driver is asked for all the rest, and then the steps run: whatever is still made lazily
-by then (a library's handle, a module) finds no memory.
+What a step needs is measured by another process, because no step may have run here before. That much is
+reserved once in torch's cache, the driver is asked for all the rest, and then the steps run: whatever
+is still made lazily by then (a library's handle, a module) finds no memory.
 
-Both processes open the arm at the same time, beside whatever else uses the device; from the measurement to the last
-step nothing else may, since free memory is the whole device's.
+Both processes open the arm at the same time, next to whatever else uses the device. From the
+measurement to the last step nothing else may use it, since free memory is counted for the whole device.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
 
 
 def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str | None]:
-    """How many of the steps ran, and the error of the one that did not."""
+    """Return how many of the steps ran, and the error of the step that did not."""
     for index in range(count):
         try:
             training.step(index)
@@ -81,7 +81,7 @@ def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str |
 def ledger_evidence(
     arm: str, ledger: KernelLedger, free: int | None, steps_after_fill: int, failure: str | None
 ) -> PrewarmEvidence:
-    """The system's ledger, and what the harness saw of the filled memory."""
+    """Return the system's ledger as evidence, with what the harness saw of the filled memory."""
     return PrewarmEvidence(
         arm=arm,
         events=[
@@ -98,7 +98,7 @@ def ledger_evidence(
 
 @contextmanager
 def full_memory(memory: StepMemory) -> Iterator[int]:
-    """Reserve `memory` in torch's cache and take the rest from the driver; yields the bytes that are left."""
+    """Reserve `memory` in torch's cache, take the rest from the driver, and yield the bytes that are left."""
     reserve(memory)
     with device_memory.full(but=memory.outside_bytes):
         free, _total = torch.cuda.mem_get_info()
@@ -106,11 +106,11 @@ def full_memory(memory: StepMemory) -> Iterator[int]:
 
 
 def reserve(memory: StepMemory) -> None:
-    """Leave that much unused in torch's cache: the segments that were measured, the rest of the peak, small ones.
+    """Leave that much unused in torch's cache: the measured segments, the rest of the peak, and small allocations.
 
-    A captured step takes its memory in a pool of its own, which gets none of the cache: before the capture torch gives
-    whole unused segments back to the driver. What else the step keeps holds the segment that it was cut from; with
-    the segments of a run that had all memory, it holds as little as there.
+    A captured step takes its memory in a pool of its own, which gets none of the cache: before the capture
+    torch gives whole unused segments back to the driver. Other memory that the step keeps holds the segment
+    that it was cut from. With the segments of a run that had all memory, it holds as little as there.
     """
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -121,10 +121,10 @@ def reserve(memory: StepMemory) -> None:
 
 
 def _grow_cache(size: int, part: int) -> list[torch.Tensor]:
-    """Tensors of `part` bytes until torch holds `size` bytes more of the driver's memory than before.
+    """Return tensors of `part` bytes that make torch hold `size` bytes more of the driver's memory than before.
 
-    The first ones may fit into gaps of what the upload left: no graph's pool gets those, so they don't count. On an
-    H200 such gaps swallowed 386 of 3320 MiB, and a capture of 28 layers failed for want of 23.
+    The first ones may fit into gaps that the upload left. No graph's pool gets those, so they don't count:
+    on an H200 such gaps swallowed 386 of 3320 MiB, and a capture of 28 layers failed for want of 23.
     """
     goal = torch.cuda.memory_reserved() + size
     tensors: list[torch.Tensor] = []

@@ -1,11 +1,11 @@
 """The resume probe: processes train an arm one after the other, each from what the one before it saved.
 
-What lives in a process and in no checkpoint (module globals, iterators, generators, caches of torch) is gone with its
-process. This one opens nothing before the others have ended. It loads the last save, and executes the uninterrupted arm
-last: an arm that is resumed finds a process in which nothing was trained.
+What lives in a process and in no checkpoint (module globals, iterators, generators, caches of torch) is
+gone with its process. This one opens nothing before the others have ended. It loads the last save, and
+executes the uninterrupted arm last, so that the resumed arm finds a process in which nothing was trained.
 
-Executions of the candidate: one for each part of the training, and one more without interruption where the claim names
-no other arm for that.
+Executions of the candidate: one for each part of the training, and one more without interruption if the
+claim names no other arm for that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.execution.watchers.state_watch import Ends
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Let the candidate be saved, resume it, and train the uninterrupted arm. Nothing of the checkpoints is left."""
+    """Save the candidate, resume it, and train the uninterrupted arm. No checkpoint is left at the end."""
     arm, baseline, ends = str(run.settings["candidate"]), run.settings["baseline"], Ends()
     *elsewhere, last = parts_of(run, recorder, arm)
     try:

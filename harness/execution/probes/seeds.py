@@ -1,8 +1,8 @@
 """The probes over seeds: every arm trains once with each seed, in one process, as in a paired run.
 
-In the resumed_seeds probe the candidate is interrupted in the midst of each seed. Its halves have a process of their
-own each, so that nothing reaches the second but what the first saved. Executions of the candidate: with the seed at
-place n, 2n up to the save, 2n + 1 from the load on; of other arms, n.
+In the resumed_seeds probe the candidate is interrupted in the middle of each seed. Each half has a
+process of its own, so that only what the first one saved reaches the second. Executions with the
+seed at place n: of the candidate 2n up to the save, and 2n + 1 from the load on; of other arms n.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def execute_resumed(run: Run, recorder: Recorder) -> None:
-    """Execute a run whose candidate is interrupted."""
+    """Execute the arms as `execute` does, but interrupt the candidate."""
     _execute(run, recorder, cast("str", run.settings["candidate"]))
 
 
 def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
-    """An arm that fails is recorded, and nothing after it is executed: the claim names them all."""
+    """Execute the arms up to the first that fails, which is recorded: the claim names them all."""
     for arm in run.arms:
         if arm == interrupted:
             failure = _interrupted_with_every_seed(run, arm, recorder)
@@ -45,7 +45,7 @@ def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
 
 
 def _train_with_every_seed(run: Run, arm: str, recorder: Recorder) -> None:
-    """One arm, without interruption."""
+    """Train one arm with every seed, without interruption."""
     for replica, seed in enumerate(cast("list[int]", run.settings["seeds"])):
         seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
         with ArmLife(seeded, arm, recorder, replica, facts={"seed": seed}) as life:

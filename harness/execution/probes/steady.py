@@ -1,6 +1,6 @@
-"""The look for a steady GPU: both arms of a timing take turns, as the throughput probe has them; no step is timed.
+"""Look for a steady GPU: both arms of a timing take turns, as in the throughput probe, but no step is timed.
 
-The supervisor samples the SM clock meanwhile. Choosing a GPU by that chooses no ratio.
+The supervisor samples the SM clock meanwhile. A GPU that is chosen by its clock is not chosen by the arms' ratio.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.system.protocol import TrainingRun
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Rounds of candidate, baseline, baseline, candidate for `settings["seconds"]` seconds."""
+    """Train in rounds of candidate, baseline, baseline, candidate for `settings["seconds"]` seconds."""
     candidate, baseline = str(run.settings["candidate"]), str(run.settings["baseline"])
     with ExitStack() as stack:
         arms: dict[str, TrainingRun] = {}

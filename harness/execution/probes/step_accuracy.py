@@ -1,8 +1,8 @@
 """The step_accuracy probe: three implementations train the same, and their gradients are compared at the same points.
 
-The candidate trains first, with every seed. Then the reference and after it the peer do, each opened once and begun
-anew for each seed, on batches and from first parameters of their own, which digests hold equal. At chosen steps they
-evaluate the candidate's parameters too. What is kept between the arms stays on the device: the trained parameters
+The candidate trains first, with every seed. Then the reference and after it the peer train, each opened once and begun
+anew for each seed, on batches and from first parameters of their own, which digests show to be equal. At chosen steps
+both evaluate the candidate's parameters too. What is kept between the arms stays on the device: the trained parameters
 before the chosen steps, and the gradients there. Differences are reduced on the device, in float64.
 """
 
@@ -50,7 +50,7 @@ class Settings:
 
     @property
     def seeds(self) -> list[int]:
-        """Every seed, in the order in which each arm is executed."""
+        """Return every seed, in the order in which each arm is executed."""
         return sorted({*self.gradient_seeds, *self.loss_seeds})
 
 
@@ -68,7 +68,7 @@ Points = dict[tuple[int, int], Point]  # by seed and step
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute the candidate, the reference and the peer. Raises `NotAvailable` where one of them lacks a capability."""
+    """Execute the candidate, the reference and the peer. Raises `NotAvailable` if one of them lacks a capability."""
     settings = Settings(**run.settings)  # type: ignore[arg-type]
     with TemporaryDirectory(prefix="harness-checkpoint-") as folder:
         recorder.phase("write the checkpoint")
@@ -93,7 +93,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Recorder) -> Points:
-    """The candidate's training with one seed: all steps where losses are compared, else as far as gradients are."""
+    """Train the candidate with one seed: all steps if its losses are compared, else as far as gradients are."""
     arm, points = settings.candidate, Points()
     steps = run.workload.steps if seed in settings.loss_seeds else max(settings.gradient_steps) + 1
     seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
@@ -114,7 +114,7 @@ def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Reco
 
 
 def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Recorder) -> Points:
-    """Another arm's training with every seed, and what it makes of the candidate's parameters at its points."""
+    """Train another arm with every seed, and return what it makes of the candidate's parameters at its points."""
     found: Points = {}
     with ArmLife(run, arm, recorder, 0, digest=_digest) as opened:
         training = opened.training
@@ -150,15 +150,15 @@ class _Shown:
         return _copies(self._training.parameters())
 
     def point(self, before: Tensors, loss: Tensor) -> Point:
-        """The step that was just made, from the parameters `before`."""
+        """Return the step that was just made, from the parameters `before`."""
         batch = batch_digests([self._training.inputs()])[0]
         return Point(before, batch, loss.detach().clone(), _copies(self._training.gradients()))
 
 
 def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, Point]) -> StepErrors:
-    """The gradients of one step, by arm, reduced to norms and to digests of what they were computed from.
+    """Reduce the gradients of one step, by arm, to norms, with digests of what they were computed from.
 
-    A tensor that some arm has no gradient of, or one of another shape, is left out: it was not compared.
+    A tensor is left out if some arm has no gradient of it, or one of another shape: it was not compared.
     """
     candidate, peer, reference = (
         points[arm].gradients for arm in (settings.candidate, settings.peer, settings.reference)
@@ -186,7 +186,7 @@ def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, P
 
 
 def _norm(tensor: Tensor, other: Tensor | None = None) -> Tensor:
-    """L2 norm of a tensor, or of its difference from another one, in float64 on the tensor's device; 0-d."""
+    """Return the L2 norm of a tensor, or of its difference from another, in float64 on the tensor's device; 0-d."""
     difference = real(tensor).double() if other is None else real(tensor).double() - real(other).double()
     norm: Tensor = torch.linalg.vector_norm(difference)
     return norm

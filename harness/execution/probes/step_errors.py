@@ -1,8 +1,8 @@
-"""How far a step lies from a reference's, reduced to the largest error of each quantity.
+"""Measure how far a step lies from a reference's, reduced to the largest error of each quantity.
 
 Loss, norms and gradients: the L2 norm of the difference over that of the reference. Moments and parameters of an
-update: element by element, the difference over what the same update makes of the terms' absolute values, which bounds
-what rounding them can do (Higham, Accuracy and Stability of Numerical Algorithms, section 3.3: running error analysis).
+update: element by element, the difference over what the same update makes of the terms' absolute values. It bounds
+what rounding can do (Higham, Accuracy and Stability of Numerical Algorithms, section 3.3: running error analysis).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Evaluated:
 
 
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
-    """Errors of loss, norms and gradients, the candidate's and the yardstick's, against the reference.
+    """Return errors of loss, norms and gradients, the candidate's and the yardstick's, against the reference.
 
-    Over every name that candidate or reference has: what one of them leaves out is compared with nothing.
+    They are over every name that candidate or reference has. What one of the two leaves out has an infinite error.
     """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []
@@ -51,7 +51,7 @@ def _quantities(seen: Evaluated) -> dict[Quantity, Mapping[str, Tensor]]:
 
 
 def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: OptimizerState) -> list[StepReading]:
-    """Errors of both moments and of the parameters after one update, in units of `magnitude` (see `magnitudes`)."""
+    """Return errors of both moments and of the parameters after one update, in units of `magnitude` (`magnitudes`)."""
     readings = []
     for quantity in ("exp_avg", "exp_avg_sq", "parameters"):
         ours, exact, scale = (getattr(state, quantity) for state in (after, expected, magnitude))
@@ -62,7 +62,7 @@ def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: O
 
 
 def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple[OptimizerState, Mapping[str, Tensor]]:
-    """A state and gradients of which an update adds up absolute values alone: it subtracts from the parameters."""
+    """Return a state and gradients whose update adds up absolute values; as it subtracts, parameters are negative."""
     state = OptimizerState(
         parameters={name: -tensor.abs() for name, tensor in before.parameters.items()},
         exp_avg={name: tensor.abs() for name, tensor in before.exp_avg.items()},
@@ -72,12 +72,12 @@ def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple
 
 
 def _either(ours: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> list[str]:
-    """The names that either has, the reference's first."""
+    """Return the names that either has, the reference's first."""
     return list(dict.fromkeys([*exact, *ours]))
 
 
 def _worst(errors: Mapping[str, float]) -> tuple[str, float]:
-    """The largest error and its tensor; one that is not a number is worse than any. Over nothing: none, of none."""
+    """Return the tensor of the largest error, and the error. NaN counts as the largest. Of no errors: "" and 0.0."""
     if not errors:
         return "", 0.0
     tensor = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
@@ -85,7 +85,7 @@ def _worst(errors: Mapping[str, float]) -> tuple[str, float]:
 
 
 def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
-    """|ours - exact| / |exact|, both in the L2 norm; infinite where there is nothing to compare, or over a zero."""
+    """Return |ours - exact| / |exact| in the L2 norm; infinite if one is missing, or `exact` alone is 0."""
     if ours is None or exact is None or ours.shape != exact.shape:
         return math.inf
     ours, exact = real(ours).double(), real(exact).double()
@@ -94,7 +94,7 @@ def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
 
 
 def _elementwise(ours: Tensor | None, exact: Tensor | None, scale: Tensor | None) -> float:
-    """The largest |ours - exact| / |scale|. Below the smallest normal number roundings are absolute: it is added."""
+    """Return the largest |ours - exact| / (|scale| + smallest normal number), below which roundings are absolute."""
     if ours is None or exact is None or scale is None or ours.shape != exact.shape:
         return math.inf
     smallest = torch.finfo(ours.dtype).tiny

@@ -1,9 +1,9 @@
-"""The step_match probe: every step of the candidate beside a reference's step from the same state.
+"""The step_match probe: compare every step of the candidate with a reference's step from the same state.
 
-The reference makes two things of each step: loss and clipped gradients, of its own batch at the parameters that the
-candidate had before; and an update by its own optimizer, of the candidate's state and gradients. So a rounding is
-seen where it happens, and no difference grows from step to step. A yardstick, the same reference in the candidate's
-precision, shows how far rounding alone leads from the reference.
+The reference makes two things of each step: loss and clipped gradients, of its own batch at the parameters
+that the candidate had before; and an update by its own optimizer, of the candidate's state and gradients.
+So a rounding is seen where it happens, and no difference grows from step to step. A yardstick, the same
+reference in the candidate's precision, shows how far rounding alone leads from the reference.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Twin(_Shows, MakesSingleSteps, Protocol):
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute the candidate's steps, each beside the reference's and the yardstick's."""
+    """Execute the candidate's steps, and compare each with the reference's and the yardstick's."""
     names = [str(run.settings[role]) for role in ("reference", "yardstick", "candidate")]
     with ExitStack() as stack:
         lives = [stack.enter_context(_recorded(run, name, recorder, names[2])) for name in names]
@@ -76,7 +76,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 @contextmanager
 def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterator[ArmLife]:
-    """Open an arm, with its records of start and end around what is done with it."""
+    """Open an arm, record its start before the block, and record its end after it."""
     with ArmLife(run, name, recorder) as life:
         life.start()
         # of the candidate alone: no two profiles can be open at once
@@ -89,7 +89,7 @@ def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterat
 
 
 def _offering(life: ArmLife, own: str, protocol: type) -> TrainingRun:
-    """The arm's run; raises `NotAvailable` for a capability that it lacks."""
+    """Return the arm's run. Raises `NotAvailable` for a capability that the run lacks."""
     needed = {"parameters": HasParameters, "gradients": HasGradients, "gradient_norms": HasGradientNorms, own: protocol}
     for capability, each in needed.items():
         if not isinstance(life.training, each):
@@ -102,13 +102,13 @@ def _evaluation(twin: _Twin, before: OptimizerState) -> Callable[[int], torch.Te
 
 
 def _stepped(life: ArmLife, training: _Shows, index: int, step: Callable[[int], torch.Tensor]) -> Evaluated:
-    """Return what one step of an arm left, of several arms that are open."""
+    """Make one step of one of the open arms, and return what it left."""
     with attempts_of(training).working():
         return _seen(training, life.step(index, step))
 
 
 def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
-    """What the last step left; copies, since a later step may write over it."""
+    """Return what the last step left, as copies, since a later step may write over it."""
     norms = training.gradient_norms()["before"].detach().clone()
     return Evaluated(
         loss=loss.detach().clone(),
@@ -118,7 +118,7 @@ def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
 
 
 def _start_of(candidate: _Candidate) -> OptimizerState:
-    """Adam starts with moments of zero, whatever the candidate's are: that they are shows in the first update."""
+    """Return the start with moments of zero, as Adam has. Other moments of the candidate show in the first update."""
     parameters = {name: tensor.detach().clone() for name, tensor in candidate.parameters().items()}
     zeros = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     return OptimizerState(parameters, zeros, zeros)

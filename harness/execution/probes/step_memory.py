@@ -1,7 +1,7 @@
 """Measure the memory that torch reserves for an arm's steps: `python -m harness.execution.probes.step_memory`.
 
-The process takes a run of one arm from the line on its standard input, opens the arm, answers, and waits for a word.
-Then, and not before, it trains and measures, and answers again.
+The process takes a run of one arm from the line on its standard input, opens the arm, answers, and
+waits for `GO`. Then, and not before, it trains and measures, and answers again.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class MemoryProbe:
     """
 
     def __init__(self, run: Run, arm: str) -> None:
-        """Start the process."""
+        """Start the process that measures."""
         self._child = start_child("harness.execution.probes.step_memory")
         self._child.send(run.model_copy(update={"arms": {arm: run.arms[arm]}, "fault": None, "fault_arms": []}))
 
     def wait_until_ready(self) -> None:
-        """Until it has opened the arm; it makes no step before it is told to."""
+        """Wait until the process has opened the arm. It makes no step before `measure`."""
         answered(self._child, MemoryAnswer, NAMED, LIMIT_S)
 
     def measure(self) -> StepMemory:
-        """Let it train and measure; what it measured, once it has ended and given its memory back."""
+        """Let the process train and measure. Return its result once it has ended and given its memory back."""
         self._child.line.send(GO)
         memory = answered(self._child, MemoryAnswer, NAMED, LIMIT_S).memory
         self._child.close(LIMIT_S)
@@ -78,7 +78,7 @@ class MemoryProbe:
 
 
 def main() -> NoReturn:
-    """Measure, answer, end."""
+    """Measure, answer, and end this process."""
     line = take_standard_input()
     try:
         answer = _measure(Run.model_validate_json(line.receive(None) or ""), line)
@@ -88,7 +88,7 @@ def main() -> NoReturn:
 
 
 def _measure(run: Run, line: Line) -> MemoryAnswer:
-    """Open the arm, wait for leave to train, train every shape twice."""
+    """Open the arm, wait for permission to train, train every shape twice, and return what that reserved."""
     (arm,) = run.arms
     with opened(run, arm) as training:
         line.send(MemoryAnswer().model_dump_json())
@@ -98,9 +98,9 @@ def _measure(run: Run, line: Line) -> MemoryAnswer:
 
 
 def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
-    """Train every shape of `arm`, which is open and made no step yet, twice; what that reserved.
+    """Train every shape of `arm`, which is open and made no step yet, twice. Return the memory that this reserved.
 
-    What lies outside torch's pools is told by the whole device's free memory: nothing else may use the device.
+    What lies outside torch's pools is known by the whole device's free memory, so nothing else may use the device.
     """
     import torch
 
@@ -125,7 +125,7 @@ def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
 
 
 def _large_segments() -> dict[int, int]:
-    """Bytes by address of what torch's large pools, those of graphs too, hold of the driver's memory."""
+    """Return bytes by address of the driver's memory that torch's large pools hold, those of graphs too."""
     import torch
 
     snapshot = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]

@@ -1,15 +1,15 @@
 """The throughput probe: one process of a timing comparison, both arms interleaved in it.
 
-After a warm-up, rounds of four blocks in ABBA order; a block is `block_steps` steps between two device
-synchronizations, by the host's clock. Both arms walk the same step indices, so their losses can be compared step
-by step. Inside a block nothing is done but the steps and one small copy of each batch; losses and digests are
-read when the clock stands still, and the processor's pace is measured before and after.
+After a warm-up it times rounds of four blocks in ABBA order. A block is `block_steps` steps between two
+device synchronizations, by the host's clock. Both arms take the same step indices, so their losses can be
+compared step by step. Inside a block nothing is done but the steps and one small copy of each batch. Losses
+and digests are read when the clock stands still, and the processor's pace is measured before and after.
 
-On CUDA one process of a claim is profiled, in untimed blocks afterwards: what the device did there holds for the claim.
-The others count graph launches in the timed blocks themselves. Counting and profiling exclude each other
-(`launch_counter`). Only what is timed or profiled waits for its turn alone on the machine.
-
-Arms of two commits have a process each (`timed_apart`), which goes through the same with its one arm.
+On CUDA one process of a claim is profiled, in untimed blocks afterwards: what the device did there holds
+for the claim. The others count graph launches in the timed blocks themselves. Counting and profiling
+exclude each other (`launch_counter`). Only what is timed or profiled waits for its turn alone on the
+machine. Arms of two commits have a process each (`timed_apart`), which goes through the same with its one
+arm.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from harness.system.protocol import CaptureRecord
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Build both arms, warm up, time; then watch one untimed block an arm where the process is to be profiled."""
+    """Open both arms, warm up and time them. If the process is to be profiled, watch one untimed block of each arm."""
     candidate, baseline = arms_of(run)
     with ExitStack() as stack:
         process = TimedProcess(run, recorder, stack)
@@ -67,7 +67,7 @@ class TimedProcess:
         self.arms[name] = TimedArm(life, attempts_of(life.training))
 
     def warm_up(self, name: str) -> None:
-        """Its first steps, capture and compilations included."""
+        """Make the first steps of an arm, capture and compilations included."""
         arm = self.arms[name]
         arm.life.phase("warm-up")
         arm.block(1)
@@ -81,11 +81,11 @@ class TimedProcess:
         self.recorder.heartbeat()
 
     def counting(self) -> AbstractContextManager[object]:
-        """Within the block graph launches are counted, where this process counts them."""
+        """Return a block in which graph launches are counted, if this process counts them."""
         return self._counter or nullcontext()
 
     def timed_block(self, name: str, number: int, position: int, steps: int) -> Block:
-        """Time a block of an arm; its losses and digests are written when the clock stands still."""
+        """Time a block of an arm. Write its losses and digests once the clock stands still."""
         arm = self.arms[name]
         first, before, pace_before = arm.life.steps_called, self._launches(), self.paces.measure()
         times = arm.block(steps)
@@ -109,13 +109,13 @@ class TimedProcess:
         return None if self._counter is None else self._counter.count()
 
     def end(self) -> None:
-        """What the arms have become."""
+        """Record what the arms have become."""
         for arm in self.arms.values():
             with arm.own_globals():
                 arm.life.end()
 
     def watch(self) -> TimingEvidence:
-        """Watch an untimed block an arm, unless launches were counted; all evidence of the timing but its blocks."""
+        """Watch an untimed block of each arm, unless launches were counted. Return all evidence but the blocks."""
         counter, watch = self._counter, self._counter is None
         if watch and ON_CUDA:
             # Not before the timed blocks, which a session may disturb: where there was one on an H200, that process's

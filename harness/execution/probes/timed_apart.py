@@ -1,13 +1,13 @@
-"""One measurement of a timing of two commits: a process an arm, which take turns, a block at a time, in ABBA order.
+"""Time arms of two commits once: a process for each arm, which take turns, a block at a time, in ABBA order.
 
-Two commits have modules of the same names, and no process holds both. This process opens no arm, so that neither has
-another place than the other: it starts a process for each, tells them in turn what to do, and waits while one works.
-The other one waits, too, with its arm open, as it would within one process. Which of them is opened first alternates
-from one measurement to the next.
+Two commits have modules of the same names, so no process can hold both. This process opens no arm,
+so that neither has another place than the other: it starts a process for each, sends them commands
+in turn, and waits while one works. The other one waits too, with its arm open, as it would within
+one process. Which arm is opened first alternates from one measurement to the next.
 
-What a pair of processes adds to the noise of a timing, each of the claim's pairs has by itself: it is in the spread of
-their ratios, by which a verdict is reached. What an arm's second block in a round gains over its first, which
-began after a wait, is in the ratios of each arm to itself.
+Each pair of processes adds noise of its own to a timing. It is part of the spread of the pairs'
+ratios, which decides the verdict. What an arm's second block in a round gains over its first, which
+began after a wait, is part of the ratios of each arm to itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENDING_S = 10.0  # for a process to close its arm
 
 
 def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
-    """Open both arms, warm up, time; then watch one untimed block an arm where the processes are to be profiled."""
+    """Open both arms, warm up and time them. If the processes are profiled, watch one untimed block of each arm."""
     candidate, reference = arms_of(run)
     order = (reference, candidate) if run.process % 2 == 0 else (candidate, reference)
     with ExitStack() as stack:
@@ -73,12 +73,12 @@ class ArmProcess:
         self._child.send(ArmJob(folder=name_of(recorder.directory), arm=arm, baseline=baseline))
 
     def do(self, command: Command) -> ArmAnswer:
-        """Let it do that, and wait. Raises ProcessFailed, and NotAvailable as its system does."""
+        """Send a command and wait for its answer. Raises ProcessFailed, and NotAvailable as the arm's system does."""
         self._child.send(command)
         return answered(self._child, ArmAnswer, self._named)
 
     def block(self, number: int, position: int, steps: int) -> Block:
-        """Let it time a block."""
+        """Let the process time a block, and return it. Raises ProcessFailed if there is none."""
         answer = self.do(Command(what="block", round=number, position=position, steps=steps))
         if answer.block is None or answer.least_pace is None:
             raise ProcessFailed(f"{self._named}: its process told of no block")
@@ -86,12 +86,12 @@ class ArmProcess:
         return answer.block
 
     def timing(self) -> TimingEvidence:
-        """Let it watch an untimed block, or count its graphs."""
+        """Let the process watch an untimed block, or count its graphs. Raises ProcessFailed without evidence."""
         answer = self.do(Command(what="watch"))
         if answer.timing is None:
             raise ProcessFailed(f"{self._named}: its process told of no timing")
         return answer.timing
 
     def close(self) -> None:
-        """Let it close its arm, and end."""
+        """Let the process close its arm, and end it."""
         self._child.close(ENDING_S)

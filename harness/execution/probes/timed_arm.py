@@ -54,8 +54,8 @@ class TimedArm:
 
     @contextmanager
     def own_globals(self) -> Iterator[None]:
-        """The process's generators as this arm left them: both arms draw what they would draw alone. Torch's settings
-        likewise: one that the candidate made as it opened would slow the baseline. Captures count as this arm's.
+        """Restore the process's generators and torch's settings as this arm left them. So both arms draw what
+        they would draw alone, and no setting of the candidate slows the baseline. Captures count as this arm's.
         """
         known = generators.global_generators()
         generators.restore(known, self._generators)
@@ -65,7 +65,7 @@ class TimedArm:
         self._generators, self._settings = generators.states(known), torch_settings()
 
     def block(self, steps: int, *, profiled: bool = False, drawing: bool = False) -> BlockTimes:
-        """The times of `steps` steps. Losses and a copy of the batches stay on the device.
+        """Make `steps` steps and return their times. Losses and a copy of the batches stay on the device.
 
         drawing: watch what draws random numbers, which takes time.
         """
@@ -94,13 +94,13 @@ class TimedArm:
         return BlockTimes(seconds, processor_seconds, began, enqueued - began)
 
     def note_inputs(self) -> None:
-        """Note names and shapes of what the last block's steps read; they are over."""
+        """Note names and shapes of what the last block's steps read. Call it after the block."""
         if self._inputs:
             self._shapes |= {shapes_of_inputs(made_of(inputs)) for inputs in self._inputs}
             self.life.input_names, self.life.input_shapes = sorted(self._inputs[-1]), len(self._shapes)
 
     def write_block(self) -> None:
-        """Write the last block's losses and digests; its steps are over."""
+        """Write the last block's losses and digests. Call it after the block."""
         self.note_inputs()
         first = self.life.steps_called - len(self._losses)
         one_number = [require_loss(loss, self.training.step, "step(index)") for loss in self._losses]
@@ -113,7 +113,7 @@ class TimedArm:
         self._losses, self._inputs = [], []
 
     def watch_launches(self) -> Watched:
-        """Graph launches of an untimed block, alone on the machine; None launches where there is no CUDA."""
+        """Return the graph launches of an untimed block that is alone on the machine; None without CUDA."""
         watched = Watched()
         with ExitStack() as watch, ExitStack() as solitude:
             if ON_CUDA:
@@ -132,7 +132,7 @@ class TimedArm:
 
 @contextmanager
 def undisturbed(recorder: Recorder) -> Iterator[None]:
-    """Within the block this process is alone on the machine, its GPU at the clocks of a busy one."""
+    """Keep this process alone on the machine within the block, with its GPU at the clocks of a busy one."""
     with recorder.alone():
         raise_clocks()
         yield

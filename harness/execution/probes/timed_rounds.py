@@ -1,4 +1,4 @@
-"""The rounds of a timing: blocks in ABBA order, whichever process executes an arm's."""
+"""Make the rounds of a timing: blocks in ABBA order, in whichever process an arm is executed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TimedBlock = Callable[[str, int, int, int], Block]
 
 
 def timed_rounds(run: Run, timed_block: TimedBlock, disturbed: Callable[[Block], bool]) -> list[Block]:
-    """As many rounds as the run asks for, and up to as many again in place of those that were disturbed."""
+    """Time as many rounds as the run asks for, and up to as many again in place of disturbed ones."""
     candidate, baseline = arms_of(run)
     rounds, steps = count_setting(run, "blocks") // 2, count_setting(run, "block_steps")
     timed: list[Block] = []
@@ -31,12 +31,12 @@ def timed_rounds(run: Run, timed_block: TimedBlock, disturbed: Callable[[Block],
 
 
 def arms_of(run: Run) -> tuple[str, str]:
-    """Candidate and baseline."""
+    """Return the names of candidate and baseline."""
     return str(run.settings["candidate"]), str(run.settings["baseline"])
 
 
 def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> TimingEvidence:
-    """The evidence of both arms, from that of the process of each: what one of them did not see, nobody did."""
+    """Join the evidence of both arms' processes: what one of the processes did not see counts as not seen."""
     planted = [each.profiler_sees_planted for each in seen if each.profiler_sees_planted is not None]
     counted = [each.counter_sees_planted for each in seen if each.counter_sees_planted is not None]
     candidate, baseline = arms_of(run)

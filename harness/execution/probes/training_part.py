@@ -1,10 +1,10 @@
-"""A process that trains an arm over some of its steps: `python -m harness.execution.probes.training_part`.
+"""Train an arm over some of its steps in a process of its own: `python -m harness.execution.probes.training_part`.
 
-It takes a `TrainingPart` from the line on its standard input and answers with an `Answer`. Records and series it
-writes itself into the run's directory: the worker that started it waits (`train_elsewhere`). Until its part comes it
-imports torch, and nothing of a system. What does not begin with the first step is loaded, what does not end with the
-last is saved. Then it takes some more steps, which must not reach what it saved, waits for its threads, which may be
-writing that, and ends.
+The process takes a `TrainingPart` from the line on its standard input and answers with an `Answer`. It writes
+records and series into the run's directory itself, while the worker that started it waits (`train_elsewhere`).
+Until its part comes it imports torch, and nothing of a system. A part that does not begin with the first step
+is loaded; one that does not end with the last step is saved. After a save the process takes some more steps,
+which must not reach what it saved, waits for its threads, which may still be writing that, and ends.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class TrainingPart(Job):
 
 
 def train_elsewhere(parts: Sequence[TrainingPart], recorder: Recorder) -> ArmFailed | None:
-    """Train these one after the other, each in a process of its own; return how the arm failed, None if it did not.
+    """Train the parts one after the other, each in a process of its own. Return how the arm failed, or None.
 
-    All are started at once: importing torch takes longer than a small training does.
+    All processes are started at once: importing torch takes longer than a small training does.
     """
     with ExitStack() as stack:
         children = [stack.enter_context(start_child("harness.execution.probes.training_part")) for _ in parts]
@@ -74,14 +74,14 @@ def _train_in(child: Child, part: TrainingPart, recorder: Recorder) -> ArmFailed
 
 
 def _last_phase(recorder: Recorder) -> str:
-    """Where that process was; its own recorder wrote it over this one's."""
+    """Return the phase in which that process was: its own recorder wrote it over this one's."""
     with suppress(OSError):
         return (recorder.directory / HEARTBEAT).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
     return recorder.current_phase
 
 
 def main() -> NoReturn:
-    """Load, train, save, answer, end."""
+    """Load, train and save the part, answer, and end this process."""
     line = take_standard_input()
     importlib.import_module("harness.execution.arm")  # and with it torch, while there is nothing to do yet
     part = TrainingPart.model_validate_json(line.receive(None) or "")
@@ -109,7 +109,7 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
 
         def after(steps: int) -> None:
-            """Save where nobody loads from, and train on: a saver may keep what it saved first, or disturb training."""
+            """Save once where nobody loads from: a saver may keep what it saved first, or disturb the training."""
             if saves and part.first < earlier == steps:
                 life.phase("save earlier")
                 save(life, steps=steps)

@@ -1,1 +1,1 @@
-"""What a probe adds to the life of an arm: each watches one thing and writes its record."""
+"""Watch an arm for a probe: each watcher watches one thing and writes its record."""

@@ -1,4 +1,4 @@
-"""Evidence of a capture: what the system says of it, and what the harness saw beside."""
+"""Make the evidence of a capture: what the system reports of it, and what the harness saw itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def capture_evidence(
     watched: Watched,
     every_step: StepWatch | None = None,
 ) -> CaptureEvidence:
-    """The capture's evidence, with a census of every graph in `record`; they must still be alive."""
+    """Return the capture's evidence, with a census of every graph in `record`. The graphs must still be alive."""
     clip_kernels = training.clip_kernels() if isinstance(training, CountsClippedTensors) else None
     nodes = [census(label, graph, clip_kernels) for label, graph in record.graphs.items()]
     return CaptureEvidence(
@@ -58,7 +58,7 @@ def capture_evidence(
 
 
 def capture_record(training: TrainingRun, planned: PlannedArm) -> CaptureRecord:
-    """What the system says of its capture now; one that reports nothing has not captured."""
+    """Return what the system reports of its capture now. A system that reports nothing has not captured."""
     if isinstance(training, HasCapture):
         return training.capture_record()
     return CaptureRecord(
@@ -74,5 +74,5 @@ def capture_record(training: TrainingRun, planned: PlannedArm) -> CaptureRecord:
 
 
 def _moved(captured: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """Buffers that are elsewhere than at capture, or gone."""
+    """Return the names of buffers that are elsewhere than at capture, or gone."""
     return sorted(name for name, address in captured.items() if now.get(name) != address)

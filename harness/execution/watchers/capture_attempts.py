@@ -1,7 +1,7 @@
 """Count the captures that begin in this process and their replays, and keep how captures fail and what they hold.
 
-What a system says of its captures is held against these counts. `harness.execution.opening` opens every arm under
-counts of its own, and every record of an arm's end holds them and the operators that were captured.
+What a system reports of its captures is checked against these counts. `harness.execution.opening` opens every
+arm under counts of its own. Every record of an arm's end holds them, and the operators that were captured.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CaptureAttempts:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Count what begins in the block, also where another arm was opened later."""
+        """Count what begins in the block, even if another arm was opened later."""
         _COUNTING.append(self)
         try:
             yield
@@ -138,7 +138,7 @@ class CaptureAttempts:
 
 
 def attempts_of(training: object) -> CaptureAttempts:
-    """Return the count of an open arm's captures. Raises LookupError for what `opened` did not open."""
+    """Return the count of an open arm's captures. Raises LookupError for a run that `opened` did not open."""
     found = next((each for each in _COUNTING if each.training is training), None)
     if found is None:
         raise LookupError(f"no arm is open whose run is a {type(training).__name__}")

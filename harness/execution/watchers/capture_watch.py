@@ -92,7 +92,7 @@ class CaptureWatch:
             self._window.close()
 
     def seen(self, record: CaptureRecord) -> tuple[Watched, StepWatch | None]:
-        """Return what was seen of the steps, for the capture that the system reports."""
+        """Return what was seen of the steps, as it fits the capture that the system reports."""
         if self.every_step is None:
             return self._profiled, None
         profiled = self._profiled
@@ -114,9 +114,9 @@ class CaptureWatch:
 
 
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
-    """Return the windows that are profiled, of a captured arm on CUDA.
+    """Return the windows of steps that are profiled, for a captured arm on CUDA.
 
-    The first steps, in which a capture that is recorded and not launched loses an update; and the last.
+    They are the first steps, in which a capture that is recorded and not launched loses an update, and the last ones.
     """
     if planned.arm.capture == "none" or not torch.cuda.is_available() or not steps:
         return {}
@@ -128,7 +128,7 @@ def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
 def _watch_of_every_step(
     run: Run, planned: PlannedArm, training: TrainingRun, captured: Callable[[], CaptureRecord]
 ) -> SeriesWatch | None:
-    """For a captured arm; and for one whose host syncs are judged, where its steps can be watched as they are."""
+    """Return a watch for a captured arm, or for one whose host syncs are judged, if its steps can be watched as is."""
     device, is_captured = device_of(training), planned.arm.capture != "none"
     if not is_captured and not (planned.watch_every_step and device == "cuda"):
         return None
@@ -144,6 +144,6 @@ def _watch_of_every_step(
 
 
 def _watched_parts(planned: PlannedArm) -> tuple[Part, ...]:
-    """The parts that the watch of every step is evidence for."""
+    """Return the parts that the watch of every step is evidence for."""
     captured: tuple[Part, ...] = ("capture",) if planned.arm.capture != "none" else ()
     return (*captured, "syncs") if planned.observe_syncs else captured

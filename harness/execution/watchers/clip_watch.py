@@ -99,10 +99,10 @@ class ClipWatch(Observer):
         return returned
 
     def begins(self, operation: Operation) -> None:
-        """Called before an operator outside of the backward pass that reads gradients, or what was made of them."""
+        """Handle an operator before it runs: one after the backward pass that reads gradients, or what they made."""
 
     def ended(self, made: Sequence[Tensor]) -> None:
-        """Called after it, with what it made or wrote to, but for parameters."""
+        """Handle the end of that operator. made: what it made or wrote to, without parameters."""
 
     def _note(self, gradients: list[Tensor], before: list[Tensor], in_place: list[Tensor], made: list[Tensor]) -> None:
         """Keep norms of gradients that were bounded in place, and of what may replace them."""
@@ -128,7 +128,7 @@ class ClipWatch(Observer):
         return {number for each in tensors if each is not None and (number := memory_of(each)) is not None}
 
     def record(self) -> Clip:
-        """Return what was seen; reads values from the device."""
+        """Return what was seen. This reads values from the device."""
         acted = any(float(before) != float(after) for before, after in self._norms)
         hidden = not self._updates or self._hidden or self.hooked or _compiled() > self._compiled_before
         return Clip(seen=True if self._norms else None if hidden else False, acted=acted, operator=self._operator)
@@ -150,7 +150,7 @@ class _Storages:
 
 
 def memory_of(tensor: Tensor) -> int | None:
-    """Return which memory it is; None of a tensor without any, as a sparse one."""
+    """Return the number of a tensor's memory; None for a tensor without memory of its own, such as a sparse one."""
     try:
         number: int = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -177,6 +177,6 @@ def norm_of(tensor: Tensor) -> Tensor:
 
 
 def _compiled() -> int:
-    """Return how many frames torch compiled in this process, of which no operator is seen."""
+    """Return how many frames torch has compiled in this process. None of their operators is seen."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else sum(dynamo.counters["frames"].values())

@@ -1,4 +1,4 @@
-"""What torch and NVML tell of a CUDA device's memory, for `harness.devices.peak_watch`."""
+"""Ask torch and NVML about a CUDA device's memory, for `harness.devices.peak_watch`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CudaMemory:
 
     @cached_property
     def _uuid(self) -> str:
-        """Once the device is used."""
+        """Return the UUID of the device. Ask for it once the device is used."""
         import torch
 
         return f"GPU-{torch.cuda.get_device_properties(_device()).uuid}"
@@ -68,7 +68,7 @@ class CudaMemory:
 
     @contextmanager
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> Iterator[None]:
-        """torch's functions in Python, old and new, come to one of these in the end."""
+        """Give each reset to `around`. All functions of torch in Python, old and new, call one of these in the end."""
         import torch
 
         originals = {name: getattr(torch._C, name) for name in _RESETS if hasattr(torch._C, name)}
@@ -82,7 +82,7 @@ class CudaMemory:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """In a pool of its own, which the allocator gives back."""
+        """Allocate within the block in a pool of its own, which the allocator gives back."""
         import torch
 
         pool = torch.cuda.MemPool()
@@ -108,7 +108,7 @@ class CudaMemory:
 
 
 def _device() -> int:
-    """A thread of its own, which samples, begins at device 0; a rank's device is the one of its number."""
+    """Return this process's device: a rank's is that of its number, since a thread that samples begins at device 0."""
     import torch
 
     number = rank_seat.number()
@@ -142,15 +142,15 @@ class _Nvml:
             self._handles = {}
 
     def in_use(self) -> dict[str, int]:
-        """Bytes."""
+        """Return the bytes in use on each GPU, by its UUID."""
         return self._asked(lambda handle: int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used))
 
     def processes(self) -> dict[str, int]:
-        """How many there are."""
+        """Return the number of processes on each GPU, by its UUID."""
         return self._asked(lambda handle: len(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
 
     def at_rest(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Both, once the former has stayed for a while: memory of a process that ended is given back a little later."""
+        """Return both, once the bytes stay the same: memory of an ended process is given back a little later."""
         began = since = monotonic()
         found = self.in_use()
         while monotonic() - since < REST_S and monotonic() - began < REST_LIMIT_S:

@@ -1,4 +1,4 @@
-"""Watch one step of an arm for what draws random numbers: by that, arms whose masks differ are known as such."""
+"""Watch what draws random numbers in one step of an arm, so that arms whose masks differ are known as such."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class DrawWatch:
 
     @property
     def operators(self) -> set[str]:
-        """The operators that compute, each once."""
+        """Return the operators that compute, each once."""
         return self.watch.names
 
     @property
     def form(self) -> str:
-        """The digest of all operators of the step."""
+        """Return the digest of all operators of the step."""
         return self.watch.form
 
     def record(self, captured: Sequence[Sequence[str]]) -> Draws:
-        """Return what drew. captured: the operators that draw, of each capture of the arm."""
+        """Return what drew random numbers. captured: the operators that draw, of each capture of the arm."""
         moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
         return Draws(
             step=self._step,

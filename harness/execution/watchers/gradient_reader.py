@@ -1,6 +1,6 @@
-"""Reduce the gradients of chosen steps: as a step leaves them, and as its backward pass did where that is not the same.
+"""Reduce the gradients of chosen steps: as a step leaves them and, if that differs, as its backward pass did.
 
-A baseline's are kept on the device for its candidates.
+A baseline's gradients are kept on the device for its candidates.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class GradientReader:
             self._kept[arm, index] = Kept({name: each.detach().clone() for name, each in gradients.items()}, changed)
 
     def _changed(self, gradients: Tensors) -> tuple[Tensors | None, list[str] | None]:
-        """Return what gradients were before the step changed them, and whose the optimizer wrote into."""
+        """Return gradients as they were before the step changed them, and names of those the optimizer wrote into."""
         training = self._life.training
         seen: tuple[Tensors, Collection[str]] | None = None
         if self.watch is not None:

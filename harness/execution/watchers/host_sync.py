@@ -1,4 +1,4 @@
-"""Observe how often a step makes the host wait: two independent detectors, each shown a planted sync."""
+"""Observe how often a step makes the host wait, by two independent detectors that are each shown a planted sync."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Looks:
     """
 
     def __init__(self, opens: Opens, announced: int, unwatched: int) -> None:
-        """unwatched: steps at its beginning that no detector is to see, since they record, or build tables."""
+        """Open nothing yet. unwatched: first steps that no detector is to see, since they record or build tables."""
         self._opens, self._announced = opens, announced
         self.first = min(unwatched, announced - 1)
         self._stack, self._training, self._next = ExitStack(), cast("TrainingRun | None", None), 0
@@ -57,7 +57,7 @@ class Looks:
         self._stack.close()
 
     def training(self, steps: int) -> TrainingRun:
-        """The opened arm, with room for so many steps more."""
+        """Return the opened arm, with room for `steps` more steps. Open it anew where there is no room."""
         if self._training is None or self._next + steps > self._announced:
             self._training = None
             self._stack.close()
@@ -68,7 +68,7 @@ class Looks:
         return self._training
 
     def next_steps(self, steps: int) -> Execute:
-        """What executes the next so many steps."""
+        """Return a function that executes the next `steps` steps."""
         training, first = self.training(steps), self._next
         self._next += steps
 
@@ -91,11 +91,11 @@ def observe_syncs(
 ) -> HostSyncEvidence:
     """Execute `steps` steps of the arm, opened anew, under each detector that this machine has, each its own steps.
 
-    announced: how many steps the arm expects; unwatched: so many first steps are left out, and fewer are looked at
-    where no more are there. every_step: what was seen of the judged steps themselves.
-
-    With CUDA: dispatch mode and profiler; for a replay, which the dispatch mode cannot see into, profiler and
-    sync-debug mode. Without: dispatch mode, and a fake pass of the step's body if the system offers it.
+    announced: how many steps the arm expects. unwatched: how many first steps are left out; fewer
+    steps are watched if no more are there. every_step: what was seen of the judged steps
+    themselves. With CUDA: dispatch mode and profiler; for a replay, which the dispatch mode cannot
+    see into, profiler and sync-debug mode. Without: dispatch mode, and a fake pass of the step's
+    body if the system offers it.
     """
     with Looks(opens, announced, unwatched) as looks:
         steps = min(steps, announced - looks.first)
@@ -128,19 +128,19 @@ def observe_syncs(
 
 
 def device_of(training: TrainingRun) -> str:
-    """`cuda` or `cpu`, as the system states it."""
+    """Return the device that the system states: `cuda` or `cpu`."""
     return str(training.facts().get("device", "cpu")).partition(":")[0]
 
 
 def _beside_the_profiler(device: str, *, replayed: bool) -> _Detector:
-    """The other detector of a GPU, the first of a CPU."""
+    """Return the detector that goes with the profiler on a GPU, or comes first on a CPU."""
     if device == "cuda" and replayed:
         return _Detector("sync_debug_mode", by_sync_debug_mode)
     return _Detector("dispatch_mode", partial(by_dispatch_mode, device=device))
 
 
 def _read_profile(steps: int, looks: Looks) -> DetectorReading:
-    """The count from a look without stacks; only where there is one, its places from a second look, with stacks."""
+    """Count syncs without stacks. If there are any, find their places in more steps, watched with stacks."""
     with _named("profiler"):
         seen, sees_planted = counted_by_profiler(looks.next_steps(steps))
         places: Syncs = by_profiler(looks.next_steps(steps)) if seen else Counter()
@@ -164,7 +164,7 @@ def _read(detector: _Detector, device: str, steps: int, execution: Callable[[], 
 
 @contextmanager
 def _named(detector: str) -> Iterator[None]:
-    """What is raised in the block names the detector that looked."""
+    """Add the detector's name to an error of the block."""
     try:
         yield
     except Exception as error:
@@ -181,7 +181,7 @@ def _read_fake_pass(training: HasStepBody, device: str) -> DetectorReading:
 
 
 def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) -> OnAGpu:
-    """Open an arm once more, warm its step up as a capture does, and return what its next execution would do there."""
+    """Open an arm once more, warm up its step as a capture does, and return what its next execution would do there."""
     placement = Placement()
     try:
         with as_written(), placement, opens() as training:
@@ -206,7 +206,7 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
 
 
 def _warm_up(training: HasStepBody, body: Callable[[], object]) -> None:
-    """Execute the step and undo it, but for state that it makes lazily: what it puts elsewhere is put back, too."""
+    """Execute the step and undo it, except for state that it makes lazily. What it puts elsewhere is put back, too."""
     roots = training.state_roots() if isinstance(training, HasStateRoots) else [training]
     with StateGuard(training.state_tensors, roots) as guard:
         with guard.first_execution():

@@ -1,4 +1,4 @@
-"""Tell what each loose tensor that the steps made is to the training: state, a table, a log, or what a step left."""
+"""Decide what each loose tensor that the steps made is to the training: state, a table, a log, or a leftover."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class LooseWatch:
         self._made: dict[_Like, set[Role]] = {}  # what followed steps made
 
     def begin(self, state: StateByCategory) -> None:
-        """Take loose tensors that are there now for state from before the first step."""
+        """Take the loose tensors that are there now as state from before the first step."""
         self._early = frozenset(state.get(LOOSE, {}))
         self._ask(lambda: self._know(state))
         self._ask(lambda: self._ledger.begin_with(state.get(LOOSE, {}).values()))
 
     @contextmanager
     def step(self, *, left: int) -> Iterator[None]:
-        """Watch a step in the block. left: how many come after it."""
+        """Watch a step in the block. left: how many steps come after it."""
         index = self._ledger.step
         self._chosen = chosen = self._chosen or FollowedSteps(index + left + 1)
         if chosen.looks_before(index):
@@ -75,7 +75,7 @@ class LooseWatch:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Watch an evaluation between two steps: what it reads is state, as what a step reads."""
+        """Watch an evaluation between two steps. What it reads is state, like what a step reads."""
         with self._ledger:
             yield
         self._ask(self._ledger.evaluated)
@@ -93,7 +93,7 @@ class LooseWatch:
             self._ask(self._census)
 
     def loose(self, tensors: dict[str, Tensor]) -> Loose:
-        """Return the roles of the loose tensors of an end that were not there at the start."""
+        """Return the roles of an end's loose tensors, if they were not there at the start."""
         late = {name: tensor for name, tensor in tensors.items() if name not in self._early}
         roles = self._ask(self._roles) or {}
         if self._ledger.failure is not None:
@@ -118,7 +118,7 @@ class LooseWatch:
         return {name: "state" if role in ("log", "mixed") and name in decides else role for name, role in roles.items()}
 
     def _marks(self, name: str, now: _Seen) -> int:
-        """Marks of the memory that has the name, and of the one that had it before the last step."""
+        """Return marks of the memory that has this name now, and of the one that had it before the last step."""
         before = self._before.get(name)
         prior = None if before is None else before.memory
         return sum({each: each.marks for each in (now.memory, prior) if each is not None}.values())

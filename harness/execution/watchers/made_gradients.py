@@ -68,7 +68,7 @@ class MadeGradients(ClipWatch):
         super().__exit__(*error)
 
     def is_sure(self) -> bool:
-        """Return True if the last step's gradients are its copies, and else what it left. Reads from the device."""
+        """Return True if the copies, or else what the step left, surely are its gradients. Reads from the device."""
         if self._unsure or self.hooked or not self._made_norms:
             return False
         return all(torch.allclose(then, now, rtol=0, atol=0, equal_nan=True) for then, now in self._same)
@@ -128,7 +128,7 @@ class MadeGradients(ClipWatch):
         self.copies |= {name: _copied(gradient) for name, gradient in self._gradients(names)}
 
     def _take_replaced(self) -> None:
-        """Copies of gradients in whose place the step put another one are those of what they were."""
+        """Keep the copy of a gradient, as it was, if the step has put another tensor in its place."""
         for name, gradient in self._gradients(self._by_name) if self._replacing else ():
             number = memory_of(gradient)
             whose, copy = self._replacing.get(number or 0, ("", None))
@@ -137,7 +137,7 @@ class MadeGradients(ClipWatch):
                 self.copies |= {} if copy is None else {name: copy}
 
     def _check(self, names: Iterable[str]) -> None:
-        """Compare later whether gradients are what the last operator left that was seen to make them."""
+        """Note norms that show later if gradients are as the last operator that was seen to make them left them."""
         seen = ((name, gradient) for name, gradient in self._gradients(names) if name in self._made_norms)
         self._same += [(self._made_norms[name], norm_of(gradient)) for name, gradient in seen]
 
@@ -145,12 +145,12 @@ class MadeGradients(ClipWatch):
         return [(name, gradient) for name in names if (gradient := self._by_name[name].grad) is not None]
 
     def _names_of(self, tensors: Iterable[Tensor]) -> list[str]:
-        """Return whose gradients lie in the memory of tensors; several may lie in one."""
+        """Return the names of gradients that lie in the memory of tensors. Several may lie in one."""
         memory = self._memory_of(tensors)
         return [name for name, gradient in self._gradients(self._by_name) if memory_of(gradient) in memory]
 
     def _reads_made(self, operation: Operation) -> bool:
-        """Return True if it reads what was made of gradients beside gradients themselves."""
+        """Return True if the operation reads what was made of gradients, next to gradients themselves."""
         gradients = self._memory_of(operation.gradients)
         return self._from_gradients.hold_any(each for each in operation.read if memory_of(each) not in gradients)
 
@@ -160,7 +160,7 @@ class MadeGradients(ClipWatch):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """A watch that fails costs what it would have said, and never the step."""
+        """Let an error of the watch cost what the watch would have reported, and never the step."""
         try:
             with torch.no_grad():
                 yield
@@ -169,7 +169,7 @@ class MadeGradients(ClipWatch):
 
 
 def _copied(gradient: Tensor) -> Tensor:
-    """Under the modes that are active, so that a recording has it."""
+    """Copy a gradient under the active modes, so that a recording has the copy."""
     return gradient.detach().clone()
 
 
@@ -178,9 +178,7 @@ def _version(gradient: Tensor | None) -> int:
 
 
 def _optimizers_steps() -> list[FrameType]:
-    """Return the calls of optimizers' `step` that are under way: a hook of torch's would make compiled ones compile
-    anew.
-    """
+    """Return the calls of optimizers' `step` under way. With a hook, torch would compile compiled ones anew."""
     found = list[FrameType]()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,7 +1,7 @@
-"""What shows that a step was one of several micro-batches: the digest of each.
+"""Record the digest of each micro-batch of a step, to show that the step was made of several.
 
-A step shows its micro-batches as a leading dimension of its inputs, in the order in which it takes them. How often its
-optimizers updated is in the record of every arm's end.
+A step shows its micro-batches as a leading dimension of its inputs, in the order in which it takes
+them. How often its optimizers updated is in the record of every arm's end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MicroBatchWatch:
     """Digests of the micro-batches of every step of one execution, in memory that is asked for once. No host sync."""
 
     def __init__(self, life: ArmLife, parts: int) -> None:
-        """parts: how many a step is expected to have."""
+        """Start without digests. parts: how many micro-batches a step is expected to have."""
         self._life, self._training = life, life.training
         self._parts, self._steps = parts, life.run.workload.steps
         self._rows: Tensor | None = None  # int64 [steps, parts]
@@ -53,10 +53,10 @@ class MicroBatchWatch:
 
 
 def split(inputs: Mapping[str, Tensor], parts: int) -> dict[str, Tensor]:
-    """The inputs that hold one entry for each micro-batch along their first dimension, dense and contiguous.
+    """Return the inputs that hold one entry for each micro-batch along their first dimension, dense and contiguous.
 
-    Where none has `parts` entries, those with as many as the first one has, in the order of names. What has none, such
-    as a learning rate, is every micro-batch's.
+    If no input has `parts` entries, return those with as many as the first one, in the order of
+    names. An input without entries, such as a learning rate, belongs to every micro-batch.
     """
     lengths = {name: len(tensor) for name, tensor in sorted(inputs.items()) if tensor.dim()}
     number = parts if parts in lengths.values() else next(iter(lengths.values()), 0)

@@ -1,4 +1,4 @@
-"""How an execution moves each tensor, from its start to its end, and how otherwise than the first of another arm."""
+"""Measure how an execution moves each tensor from start to end, and how that differs from another arm's first."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MOVES = "moves"  # the name of movements among what an arm leaves for another co
 
 
 def movable(state: StateByCategory) -> dict[str, Tensor]:
-    """By `category name` what may move: tensors that a later step or a reader finds, of whole numbers and flags too.
+    """Return by `category name` what may move: tensors that a later step or a reader finds, integers and flags too.
 
-    Of an optimizer's state what has a parameter's shape: averages, slow weights and moments, which another format keeps
-    in blocks, or under a name with its data type.
+    Of an optimizer's state only tensors with a parameter's shape may: averages, slow weights and
+    moments, which another format keeps in blocks, or under a name with its data type.
     """
     shapes = {tensor.shape for tensor in state.get("parameters", {}).values()}
     return {
@@ -47,18 +47,18 @@ def _format(tensor: Tensor) -> str:
 
 
 def watched(state: StateByCategory) -> set[str]:
-    """By `category name` all that an end may be compared by: an optimizer's as far as it may move."""
+    """Return by `category name` all that an end may be compared by; of an optimizer's state, what may move."""
     others = {name: each for name, each in state.items() if name not in (*LEFT_OUT, OPTIMIZER)}
     return {f"{category} {name}" for category, tensors in others.items() for name in tensors} | movable(state).keys()
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in the host's memory, as real numbers; parts are gathered from every rank."""
+    """Copy tensors into the host's memory, as real numbers. Parts are gathered from every rank."""
     return {name: real(tensor).detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, float]]:
-    """By name the movement in float32 [as the tensor], in the host's memory, and the L2 norm of the end."""
+    """Return by name the movement in float32 [as the tensor], in the host's memory, and the L2 norm of the end."""
     found = {}
     for name, tensor in end.items():
         ours = real(tensor).detach().double()
@@ -70,7 +70,7 @@ def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, t
 
 
 def _from(before: Tensor, now: Tensor) -> Tensor:
-    """The movement; from 0 where it began infinite, as the least value so far does: no distance from there is one.
+    """Return the movement, from 0 where it began infinite, as a least value so far does: no distance exists from there.
 
     What was NaN and still is has not moved: the part of a log that nobody has written to yet.
     """
@@ -79,7 +79,7 @@ def _from(before: Tensor, now: Tensor) -> Tensor:
 
 
 def _less(ours: Tensor, theirs: Tensor) -> Tensor:
-    """The difference; 0 between equal infinities, as a mask has them."""
+    """Return the difference; 0 between equal infinities, which a mask has."""
     return torch.where(ours == theirs, torch.zeros((), dtype=ours.dtype, device=ours.device), ours - theirs)
 
 
@@ -110,7 +110,7 @@ class Moves:
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def apart(self, made: Mapping[str, tuple[Tensor, float]], watched: set[str]) -> list[MovedApart]:
-        """How otherwise than each one kept. watched: names of all that the execution has, of integers too."""
+        """Return how the movements differ from each one kept. watched: all names of the execution, integers too."""
         return [self._apart(arm, kept, made, watched) for arm, kept in self._kept.items()]
 
     def _apart(
@@ -132,13 +132,13 @@ class Moves:
         )
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
-        """The movements that the first execution of `arm` made; nothing of one that is not known."""
+        """Return the movements that the first execution of `arm` made; none if the arm is not known."""
         return self._kept.get(arm, {})
 
     def keep(self, made: Mapping[str, tuple[Tensor, float]], arm: str) -> None:
-        """Keep those of the first execution of `arm`."""
+        """Keep the movements of the first execution of `arm`."""
         self._kept.setdefault(arm, {name: movement for name, (movement, _) in made.items()})
 
     def forget(self, arm: str) -> None:
-        """Of an arm that failed nothing is compared."""
+        """Forget an arm that failed: nothing is compared with it."""
         self._kept.pop(arm, None)

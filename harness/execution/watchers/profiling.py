@@ -1,6 +1,6 @@
 """Watch steps with torch's profiler: graph launches and what the device did.
 
-A profile can be silently empty, when something else has subscribed to CUPTI. So each is shown a sync after its steps.
+A profile can be silently empty if something else has subscribed to CUPTI. So each is shown a sync after its steps.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def graph_launches(
 ) -> Iterator[None]:
     """Watch `steps` steps with the profiler: graph launches and device activities. Needs CUDA.
 
-    replays: whether none of the steps captures, so that what they did can be held against the census; over: called
-    once their work is done, before the profile is closed and read, which takes up to seconds.
+    replays: none of the steps captures, so that what they did can be compared with the census. over:
+    called once their work is done, before the profile is closed and read, which takes up to seconds.
     """
     with profiler() as profile:
         yield
@@ -57,31 +57,31 @@ def graph_launches(
 
 
 def planted_sync(device: str) -> None:
-    """A value read on the host, for a detector to see. Made outside of the watch, it is the device's on a CPU, too."""
+    """Read a value on the host, for a detector to see. Made outside of the watch, it is the device's even on a CPU."""
     with not_of_the_step():
         value = torch.ones(2, device=device)
     value.sum().item()
 
 
 def prime_profiler() -> None:
-    """Take the first session of the process, which sets CUPTI up: it took 4.2 s on an H200, every later one 1 ms."""
+    """Run the process's first profile, which sets CUPTI up: it took 4.2 s on an H200, every later one 1 ms."""
     with profiler():
         torch.cuda.synchronize()
 
 
 def in_step(profiled: object) -> AbstractContextManager[object]:
-    """The range of a step, for `device_work`; nothing where no step is profiled."""
+    """Return the range of a step, for `device_work`; an empty block if the step is not profiled."""
     return torch.profiler.record_function(STEP) if profiled else nullcontext()
 
 
 def raw_events(profile: Any) -> list[Any]:
-    """A profile's events as Kineto gives them: with correlation numbers, and without the tree that torch builds."""
+    """Return a profile's events as Kineto gives them: with correlation numbers, without the tree that torch builds."""
     return list(profile.profiler.kineto_results.events())
 
 
 @contextmanager
 def profiler(*, stacks: bool = False) -> Iterator[Any]:
-    """A torch profiler of host calls and device activities, made safe for replays of CUDA graphs.
+    """Profile host calls and device activities with torch, in a way that is safe for replays of CUDA graphs.
 
     CUPTI must not be torn down and set up again between replays (a known crash), hence the two variables.
     """

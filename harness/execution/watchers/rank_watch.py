@@ -1,7 +1,7 @@
-"""What one rank did in every step: its parameters and the rows that it read, as digests, and its collectives.
+"""Record what one rank did in every step: digests of its parameters and of the rows that it read, and its collectives.
 
-Digests stay on the device until the series is over: a step costs their operations, and no host sync. What ranks share
-is gathered for them, by collectives of the harness's own, which are not counted.
+Digests stay on the device until the series is over: a step costs their operations, and no host
+sync. What ranks share is gathered by collectives of the harness's own, which are not counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RankWatch:
         self._before = 0
 
     def before_step(self, _index: int) -> None:
-        """A step begins; what was begun until now is none of it."""
+        """Note that a step begins. Collectives that were begun until now are not the step's."""
         self._before = collectives_begun()
 
     def add(self, _index: int) -> None:
@@ -65,7 +65,7 @@ class RankWatch:
         )
 
     def _trained(self) -> dict[str, list[Tensor]]:
-        """What grows with the model: parameters, and the optimizer's tensors but for counts and settings."""
+        """Return what grows with the model: parameters, and the optimizer's tensors except counts and settings."""
         optimizer = watched_state(self._training).get("optimizer", {}).values()
         moments = [tensor for tensor in optimizer if tensor.dim() and tensor.is_floating_point()]
         return {"parameters": list(named_parameters(self._training).values()), "optimizer": moments}
@@ -76,8 +76,8 @@ class RankWatch:
 
 
 def _names_between(before: int, after: int) -> dict[str, int]:
-    """The collectives that were begun between two counts, by torch's flight recorder, each name with how often; nothing
-    where it does not answer. It holds those of earlier groups as well, and counts backward from now."""
+    """Return the names of collectives begun between two counts, each with how often; none if the recorder does not
+    answer. torch's flight recorder holds those of earlier groups as well, so they are counted backward from now."""
     if before == after:
         return {}
     now = collectives_begun()
@@ -91,7 +91,7 @@ def _names_between(before: int, after: int) -> dict[str, int]:
 
 
 def _flight_recorder() -> Any:
-    """What the recorder holds, as JSON; torch 2.11 knows that of NCCL by another name."""
+    """Return what the flight recorder holds, as JSON; torch 2.11 knows that of NCCL by another name."""
     from torch._C import _distributed_c10d
 
     distributed: Any = _distributed_c10d

@@ -1,4 +1,4 @@
-"""Reductions on the device: digests of raw bits, largest values, largest differences, norms.
+"""Reduce tensors on the device: digests of raw bits, largest values, largest differences, norms.
 
 Large tensors never leave the device. A digest is a sum modulo 2^64 over a tensor's 64-bit words x_i (its raw
 bytes, little end first; a rest of fewer than eight bytes as single-byte words) of mix(x_i + i * GAMMA), i from 1,
@@ -32,7 +32,7 @@ _GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -772359229
 
 
 def digest_on_device(tensor: Tensor) -> Tensor:
-    """The digest of `tensor`'s bits as a 0-d int64 tensor on its device. No host sync."""
+    """Return the digest of `tensor`'s bits as a 0-d int64 tensor on its device. No host sync."""
     parts = _parts("", tensor)
     if parts is not None:
         return combine_on_device(parts) if len(parts) > 1 else digest_on_device(*parts.values())
@@ -40,7 +40,7 @@ def digest_on_device(tensor: Tensor) -> Tensor:
 
 
 def _digest_of_each_row(tensor: Tensor) -> Tensor:
-    """[N, ...], dense and contiguous -> [N] int64: the digest of each of its N parts."""
+    """Digest each of N parts: [N, ...], dense and contiguous -> [N] int64."""
     raw = tensor.view(tensor.shape[0], tensor[0].numel()).view(torch.uint8)
     if raw.storage_offset() % 8:
         raw = raw.clone()  # only an aligned slice can be read as words
@@ -57,7 +57,7 @@ def _digest_of_each_row(tensor: Tensor) -> Tensor:
 
 
 def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, each that is made of several replaced by those: an operator may answer by some of them alone."""
+    """Replace each tensor that is made of several by its parts: an operator may answer by some of them alone."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         parts = _parts(f"{name}.", tensor)
@@ -68,8 +68,8 @@ def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
-    """Sequences and where each begins of a nested tensor; codes and scales, say, of a library's own type; None of a
-    tensor that is made of no others."""
+    """Return what a tensor is made of: a nested one's sequences and where each begins; of a
+    library's own type the codes and scales, say; None if it is made of no other tensors."""
     if _is_plain(tensor) or is_distributed(tensor):
         return None
     held: Any = tensor
@@ -85,9 +85,9 @@ def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The elements as they are, of a sparse or conjugated tensor too; of one that ranks share, gathered from them.
+    """Return the elements as they are, also of a sparse or conjugated tensor; one that ranks share is gathered.
 
-    A tensor on `meta` has none, and a quantized one those that its codes stand for.
+    A tensor on `meta` has no elements, and a quantized one those that its codes stand for.
     """
     tensor = whole(tensor)
     if tensor.is_meta:
@@ -99,46 +99,46 @@ def dense(tensor: Tensor) -> Tensor:
 
 
 def real(tensor: Tensor) -> Tensor:
-    """Its numbers as real ones of one dense tensor: zeros that a sparse one leaves out, both parts of complex ones."""
+    """Return a tensor's numbers as one dense real tensor, with a sparse one's zeros and both parts of complex ones."""
     plain = dense(tensor)
     return torch.view_as_real(plain) if plain.is_complex() else plain
 
 
 def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
-    """One 0-d int64 digest of several tensors in the order of their names. No host sync."""
+    """Return one 0-d int64 digest of several tensors in the order of their names. No host sync."""
     found = {name: digest_on_device(tensor).unsqueeze(0) for name, tensor in made_of(tensors).items()}
     return _combined(found).squeeze(0)
 
 
 def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
-    """[N, ...] each, dense and contiguous -> [N] int64: the n-th is what `combine_on_device` gives of the n-th parts.
+    """Combine the n-th parts as `combine_on_device` does: [N, ...] each, dense and contiguous -> [N] int64.
 
-    A few operations for all of them, where one by one each takes as many.
+    This takes a few operations for all parts, where one by one each part takes as many.
     """
     return _combined({name: _digest_of_each_row(tensor) for name, tensor in tensors.items()})
 
 
 def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
-    """[N] int64 by name -> [N]: one digest of all names, in their order, on the device of the first."""
+    """Combine digests in the order of their names, on the device of the first: [N] int64 by name -> [N]."""
     in_order = [digests_by_name[name] for name in sorted(digests_by_name)]
     table = stacked(in_order, dim=1)
     return _mixed(table + _positions(table.shape[1], 0, table.device)).sum(dim=1)
 
 
 def stacked(figures: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """As `torch.stack`, on the device of the first: a model may lie on several."""
+    """Stack as `torch.stack` does, on the device of the first tensor: a model may lie on several."""
     return torch.stack([each.to(figures[0].device) for each in figures], dim=dim)
 
 
 def as_hex(value: int) -> str:
-    """A digest as 16 hexadecimal digits."""
+    """Return a digest as 16 hexadecimal digits."""
     return f"{value & _MASK:016x}"
 
 
 def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Each tensor's digest by name, fetched in one transfer a device; small ones of one length are digested together.
+    """Return each tensor's digest by name, fetched in one transfer for each device.
 
-    A replay buffer in numpy has thousands of them, and a model hundreds: one by one each takes as many operations.
+    Small tensors of one length are digested together: numpy's replay buffers have thousands, and models hundreds.
     """
     alike: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
@@ -158,7 +158,7 @@ def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _digests_of(tensors: Sequence[Tensor]) -> Tensor:
-    """[N] int64: of one tensor, or of several plain ones of one length in bytes."""
+    """Return [N] int64: the digest of one tensor, or of several plain ones of one length in bytes."""
     if len(tensors) == 1:
         return digest_on_device(tensors[0]).unsqueeze(0)
     raw = [dense(each).contiguous().reshape(-1).view(torch.uint8) for each in tensors]
@@ -166,20 +166,20 @@ def _digests_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether its own memory is all that it is made of."""
+    """Return True if the tensor's own memory is all that it is made of."""
     own = type(tensor) in (Tensor, nn.Parameter) and not (tensor.is_nested or tensor.is_meta or tensor.is_quantized)
     return own and tensor.layout is torch.strided
 
 
 def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
-    """One digest of names, types, shapes and bits; of nothing it is that of the empty text."""
+    """Return one digest of names, types, shapes and bits; without tensors, that of the empty text."""
     found = digests(tensors)
     lines = [f"{name} {tensors[name].dtype} {list(tensors[name].shape)} {found[name]}\n" for name in sorted(found)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
 
 
 def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
-    """`digest_of_all` of the tensors after rounding to a data type, such as `bfloat16`; a copy of one at a time.
+    """Return `digest_of_all` of the tensors after rounding to a data type, such as `bfloat16`; it copies one at a time.
 
     So tensors of unequal types are equal where they hold the same values, as far as the coarser type can tell.
     """
@@ -192,12 +192,12 @@ def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Names of the tensors that hold NaN or infinity, fetched in one transfer a device; integers never do."""
+    """Return names of the tensors that hold NaN or infinity, in one transfer for each device; integers never do."""
     return _holding(tensors, _bad)
 
 
 def holding_nan(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Likewise of those that hold NaN, as no mask does."""
+    """Return names of the tensors that hold NaN, as no mask does, in one transfer for each device."""
     return _holding(tensors, _nan)
 
 
@@ -224,12 +224,12 @@ def _nan(tensor: Tensor) -> Tensor:
 
 
 def _comparable(tensor: Tensor) -> Tensor:
-    """The same numbers where torch compares them: it has no comparison of 8-bit floats."""
+    """Return the same numbers in a type that torch compares: it has no comparison of 8-bit floats."""
     return tensor.float() if tensor.dtype.itemsize == 1 and tensor.is_floating_point() else tensor
 
 
 def largest_difference(tensor: Tensor, other: Tensor) -> float:
-    """Largest absolute difference of two tensors of one shape, in float64 on the first one's device; NaN if any is."""
+    """Return the largest absolute difference of two tensors of one shape, in float64 on the first's device; or NaN."""
     ours, theirs = _comparable(real(tensor)), _comparable(real(other))
     theirs = theirs.to(ours.device)
     if not ours.numel():
@@ -262,7 +262,7 @@ def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
 
 
 def _sums(name: str, flat: Tensor) -> Tensor:
-    """[N] -> [1 + _SIGNS] float64: the sum of squares, then the signed sums. What is not finite counts as 1 or 2."""
+    """Return [1 + _SIGNS] float64 of [N]: the sum of squares, then signed sums. NaN counts as 1, infinity as 2."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
     total = torch.zeros(1 + _SIGNS, dtype=torch.float64, device=flat.device)
     bits = torch.arange(_SIGNS, device=flat.device)
@@ -277,7 +277,7 @@ def _sums(name: str, flat: Tensor) -> Tensor:
 def reduce_gradients(
     gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None, *, sketched: bool = False
 ) -> list[TensorReduction]:
-    """One `TensorReduction` a gradient, in the system's order, against the baseline's tensor of the same name.
+    """Return one `TensorReduction` for each gradient, in the system's order, against the baseline's of the same name.
 
     A baseline that lacks the name or has another shape gives no difference (None), which no judge takes for 0.
     """
@@ -309,7 +309,7 @@ def reduce_groups(
     before: Tensor,
     without: Collection[str] = (),
 ) -> list[GroupNorm]:
-    """Norms of each clipping group: `before` [G] as the system reports them, after as measured here in float64.
+    """Return norms of each clipping group: `before` [G] as the system reports them, after as measured in float64.
 
     without: names of parameters that have no gradient in this step.
     """
@@ -323,7 +323,7 @@ def reduce_groups(
 
 
 def norm(tensors: Iterable[Tensor]) -> float:
-    """L2 norm of all tensors together, measured in float64."""
+    """Return the L2 norm of all tensors together, measured in float64."""
     return float(_norm([*tensors]))
 
 
@@ -343,7 +343,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Largest absolute value by name (NaN if any element is; 0 for an empty tensor), in one transfer."""
+    """Return the largest absolute value by name (NaN if any element is; 0 for an empty tensor), in one transfer."""
     if not tensors:
         return {}
     values = [
@@ -356,7 +356,7 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _positions(count: int, start: int, device: torch.device) -> Tensor:
-    """i * GAMMA for i in start + 1 .. start + count; kept for the small, repeated ones."""
+    """Return i * GAMMA for i in start + 1 .. start + count; small counts are kept, since they repeat."""
     return (_kept_positions if count <= _KEEP else _make_positions)(count, start, device)
 
 
@@ -368,14 +368,14 @@ _kept_positions = lru_cache(maxsize=64)(_make_positions)
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """The finalizer of splitmix64, element by element: invertible, every bit depends on every bit."""
+    """Apply the finalizer of splitmix64 to each element: invertible, and every bit depends on every bit."""
     words = (words ^ _shifted(words, 30)) * _FIRST
     words = (words ^ _shifted(words, 27)) * _SECOND
     return words ^ _shifted(words, 31)
 
 
 def _shifted(words: Tensor, by: int) -> Tensor:
-    """Logical shift to the right: the arithmetic one of int64 would make x and ~x collide."""
+    """Shift right logically: the arithmetic shift of int64 would make x and ~x collide."""
     return (words >> by) & (_MASK >> by)
 
 

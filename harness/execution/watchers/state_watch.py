@@ -1,4 +1,4 @@
-"""What training changes, at the start and at the end of one execution: digests by category and name."""
+"""Record what training changes, at the start and at the end of one execution: digests by category and name."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class StateWatch:
         follows: bool = False,
         lent: bool = False,
     ) -> None:
-        """moves: keep copies of the start in the host's memory, for `moved` to be there at the end.
+        """Set up the watch. moves: keep copies of the start in the host's memory, for `moved` to be there at the end.
 
-        sketched: sketch the parameters at the start and all state at the end. follows: follow what steps make.
-        lent: record digests of what they made, for the roles of another arm.
+        sketched: sketch the parameters at the start and all state at the end. follows: follow what
+        steps make. lent: record digests of what they made, for the roles of another arm.
         """
         self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
         self.start_sketches: dict[str, Sketch] | None = None
@@ -64,7 +64,7 @@ class StateWatch:
         self.end_buffers: dict[str, Tensor] = {}  # the floating-point ones at the end, by BUFFER and their name
 
     def at_start(self) -> State:
-        """Before the first step."""
+        """Return the state before the first step, and keep what the end is compared with."""
         state = watched_state(self._training)
         self._begin(state)
         self._counted = _update_counters(state)
@@ -82,14 +82,14 @@ class StateWatch:
             self.steps.begin(state)
 
     def after_first_step(self) -> None:
-        """Note which loose tensors are there now, and hold numbers."""
+        """Note which loose tensors are there now, and which of them hold no NaN."""
         if isinstance(self._training, HasState):
             loose = {plain_name(name): tensor for name, tensor in self._training.state().get(LOOSE, {}).items()}
             bad = holding_nan(loose)
             self._numbers_later = {name: name not in bad for name in loose}
 
     def at_end(self) -> State:
-        """After the last step, when the device has done all that it was asked for."""
+        """Return the state after the last step, when the device has done all that it was asked for."""
         return self._at_end(watched_state(self._training))
 
     def _at_end(self, state: StateByCategory) -> State:
@@ -120,7 +120,7 @@ class StateWatch:
         return _recorded(kept_state).model_copy(update=more)
 
     def after_load(self) -> State:
-        """As a load has left it; updates are counted from there, and what was loaded is there from the start."""
+        """Return the state that a load has left. Updates are counted from there, and it counts as the start."""
         state = watched_state(self._training)
         self._begin(state)
         recorded = self._at_end(state)
@@ -129,7 +129,7 @@ class StateWatch:
 
 
 def watched_state(training: TrainingRun) -> StateByCategory:
-    """Parameters, what the run names beside them, what is found from it, and the process's generators."""
+    """Return parameters, what the run names beside them, what is found from it, and the process's generators."""
     parameters = named_parameters(training)
     state: StateByCategory = {"parameters": {}, "buffers": {}, "optimizer": {}, "generators": {}, LOOSE: {}}
     for source in (_found(training, parameters), training.state() if isinstance(training, HasState) else {}):
@@ -142,14 +142,14 @@ def watched_state(training: TrainingRun) -> StateByCategory:
 
 
 def named_parameters(training: TrainingRun) -> dict[str, Tensor]:
-    """The trainable parameters by names that `torch.compile` does not change; none where a system shows none."""
+    """Return trainable parameters by names that `torch.compile` does not change; none if the system shows none."""
     if not isinstance(training, HasParameters):
         return {}
     return {plain_name(name): tensor for name, tensor in training.parameters().items()}
 
 
 def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
-    """Modules, optimizers and generators on the attributes of a run; the harness's own runs name them themselves."""
+    """Return state of modules, optimizers and generators that a run holds; none of the harness's, which name theirs."""
     while isinstance(training, FaultyRun):
         training = training._inner
     if type(training).__module__.partition(".")[0] == "harness":
@@ -160,7 +160,7 @@ def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[s
 
 
 def _numbers(state: StateByCategory) -> dict[str, float]:
-    """Finite values of single numbers, torch's and Python's: steps, batches that were counted, rates, a loss scale."""
+    """Return finite values of single numbers, torch's and Python's: steps, counted batches, rates, a loss scale."""
     found = {
         f"{category} {name}": number_of(tensor)
         for category, tensors in state.items()
@@ -191,7 +191,7 @@ def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _update_counters(state: StateByCategory) -> dict[str, float]:
-    """Counters of updates by name: optimizers' own for each tensor, and a tensor that the state calls `updates`."""
+    """Return counters of updates by name: those of optimizers for each tensor, and a loose tensor named `updates`."""
     of_optimizers = {name: each for name, each in state["optimizer"].items() if name.rpartition(".")[2] in _COUNTERS}
     found = of_optimizers | {name: each for name, each in state[LOOSE].items() if name == "updates"}
     values = {name: number_of(tensor) for name, tensor in found.items() if tensor.numel() == 1}
@@ -199,7 +199,7 @@ def _update_counters(state: StateByCategory) -> dict[str, float]:
 
 
 def _sketched(state: StateByCategory) -> dict[str, Sketch]:
-    """Sketches by `category name` of all floating-point state."""
+    """Return sketches by `category name` of all floating-point state."""
     return sketches({f"{category} {name}": tensor for category, each in state.items() for name, tensor in each.items()})
 
 
@@ -222,9 +222,9 @@ class Ends:
     _replicas: dict[str, int] = field(default_factory=dict)  # which execution was kept; 0 of another process's
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
-        """How far what a training ended with lies from each one kept; one tensor at a time is on the device twice.
+        """Return how far the end of a training lies from each one kept. One tensor at a time is on the device twice.
 
-        Parts are gathered by every rank, also by one that has kept nothing: others wait for it.
+        Every rank gathers parts, also one that has kept nothing: others wait for it.
         """
         apart: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
         for name, tensor in ended.items():
@@ -235,11 +235,11 @@ class Ends:
         return [_difference(arm, self._replicas.get(arm, 0), apart[arm], kept) for arm, kept in self._kept.items()]
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
-        """What the first execution of `arm` ended with; nothing of one that is not known."""
+        """Return what the first execution of `arm` ended with; nothing if the arm is not known."""
         return self._kept.get(arm, {})
 
     def forget(self, arm: str) -> None:
-        """Of an arm that failed nothing is compared."""
+        """Forget an arm that failed: nothing is compared with it."""
         self._kept.pop(arm, None)
         self._replicas.pop(arm, None)
         self.moves.forget(arm)
@@ -273,12 +273,12 @@ def _difference(arm: str, replica: int, apart: Mapping[str, float], kept: Mappin
 
 
 def _worst(sizes: Mapping[str, float]) -> str | None:
-    """The name of the largest, or of a NaN; None of none."""
+    """Return the name of the largest size, NaN counting as largest; None if there is none."""
     return max(sorted(sizes), key=lambda name: (sizes[name] != sizes[name], sizes[name]), default=None)
 
 
 def _relative(apart: float, largest: float, rounding: float) -> float:
-    """A difference over the largest element; 0 where it is rounding alone, infinite over a 0."""
+    """Return a difference over the largest element; 0 if it is rounding alone, infinite over a 0."""
     if apart <= rounding:
         return 0.0
     return apart / largest if largest else math.inf

@@ -1,7 +1,7 @@
 """Watch every step of a series: what it does outside its capture, and whether it waits for the device.
 
-A few steps under a profiler tell what the device did; a fault in every tenth step passes them by. Here each judged step
-runs under detectors that are cheap around a replay and see the host's part of it. They are made once for a series.
+A few steps under a profiler show what the device did, but a fault in every tenth step passes them by. Here each judged
+step runs under detectors that are cheap around a replay and see the host's part of it. They are made once for a series.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class SeriesWatch:
         self._steps[index] = seen
 
     def operations(self) -> StepWatch | None:
-        """Operations that reached the dispatcher in each watched step; None where they are not counted."""
+        """Return the fewest and most operations of a watched step at the dispatcher; None if they are not counted."""
         if self._mode is None:
             return None
         counts = {index: seen.operations for index, seen in self._steps.items() if seen.operations is not None}
@@ -120,7 +120,7 @@ class SeriesWatch:
         return Watched(steps=len(counts), operations=sum(counts)) if counts else Watched()
 
     def readings(self) -> list[DetectorReading]:
-        """Host syncs of all watched steps, by each detector that watched them and was shown to see one."""
+        """Return host syncs of all watched steps, by each detector that watched them and was shown to see one."""
         detectors = dict.fromkeys(name for seen in self._steps.values() for name in seen.syncs)
         return [self._reading(name) for name in detectors]
 
@@ -141,7 +141,7 @@ class SeriesWatch:
 
 
 def places_of(syncs: Syncs) -> list[SyncPlace]:
-    """For evidence: where the host waited, by what, how often."""
+    """Return where the host waited, by what, and how often, for evidence."""
     return [
         SyncPlace(file=sync.place.file, line=sync.place.line, operation=sync.operation, count=count)
         for sync, count in sorted(syncs.items())

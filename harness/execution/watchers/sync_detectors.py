@@ -1,7 +1,7 @@
-"""Detectors of host syncs: each executes something and answers where the host waited for the device, and how often.
+"""Detect host syncs: each detector executes something and returns where the host waited for the device, and how often.
 
-Dispatch mode and fake pass read the operators that need a value on the host; profiler and sync-debug mode see
-the waiting itself. Neither pair shares a mechanism, so that one can check the other.
+Dispatch mode and fake pass read the operators that need a value on the host; profiler and sync-debug
+mode see the waiting itself. Neither pair shares a mechanism, so that one can check the other.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): ")
 
 @cache
 def never_waits(func: OpOverload) -> bool:
-    """Whether no call of the operator needs a value: asked at each operation, so that it is known by the operator."""
+    """Return True if no call of the operator needs a value. Kept for each operator, as each operation asks for it."""
     return func._schema.name.removeprefix("aten::") not in {*_VALUE_OPERATORS, *_VALUE_OPERATORS_AT_TIMES}
 
 
 def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], device: str) -> bool:
-    """Whether this call makes the host wait for a tensor on `device` ("cuda", or "cpu" as its stand-in)."""
+    """Return True if this call makes the host wait for a tensor on `device` ("cuda", or "cpu" as its stand-in)."""
     if never_waits(func):
         return False
     name = func._schema.name.removeprefix("aten::")
@@ -89,9 +89,9 @@ def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], d
 
 
 def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """A mask is looked through for its places; an index on the host is copied to where the tensor is, and waited for.
+    """Return True if torch waits: it searches a mask for its places, or copies an index on the host to the device.
 
-    Torch fills instead where one mask alone is given one value of the host's, and nothing is to be added up.
+    Torch fills instead if one mask alone is given one value of the host's, and nothing is to be added up.
     """
     indices = [index for index in args[1] if index is not None]
     masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
@@ -103,7 +103,7 @@ def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> b
 
 
 def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """A copy between host and device, in either direction, that is not asked to be asynchronous."""
+    """Return True for a copy between host and device, in either direction, that is not asked to be asynchronous."""
     source = args[1] if name == "copy_" else args[0]
     target = args[0].device if name == "copy_" else torch.device(kwargs.get("device") or source.device)
     asynchronous = kwargs.get("non_blocking", args[2] if name == "copy_" and len(args) > 2 else False)
@@ -156,7 +156,7 @@ class DispatchWatch(Observer):
 
 
 def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """A plausible answer for a value that fake tensors do not have: one, true, and masks that select everything."""
+    """Return a plausible answer for a value that fake tensors lack: one, true, or masks that select everything."""
     name = func._schema.name.removeprefix("aten::")
     if name == "_local_scalar_dense":
         return 1.0 if args[0].is_floating_point() else args[0].dtype == torch.bool or 1
@@ -186,19 +186,19 @@ def _drawn(chances: Tensor, num_samples: int, *_args: Any, **_kwargs: Any) -> Te
 
 
 def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
-    """Really execute under a dispatch mode. Sees backward functions too; not other libraries, nor replays."""
+    """Execute for real under a dispatch mode. It sees backward functions too, but no other libraries and no replays."""
     with DispatchWatch(device) as mode, as_on_a_device() if device == "cpu" else nullcontext():
         execute()
     return Syncs(mode.seen)
 
 
 def by_fake_pass(execute: Execute, device: str) -> Syncs:
-    """Execute on fake tensors, counting each wanted value and giving a stand-in for it.
+    """Execute on fake tensors, count each value that is wanted, and give a stand-in for it.
 
-    Where no stand-in is known (an output whose shape depends on values) the pass ends at the last counted sync, and so
-    it does where the step fails after one: of a value that is none of its own it may make what it likes (NAdam divides
-    by one less than it). Raises `FakePassError` where it fails before any. The caller undoes what fake tensors were
-    left behind.
+    If no stand-in is known (for an output whose shape depends on values) the pass ends at the last
+    counted sync. It also ends there if the step fails after a sync, since it may compute anything
+    with a stand-in (NAdam divides by one less than it). Raises `FakePassError` if the step fails
+    before any. The caller undoes what fake tensors left behind.
     """
     with on_fake_tensors() as fake, DispatchWatch(device, stand_in=True) as mode, as_on_a_device():
         try:
@@ -215,9 +215,9 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
 
 
 def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
-    """Execute under the profiler: how often it waited, and whether the profiler saw a sync planted afterwards.
+    """Execute under the profiler. Return how often it waited, and if the profiler saw a sync planted afterwards.
 
-    Without stacks, which cost more than all else; `by_profiler` finds the places of what was counted.
+    Stacks are left out: they cost more than all else. `by_profiler` finds the places of what was counted.
     """
     torch.cuda.synchronize()
     with profiler() as profile:
@@ -231,9 +231,9 @@ def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
 
 
 def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> int:
-    """Calls named in `waits` that began within the window, of a profile's raw events.
+    """Return how many calls named in `waits` began within the window, by a profile's raw events.
 
-    Counted as `syncs_of_profile` does, copies to pageable memory too, and without what is not of the step.
+    They are counted as in `syncs_of_profile`: copies to pageable memory too, and without what is not of the step.
     """
     within, outside = (
         [
@@ -289,10 +289,10 @@ def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
 
 
 def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
-    """From the Python stack (innermost first) of the operator that made a runtime call.
+    """Return the user's line, by the Python stack (innermost first) of the operator that made a runtime call.
 
-    Runtime calls may carry another thread's number than their operator, and then have no parent: the shortest
-    operator around the call in time is taken.
+    A runtime call may carry another thread's number than its operator, and then has no parent. Then
+    the shortest operator around the call in time is taken.
     """
     start = event.time_range.start
     around = [each for each in operators if each.time_range.start <= start <= each.time_range.end]
@@ -305,7 +305,7 @@ def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
 
 
 def by_sync_debug_mode(execute: Execute) -> Syncs:
-    """Execute with torch's own warnings of synchronizing calls; blind to `torch.cuda.synchronize()` and events."""
+    """Execute with torch's own warnings of synchronizing calls. Blind to `torch.cuda.synchronize()` and to events."""
     with SyncWarnings() as seen:
         execute()
     return seen

@@ -1,4 +1,4 @@
-"""A statement in a signed DSSE envelope (https://github.com/secure-systems-lab/dsse), by securesystemslib."""
+"""Sign statements in DSSE envelopes (https://github.com/secure-systems-lab/dsse), or open them, by securesystemslib."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _KEY_BYTES = 64 * 2**10
 
 
 def sign(text: str, key: Path) -> tuple[str, str]:
-    """The envelope around a statement, as text, and the id of the key that signed it.
+    """Return the signed envelope of a statement, as text, and the id of the key that signed it.
 
-    key: a private key in a PEM file (PKCS #8, without a password). Raises UsageError.
+    key: a private key in a PEM file (PKCS #8, without a password). Raises UsageError where it cannot be used.
     """
     _need_library()
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -36,10 +36,10 @@ def sign(text: str, key: Path) -> tuple[str, str]:
 
 
 def opened(file: Path, key: Path) -> tuple[str, str]:
-    """The statement in an envelope, as text, and the id of the key that signed it.
+    """Return the statement in an envelope, as text, and the id of the key that signed it.
 
-    key: the public key in a PEM file. Raises EvidenceError where the envelope is none, or is not signed by that key;
-    UsageError for a key that is none.
+    key: the public key in a PEM file; UsageError if it is not one. Raises EvidenceError where the file is not an
+    envelope, or is not signed by that key.
     """
     _need_library()
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -75,7 +75,7 @@ def _need_library() -> None:
 
 
 def _key(path: Path) -> bytes:
-    """What a key's file holds; it may be a link or a pipe, as secrets are often handed over."""
+    """Return the bytes of a key's file. It may be a link or a pipe: secrets are often passed that way."""
     try:
         with path.open("rb") as file:
             return file.read(_KEY_BYTES)

@@ -1,7 +1,7 @@
-"""What is signed: an in-toto Statement about one whole run directory, made from the directory alone.
+"""Make the statement to sign: an in-toto Statement about one whole run directory, from the directory alone.
 
 Statement v1 with the predicate test-result v0.1 (https://in-toto.io/attestation/test-result/v0.1). Equal directories
-give equal bytes, so that whoever verifies makes the statement again and compares.
+give equal bytes, so that a verifier makes the statement again and compares.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Statement(Record):
 
 
 def statement_text(statement: Statement) -> str:
-    """The bytes that are signed, as text."""
+    """Return the text whose bytes are signed: the statement as JSON."""
     return dump_json(statement.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def statement_of(directory: Path) -> tuple[Statement, Judgement]:
-    """What can be said of a run directory, and the gate's judgement behind it.
+    """Return the statement about a run directory, and the gate's judgement behind it.
 
-    Raises EvidenceError for a directory that is not whole, whose verdicts are not those of its evidence, or that is
+    Raises EvidenceError for a directory that is not whole, whose verdicts do not follow from its evidence, or that is
     of a planted fault.
     """
     again = rejudged(directory)
@@ -86,7 +86,7 @@ def statement_of(directory: Path) -> tuple[Statement, Judgement]:
 
 
 def _sources(header: Header) -> list[Resource]:
-    """The sources of the packages that systems live in; of before they were told apart, all with the harness's."""
+    """Return the sources of the packages that hold systems; older runs have one digest for all packages."""
     packages = {name: digest for name, digest in header.digests.packages.items() if name != "harness"}
     found = packages or {"all packages": header.digests.source}
     return [Resource(name=f"sources of {name}", digest={"sha256": digest}) for name, digest in sorted(found.items())]
@@ -102,7 +102,7 @@ def _predicate(bundle: Bundle, gate: Judgement) -> Predicate:
 
 
 def _result(gate: Judgement) -> Result:
-    """PASSED is said of an open gate alone, and WARNED of one that waivers keep open."""
+    """Return PASSED for an open gate, WARNED for a gate that waivers keep open, else FAILED."""
     if gate.exit_code is not ExitCode.HELD:
         return "FAILED"
     return "PASSED" if gate.headline.word == HELD else "WARNED"
@@ -137,7 +137,7 @@ class Attested:
 
 
 def verify(directory: Path, file: Path, key: Path) -> Attested:
-    """Raises EvidenceError unless the key signed what the directory itself says; UsageError for a key that is none."""
+    """Verify that the key signed what the directory says. Raises EvidenceError if not, UsageError for a bad key."""
     text, key_id = opened(file, key)
     own, gate = statement_of(directory)
     if text != statement_text(own):
@@ -148,7 +148,7 @@ def verify(directory: Path, file: Path, key: Path) -> Attested:
 
 
 def _difference(text: str, own: Statement) -> str:
-    """The first thing that the signed statement says otherwise."""
+    """Return the first difference between the signed statement and the directory's own, in words."""
     try:
         signed = parse(text.encode(), Statement, "the statement")
     except Damaged as damage:

@@ -1,1 +1,1 @@
-"""A gate or a fire drill in shards, as jobs of an engine: Slurm, or the GPUs of this machine; submitit submits them."""
+"""Run a gate or a fire drill in shards, as jobs of an engine: Slurm, or this machine's GPUs; submitit submits them."""

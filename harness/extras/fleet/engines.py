@@ -1,4 +1,4 @@
-"""Where shards become jobs: a Slurm cluster, or the GPUs of this machine. submitit starts and queues them."""
+"""Turn shards into jobs on a Slurm cluster or on the GPUs of this machine. submitit starts and queues the jobs."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class Engine(Protocol):
     poll_s: float
 
     def variables(self, places: Sequence[str]) -> Mapping[str, str]:
-        """Return what the environment of a shard in those places has more."""
+        """Return the variables to add to the environment of a shard in those places."""
 
     def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]: ...
 
     def under_way(self, jobs: Collection[Job[Outcome]]) -> set[str]:
-        """The numbers of those that wait, or run, or may."""
+        """Return the ids of the jobs that wait or run, or may do so."""
 
     def end(self, job: Job[Outcome]) -> None:
-        """SIGTERM, so that it keeps what it saw."""
+        """Send SIGTERM to the job, so that it keeps what it recorded."""
 
 
 def engine(on: str | None, gpus: str | None = None) -> Engine:
-    """What `--on` names: `local`, or `slurm` with options of sbatch. gpus: what `--gpus` names. Raises UsageError."""
+    """Return the engine that `--on` (`local`, `slurm` or `slurm:OPTIONS`) and `--gpus` name. Raises UsageError."""
     name, _, options = (on or LOCAL).partition(":")
     if name not in {SLURM, LOCAL} or (name == LOCAL and options):
         rule, remedy = "--on takes local, slurm or slurm:KEY=VALUE,…", "--gpus names GPUs of this machine"
@@ -71,7 +71,7 @@ def engine(on: str | None, gpus: str | None = None) -> Engine:
 
 
 def gpu_names(wanted: str) -> list[str]:
-    """The GPUs that `--gpus` names: all, or indices or UUIDs with commas between them. Raises UsageError."""
+    """Return the GPUs that `--gpus` names: `all`, or indices or UUIDs separated by commas. Raises UsageError."""
     named = list(dict.fromkeys(name.strip() for name in wanted.split(",") if name.strip()))
     names = [gpu.uuid for gpu in devices().gpus] if wanted.strip() == "all" else named
     if not names:
@@ -165,7 +165,7 @@ class Slurm:
 
 
 def _options(text: str) -> dict[str, str]:
-    """`partition=gpu,time=30` by name. Raises UsageError."""
+    """Return options such as `partition=gpu,time=30` by name. Raises UsageError."""
     words = [word for word in text.split(",") if word]
     if wrong := [word for word in words if not _OPTION.fullmatch(word)]:
         rule, remedy = "options of sbatch are KEY=VALUE, with commas between them", "slurm:partition=gpu,time=30"
@@ -188,9 +188,9 @@ def _slurm(*command: str) -> str:
 
 @contextmanager
 def _as_jobs_find_it() -> Iterator[None]:
-    """In the block processes begin with this one's modules, and without the terminal's signals, which wait meanwhile.
+    """Let processes that begin in the block find this process's modules, and keep the terminal's signals from them.
 
-    A job hears of an interruption from who submitted it, once.
+    Signals that arrive meanwhile wait for the end of the block. A job is interrupted once, by its submitter.
     """
     from submitit.helpers import environment_variables
 

@@ -1,4 +1,4 @@
-"""Every shard runs once, as a job; what ends this early ends the jobs under way, and they keep their evidence."""
+"""Run every shard once, as a job. An interruption ends the jobs under way, and they keep their evidence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Ended = Callable[[Shard, str, Outcome | None], None]  # a shard, where it ran, a
 
 
 def new_directory(reports: Path, name: str | None) -> Path:
-    """Where the shards' run directories go; by default a folder with the date and the machine in its name."""
+    """Return the folder for the shards' run directories; the default name has the date and the machine in it."""
     if name is not None:
         return reports / name
     return unused(reports / f"{session.directory_name(datetime.now(tz=UTC), session.VerifyOptions())}-fleet")
@@ -41,11 +41,11 @@ def new_directory(reports: Path, name: str | None) -> Path:
 def run_shards(
     shards: Sequence[Shard], engine: Engine, directory: Path, ended: Ended, passed_on: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Run every shard once; its run directory, and its output as `NAME.txt`, below `directory`, which must be new.
+    """Run every shard once, and return its exit code by name; 12 for a shard whose job ended without a result.
 
-    The exit code of each shard; 12 for one whose job ended without a result. KeyboardInterrupt, and SystemExit on
-    SIGTERM, end the shards under way with SIGTERM, so that they keep what they saw, and carry a note that says where;
-    no other shard begins.
+    Run directories, and the output as `NAME.txt`, go below `directory`, which must be new. KeyboardInterrupt, and
+    SystemExit on SIGTERM, end the shards under way with SIGTERM, so that they keep what they recorded, and carry a note
+    that says where; no other shard begins.
     """
     made_folder(directory.parent)
     try:
@@ -85,9 +85,9 @@ def run_shards(
 
 
 def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return where the shard runs: free places, one for each GPU, or all that there are if it needs more.
+    """Return where the shard runs: free places, one for each GPU, or all places if it needs more.
 
-    Nothing while too few are free: no later shard overtakes it, or it would wait for all of them.
+    Returns nothing while too few are free: no later shard overtakes it, or it would wait for all of them.
     """
     if places is None:
         return (shard.name,)  # in a queue
@@ -98,7 +98,7 @@ def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[st
 
 @contextmanager
 def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
-    """Hold the lock that tells jobs which are owned that who submitted them is there."""
+    """Hold the lock that shows owned jobs that their submitter is alive; remove its file at the end of the block."""
     import fcntl
 
     with (directory / OWNER).open("wb") as file:
@@ -109,7 +109,7 @@ def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
 
 
 def _outcome(job: Job[Outcome], seconds: float) -> Outcome | None:
-    """What a job that has ended gave back; None where it was killed, raised, or was cancelled."""
+    """Return the result of a job that has ended, or None if it was killed, raised, or was cancelled."""
     until = time.monotonic() + seconds
     while not job.paths.result_pickle.exists():
         if time.monotonic() >= until:
@@ -120,7 +120,7 @@ def _outcome(job: Job[Outcome], seconds: float) -> Outcome | None:
 
 
 def _end(engine: Engine, jobs: Sequence[Job[Outcome]]) -> None:
-    """SIGTERM to each, and wait until they have written down what they have."""
+    """Send SIGTERM to each job, and wait until they have written what they have."""
     for job in jobs:
         engine.end(job)
     while engine.under_way(jobs):
@@ -128,7 +128,7 @@ def _end(engine: Engine, jobs: Sequence[Job[Outcome]]) -> None:
 
 
 def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:
-    """The run directories of every shard. Raises EvidenceError when one left none."""
+    """Return the run directories of every shard. Raises EvidenceError if a shard left none."""
     found = {shard.name: moved.run_directories(directory / shard.name) for shard in shards}
     if missing := [name for name, paths in found.items() if not paths]:
         raise EvidenceError(
@@ -141,6 +141,6 @@ def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:
 
 
 def worst(codes: Iterable[int]) -> int:
-    """The exit code of several drills; one that nobody knows counts as an error."""
+    """Return the worst exit code of several drills; an unknown code counts as an error."""
     seen = {code if code in (*WORST_FIRST, ExitCode.HELD) else ExitCode.ERROR for code in codes}
     return next((code for code in WORST_FIRST if code in seen), ExitCode.HELD)

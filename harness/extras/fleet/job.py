@@ -1,4 +1,4 @@
-"""A shard where its engine put it: begun, or gone on with after a preemption, a time limit or the loss of a node."""
+"""Run a shard where its engine put it: start it, or resume it after a preemption, a time limit or a node's loss."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class ShardJob:
         return Outcome(code, facts.node or "", facts.restarts or 0)
 
     def checkpoint(self) -> DelayedSubmission:
-        """Asked for by submitit shortly before a job's time is over: the same again, in the same place."""
+        """Return the same job again, in the same place. submitit calls this shortly before a job's time is over."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
     def _words(self) -> list[str]:
-        """The command line of harness that goes on where the shard is."""
+        """Return the harness command line that starts or resumes the shard, or judges what it finished before."""
         final = self.directory / self.shard.name
         left = left_unfinished(final)
         until = time.monotonic() + LOCK_WAIT_S
@@ -94,7 +94,7 @@ class ShardJob:
         return [*self.shard.words(ended), *self.passed_on, *where]
 
     def _execute(self, words: list[str]) -> int:
-        """The exit code of the harness. What ends this early ends it with SIGTERM, and waits for what it keeps."""
+        """Run the harness, and return its exit code. An interruption sends it SIGTERM, and waits for what it keeps."""
         inherited = {name: value for name, value in os.environ.items() if name not in OF_THE_WHOLE}
         with (self.directory / f"{self.shard.name}.txt").open("ab") as log:
             process = KeptProcess(
@@ -123,5 +123,5 @@ class ShardJob:
 
 
 def _leave(_number: int, _frame: object) -> NoReturn:
-    """Without a result, so that a job that begins anew is not taken for one that has ended."""
+    """Exit without a result, so that a job that begins anew is not taken for one that has ended."""
     raise SystemExit(ExitCode.TERMINATED)

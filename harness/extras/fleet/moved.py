@@ -1,7 +1,7 @@
-"""A shard whose job begins anew on another machine: what had ended stays as the first machine decided it.
+"""Move a shard whose job begins anew on another machine: what had ended stays as the first machine decided it.
 
-The interrupted directory goes aside, as it is. Claims of which all runs had ended get a directory of their own, sealed;
-the others begin anew where the shard is now, so that no claim is decided by two machines.
+The interrupted directory is set aside unchanged. Claims of which all runs had ended get their own sealed directory; the
+others begin anew where the shard is now, so that no claim is decided by two machines.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ ENDED, LEFT = ".ended-", ".left-"  # and a number, behind the shard's name
 
 
 def run_directories(final: Path) -> list[Path]:
-    """Those of one shard that count: each has claims of its own."""
+    """Return the run directories of one shard that count: each has claims of its own."""
     own = [final] if (final / layout.HEADER).is_file() else []
     return [*sorted(final.parent.glob(f"{final.name}{ENDED}*")), *own]
 
 
 def settled_claims(final: Path) -> set[str]:
-    """The claims of the shard that an earlier machine decided."""
+    """Return the claims of the shard that an earlier machine decided."""
     earlier = final.parent.glob(f"{final.name}{ENDED}*/{layout.HEADER}")
     return {claim for path in earlier for claim in read_model(path, Header).narrowed.claims}
 
 
 def set_aside(left: Path, final: Path, *, settled: bool) -> None:
-    """Take the interrupted directory `left` out of the way of `final`, and settle what had ended in it, if asked to.
+    """Move the interrupted directory `left` away from `final`, and settle the claims that had ended, if asked to.
 
     Raises UsageError where another process is at work in it, EvidenceError where it is not as it was left.
     """
@@ -71,7 +71,7 @@ def _settle(left: Path, decided: Path) -> None:
 
 
 def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
-    """Whether the claim was tried, and every run had ended that its units read, or whose evidence these read."""
+    """Return True if the claim was tried and every run had ended that its units read, shared evidence included."""
     own = {run for unit in bundle.header.units if unit.claim == claim for run in unit.runs}
     shared = [bundle.root / layout.EVIDENCE / run / layout.SHARED for run in own & ended]
     hosts = {read_model(path, Shared).run for path in shared if path.exists()}

@@ -1,6 +1,6 @@
-"""The parts of a gate or of a drill that are a job each, as one command. Timings first: they take longest.
+"""Split a gate or a drill into shards: each is one command and one job. Timings come first: they take longest.
 
-No shard waits for another: what shares runs lies in one, and a claim is never divided, so that one machine decides it.
+No shard waits for another: claims that share runs are in one shard, and a claim is never split between machines.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Shard:
     gpus: int = 1
 
     def words(self, but: Collection[str] = ()) -> list[str]:
-        """What follows `harness` on the command line, but for options; `but`: claims that are left out."""
+        """Return the words after `harness` on the command line, without options; `but`: claims that are left out."""
         narrowed = [word for claim in self.claims if claim not in but for word in ("--claim", claim)]
         narrowed += [word for fault in self.faults for word in ("--fault", fault)]
         return ["drill" if self.drill else "verify", str(self.contract), *narrowed]
 
 
 def gate_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
-    """Every claim once: each timing claim by itself, then the other claims of each contract, many claims first."""
+    """Return every claim once: a shard for each timing claim, then one for each contract's others, largest first."""
     timed, others = [], []
     for loaded in contracts:
         rest = []
@@ -55,9 +55,9 @@ def gate_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
 
 
 def drill_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
-    """Every fault of every claim once, those of timings first, each in a shard of its own beside its control.
+    """Return every fault of every claim once, next to its control. Each fault of a timing has its own shard, first.
 
-    Claims that name no fault are in none.
+    Claims that name no fault are in no shard.
     """
     timed, others = [], []
     for loaded in contracts:
@@ -77,8 +77,7 @@ def drill_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
 
 
 def _named_apart(shards: Sequence[Shard]) -> list[Shard]:
-    """Each under a name of its own, in any case: two contracts may have a claim of one id, and what was made for the
-    first shard of a name would be taken for the second's."""
+    """Return the shards, each with a unique name in any case: claims of two contracts may share an id."""
     names: set[str] = set()
     apart = []
     for shard in shards:
@@ -105,7 +104,7 @@ def _shard(
 
 
 def _in_groups(claims: Sequence[AnyClaim]) -> list[tuple[str, ...]]:
-    """Neighbouring claims together, with at most `MOST_FAULTS` faults among them."""
+    """Return neighbouring claims in groups, each with at most `MOST_FAULTS` faults unless one claim has more."""
     groups: list[list[str]] = []
     planted = MOST_FAULTS
     for claim in claims:

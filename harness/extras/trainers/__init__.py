@@ -1,1 +1,1 @@
-"""Libraries' trainers, driven from outside."""
+"""Drive libraries' trainers from outside."""

@@ -1,4 +1,4 @@
-"""A library's trainer as a system: by its own loop, or step by step with the library's own methods.
+"""Run a library's trainer as a system: by its own loop, or step by step with the library's own methods.
 
 | `drive` of an arm | what trains |
 | --- | --- |
@@ -46,7 +46,7 @@ class DrivenTrainer:
     """
 
     def __init__(self, train: Callable[[], object], loader: Iterable[Batch], owner: str) -> None:
-        """owner: the loop's name for messages."""
+        """Take the loop and its data loader. owner: what messages call the loop."""
         self._owner = owner
         self._batches = LoaderBatches(loader)
         self._loop = OwnedLoop(train, owner)
@@ -64,19 +64,19 @@ class DrivenTrainer:
         raise NotImplementedError
 
     def optimizer(self) -> Any:
-        """torch's own, without the library's wrapper."""
+        """Return torch's own optimizer, without the library's wrapper."""
         raise NotImplementedError
 
     def optimizers(self) -> list[Any]:
-        """All of them: a loop may have several."""
+        """Return all optimizers: a loop may have several."""
         return [self.optimizer()]
 
     def one_step(self, batch: Batch) -> Tensor:
-        """The library's methods of one step, without its schedule; the 0-d loss."""
+        """Make one step by the library's methods, without its schedule, and return the 0-d loss."""
         raise NotImplementedError
 
     def schedule(self) -> None:
-        """What follows a step on the host."""
+        """Do what follows a step on the host, such as advancing the schedule."""
         raise NotImplementedError
 
     # what it gets
@@ -85,7 +85,7 @@ class DrivenTrainer:
         self._loop.start()
 
     def hand_over(self, own: Batch, training_step: Callable[[Batch], Tensor]) -> Tensor:
-        """For the loop, which has loaded the batch `own`: `training_step` on the one that was asked for."""
+        """Train on the requested batch instead of the loop's `own`, and return the loss. The loop calls this."""
         loss = training_step(replaced(own, self._loop.take(own)))
         self._loop.report(loss)
         return loss
@@ -94,7 +94,7 @@ class DrivenTrainer:
         self._loop.close()
 
     def run(self, drive: str, capture: str, layers: int) -> OwnedLoopRun | StepFunctionRun:
-        """The training by `drive`."""
+        """Return the training as `drive` asks: a run of the library's loop, or of its steps."""
         if drive == "loop":
             parameters = self.parameters()
             return OwnedLoopRun(self._loop, self._batches, parameters, self.state, owner=self._owner, capture=capture)
@@ -105,11 +105,11 @@ class DrivenTrainer:
         return SteppedRun(self, function, capture=capture, layers=layers)
 
     def parameters(self) -> dict[str, Tensor]:
-        """The trained ones, by name."""
+        """Return the trained parameters by name."""
         return {name: each for name, each in self.model().named_parameters() if each.requires_grad}
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """What is found of either drive: model, optimizers with their learning rates, trainer and callbacks."""
+        """Return the state found under either drive: model, optimizers with learning rates, trainer, callbacks."""
         from harness.system.replay.found_state import found_state
 
         return found_state(self.roots(), parameters=self.parameters())
@@ -153,7 +153,7 @@ class DrivenTrainerSystem:
     layers = 0
 
     def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
-        """The prepared trainer of one arm."""
+        """Return the prepared trainer of one arm."""
         raise NotImplementedError
 
     def describe(self) -> SystemDescription:

@@ -1,9 +1,9 @@
-"""The same training in transformers, peft and torch's AdamW: the other arm of a claim that a plain step is right.
+"""Repeat a training in transformers, peft and torch's AdamW: the other arm of a claim that a plain step is right.
 
 An arm names the system it mirrors:
 `{system: harness.extras.trainers.huggingface:TransformersQLoRA, twin_of: module:System}`.
-That system is opened too, uncaptured and without a fault; it gives the checkpoint, the first values of what is
-trained, the batches and the learning rates (`ExportsCheckpoint`). Forward, backward, clip and update are others'.
+That system is opened too, uncaptured and without a fault. It gives the checkpoint, the first values of what is trained,
+the batches and the learning rates (`ExportsCheckpoint`). Forward, backward, clip and update are the libraries'.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class TransformersRun:
 
 
 def _build_model(export: CheckpointExport, name: str) -> Any:
-    """The peft model with the exported weights, in float32. Raises `SystemResolutionError` on names that differ."""
+    """Return the peft model with the exported weights, in float32. Raises `SystemResolutionError` if names differ."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -178,7 +178,7 @@ def _build_model(export: CheckpointExport, name: str) -> Any:
 def _trainable(
     model: Any, export: CheckpointExport, first_values: Mapping[str, Tensor], name: str
 ) -> dict[str, Tensor]:
-    """The model's trained parameters under the mirrored system's names, starting from its values."""
+    """Return the trained parameters under the mirrored system's names, set to its first values."""
     import torch
 
     own = dict(model.named_parameters())

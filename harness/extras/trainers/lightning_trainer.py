@@ -1,4 +1,4 @@
-"""Lightning's `Trainer`, driven from outside, and unmodified.
+"""Drive Lightning's `Trainer` from outside, unmodified.
 
     class MySystem(LightningSystem):
         name = "my Lightning trainer"
@@ -7,7 +7,7 @@
             return my_script.make_fit(seed=workload.seed)     # the trainer, its module, and the data loader
 
 An arm says `drive: loop` (or nothing) for `trainer.fit()`, `drive: steps` for its steps (`driven_trainer`). One
-optimizer, automatic optimization, and batches of tensors, in tuples, lists or dictionaries.
+optimizer, automatic optimization, and batches of tensors, in tuples, lists or dictionaries, are required.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LightningSystem(DrivenTrainerSystem):
     summary = "Lightning's Trainer, driven from outside"
 
     def fit(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
-        """What `trainer.fit(module, loader)` is called with: trainer, module and data loader, before that call."""
+        """Return the arguments of `trainer.fit(module, loader)`, not called yet: trainer, module and data loader."""
         raise NotImplementedError
 
     def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
@@ -80,7 +80,7 @@ class DrivenLightningTrainer(DrivenTrainer):
         return list(self._trainer.optimizers)
 
     def one_step(self, batch: Batch) -> Tensor:
-        """As Lightning does it: the whole step is a closure of the optimizer's, and gradients are clipped after it."""
+        """Make a step as Lightning does, the whole step in the optimizer's closure, and return the 0-d loss."""
         strategy, optimizer = self._trainer.strategy, self.optimizer()
         batch = self._trainer.precision_plugin.convert_input(batch)
         losses: list[Tensor] = []
@@ -103,7 +103,7 @@ class DrivenLightningTrainer(DrivenTrainer):
 
 
 def _require_own_order(loader: Any) -> None:
-    """The loop and whoever repeats it must read the same batches, whatever else draws random numbers."""
+    """Refuse a loader that shuffles by the process's generator: other draws would change the batches."""
     if shuffled_by_the_process(loader):
         raise UnsuitableTrainerError(
             "a loader that is read step by step shuffles by a generator of its own",
@@ -114,7 +114,7 @@ def _require_own_order(loader: Any) -> None:
 
 
 def _require_one_update(trainer: Any, module: Any) -> None:
-    """What `one_step` repeats: each batch is one update of one optimizer, by Lightning itself."""
+    """Refuse what `one_step` cannot repeat: each batch must be one update of one optimizer, by Lightning."""
     found = {
         "a module that optimizes itself, `automatic_optimization=False`": not module.automatic_optimization,
         f"{len(trainer.optimizers)} optimizers": len(trainer.optimizers) != 1,

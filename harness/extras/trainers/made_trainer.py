@@ -1,4 +1,4 @@
-"""A function of a project that makes a library's trainer, as a system: transformers', TRL's and Lightning's.
+"""Run a project's function that makes a library's trainer as a system: transformers', TRL's and Lightning's.
 
     class System(MadeTrainerSystem):
         name = "train:make_trainer"
@@ -91,7 +91,7 @@ class MadeTrainerSystem(DrivenTrainerSystem):
 
 
 def _library(trainer: object) -> str:
-    """Return the library whose Trainer an object is; "" of none."""
+    """Return the library whose Trainer an object is; "" if it is not a Trainer."""
     known = {"transformers": "transformers", "lightning": "lightning", "pytorch_lightning": "lightning"}
     for each in type(trainer).__mro__:
         if each.__name__ == "Trainer" and each.__module__.partition(".")[0] in known:
@@ -100,7 +100,7 @@ def _library(trainer: object) -> str:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Return the arguments of a call, of which each is a literal, by name."""
+    """Return the arguments of a call, all of them literals, by name. Raises AdapterError for any other text."""
     try:
         call = ast.parse(f"dict({text})", mode="eval").body
         return dict(_named(call))
@@ -122,7 +122,7 @@ def _named(call: ast.expr) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
-    """Give these arguments to every TrainingArguments that the block makes; it gets them all."""
+    """Give these arguments to every TrainingArguments that the block makes, and yield the list of these objects."""
     if not given:
         yield []
         return

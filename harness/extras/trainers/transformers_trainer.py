@@ -1,4 +1,4 @@
-"""transformers' `Trainer`, and TRL's, which are such trainers: driven from outside, and unmodified.
+"""Drive transformers' `Trainer`, and TRL's trainers, which inherit from it, from outside and unmodified.
 
     class MySystem(TransformersTrainerSystem):
         name = "my trainer"
@@ -29,7 +29,7 @@ class TransformersTrainerSystem(DrivenTrainerSystem):
     summary = "transformers' Trainer, driven from outside"
 
     def trainer(self, workload: Workload, arm: Arm) -> Any:
-        """The `transformers.Trainer` of one arm, before `train()`."""
+        """Return the `transformers.Trainer` of one arm, before `train()` is called."""
         raise NotImplementedError
 
     def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:

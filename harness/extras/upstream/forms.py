@@ -1,4 +1,4 @@
-"""The forms in which upstream says what can be judged: a pattern each, and the judgement that it becomes."""
+"""Recognize the forms in which upstream says what can be judged: each is a pattern, and the judgement it becomes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Form:
 
 
 def recognized(item: Item) -> Executable | None:
-    """The executable claim that an item is, by the first form that its words have and the language takes."""
+    """Return the item as an executable claim, by the first form that matches and is valid; None if none is."""
     text = demand_of(item)
     named = [int(next(filter(None, match.groups())).replace(",", "")) for match in _STEPS.finditer(text)]
     steps = max(named, default=STEPS) or STEPS
@@ -54,13 +54,13 @@ def recognized(item: Item) -> Executable | None:
 
 
 def demand_of(item: Item) -> str:
-    """What an item demands, as one text; a tolerance is named."""
+    """Return what an item demands, as one text; a tolerance is marked by the word."""
     texts = [(key, item.texts[key]) for key in _DEMANDS if item.texts.get(key)]
     return " ; ".join(f"tolerance {text}" if key == "tolerance" else text for key, text in texts)[:_LONGEST]
 
 
 def _is_valid(judgement: Judgement) -> bool:
-    """Whether the language takes it: a trajectory that a ratio refers to is named later."""
+    """Return True if the contract language accepts the judgement, with a stand-in for a ratio's trajectory."""
     names = {"trajectory": "named-later"} if judgement["kind"] == "throughput_ratio" else {}
     try:
         part_model(judgement["kind"]).model_validate({**judgement, **names})

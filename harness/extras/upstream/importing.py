@@ -1,4 +1,4 @@
-"""Foreign contracts to a list of items, each decided: an executable claim, or none with the reason."""
+"""Import foreign contracts as a list of decided items: each becomes an executable claim, or has the reason why not."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class Imported:
     unchecked: list[tuple[Item, str]]
 
     def by_reason(self) -> dict[str, list[Item]]:
-        """The items without an executable check, by reason."""
+        """Return the items without an executable check, by reason."""
         grouped: dict[str, list[Item]] = {}
         for item, why in self.unchecked:
             grouped.setdefault(why, []).append(item)
         return grouped
 
     def trajectory_of(self, ratio: Executable) -> Item | None:
-        """The claim that holds the losses of a timing of two arms: a faster step that trains otherwise is no gain."""
+        """Return the claim that holds the losses of a timing's two arms: a faster step must not train differently."""
         return _trajectory_of(ratio, self.executable)
 
 
 def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractError]]:
-    """Every file, and every YAML file of every folder, once; and the error of each that cannot be read.
+    """Import every file, and every YAML file of every folder, once; return an error for each that cannot be read.
 
-    Raises UsageError for a path at which nothing is.
+    Raises UsageError for a path that does not exist.
     """
     require_existing(paths)
     imported: list[Imported] = []
@@ -54,7 +54,7 @@ def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractEr
 
 
 def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
-    """The files among `paths`, with those of folders, hidden ones too; a folder without any is an error."""
+    """Return the files among `paths` and those in folders, hidden ones too; an empty folder adds an error."""
     files: dict[Path, Path] = {}
     for path in paths:
         found = [path]
@@ -73,7 +73,7 @@ def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[P
 
 
 def decide(contract: UpstreamContract) -> Imported:
-    """Every item with its executable claim, or with the reason for which it has none."""
+    """Return every item with its executable claim, or with the reason why it has none."""
     found = [(item, recognized(item)) for item in contract.items]
     executable = [(item, one) for item, one in found if one is not None]
     alone = {item.where for item, one in executable if _is_ratio(one) and _trajectory_of(one, executable) is None}

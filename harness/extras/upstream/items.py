@@ -1,4 +1,4 @@
-"""Reads a contract of another language as data: every claim of it, and what is left out with the reason.
+"""Read a contract of another language as data: all its claims, and what is left out, with the reason.
 
 Nothing is executed: a `test` is a text. Every value of the file belongs to one item or to one entry of `left_out`.
 """
@@ -41,7 +41,7 @@ class Item:
 
     @property
     def title(self) -> str:
-        """What upstream calls it, in one line."""
+        """Return what upstream calls the item, in one line."""
         named = (self.texts[key] for key in ("", *TITLE_KEYS) if self.texts.get(key))
         return next(named, self.id)
 
@@ -70,8 +70,8 @@ class UpstreamContract:
 def read_upstream(path: Path) -> UpstreamContract:
     """Read one foreign contract. Raises ContractError with file, line and column.
 
-    Refused are what the strict reader refuses (size, depth, encoding, duplicate keys, …), a file that is no mapping,
-    two items with one id, and an item that says nothing.
+    Refuses what the strict reader refuses (size, depth, encoding, duplicate keys, …), a file that is not a mapping, two
+    items with one id, and an item that says nothing.
     """
     document = strict_yaml.read(path, _WHAT)
     value = document.value
@@ -103,7 +103,7 @@ class _Walk:
         self.document = document
 
     def below(self, path: Place, value: Any, why: str | None) -> Iterator[Item | LeftOut]:
-        """What stands at `path`; `why` its values are left out, unless they are claims: None while keys are known."""
+        """Yield items and values left out, at and below `path`. `why`: their reason; None while keys are known."""
         children: Iterator[tuple[str | int, Any]]
         if isinstance(value, dict) and value:
             children = iter(value.items())
@@ -160,12 +160,12 @@ class _Walk:
 
 
 def _is_one_claim(value: dict[str, Any]) -> bool:
-    """Whether a mapping in a claim section is a single claim rather than claims by name."""
+    """Return True if a mapping in a claim section is a single claim rather than claims by name."""
     return any(key in value for key in TITLE_KEYS) and not any(isinstance(one, dict | list) for one in value.values())
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Every scalar of an item by its dotted key; a list of scalars is one text."""
+    """Yield every scalar of an item with its dotted key; a list of scalars is one text."""
     if isinstance(value, dict):
         for key, one in value.items():
             yield from _texts(one, f"{path}.{key}" if path else key)
@@ -177,14 +177,14 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    """A scalar as its text on one line; a list's items joined."""
+    """Return a scalar as text on one line; a list's items are joined."""
     if isinstance(value, list):
         return "; ".join(_text(one) for one in value)
     return "" if value is None else " ".join(str(value).split())
 
 
 def _dotted(path: Place) -> str:
-    """`equations.x.invariants.1`: the place of an item in a list counts from 1."""
+    """Return a path as text, such as `equations.x.invariants.1`; the index of a list item counts from 1."""
     return ".".join(str(key + 1) if isinstance(key, int) else key for key in path)
 
 
@@ -197,6 +197,6 @@ def _shown(value: object) -> str:
 
 
 def reasons(left_out: list[LeftOut]) -> dict[str, int]:
-    """How many values are left out, by reason."""
+    """Return how many values are left out, by reason."""
     ordered = sorted(left_out, key=lambda one: one.why)
     return {why: sum(one.values for one in group) for why, group in groupby(ordered, lambda one: one.why)}

@@ -1,4 +1,4 @@
-"""The judgements that upstream's words become, in the contract language, with the numbers of those words.
+"""Make judgements of the contract language from upstream's words, with the numbers of those words.
 
 Arms (`ARMS`) are those of the reference trainer; `synchronizing` has a clip that reads every norm back.
 """
@@ -32,7 +32,7 @@ NUMBER = rf"(?P<number>[0-9]{{1,9}}(?:\.[0-9]{{1,9}})?(?:[eE][-+]?[0-9]{{1,2}})?
 
 
 def decimal(group: str) -> str:
-    """The pattern of a decimal number, as a group of this name."""
+    """Return the pattern of a decimal number, as a group with this name."""
     return rf"(?P<{group}>[0-9]{{1,6}}(?:\.[0-9]{{1,6}})?){_WHOLE}"
 
 
@@ -49,7 +49,7 @@ class Words:
 
     @property
     def some_steps(self) -> list[int]:
-        """The first two, where a lost update shows, and the last."""
+        """Return the first two steps, where a lost update shows, and the last."""
         return sorted({0, min(1, self.steps - 1), self.steps - 1})
 
 
@@ -91,7 +91,7 @@ def gradients_agree(words: Words) -> Judgement | None:
 
 
 def faster(words: Words) -> Judgement | None:
-    """A gain in percent counts only where the same text says that graphs are compared."""
+    """Return a claim about pace; None for a gain in percent whose text does not say that graphs are compared."""
     percent = words.match["percent"]
     if percent and "CUDA_GRAPH" not in words.text:
         return None

@@ -1,4 +1,4 @@
-"""Which keys of a foreign contract hold claims, and which hold none, with the reason: at any depth of the file."""
+"""List which keys of a foreign contract hold claims, and which hold none, with the reason: at any depth of the file."""
 
 from __future__ import annotations
 

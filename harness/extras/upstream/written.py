@@ -1,4 +1,4 @@
-"""Writes what was imported as a contract: recognized items as claims, all others in its list of unchecked items."""
+"""Write what was imported as a contract: recognized items as claims, all others in its list of unchecked items."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _HEAD = """\
 
 
 def contract_text(imported: Sequence[Imported], path: Path) -> str:
-    """A contract in YAML, named after the file it is for. Raises ContractError where nothing was recognized.
+    """Return a contract in YAML, named after the file `path`. Raises ContractError where nothing was recognized.
 
-    It is read back as `harness check` reads it; what is larger than the language allows is refused.
+    The text is read back as `harness check` reads it; what is larger than the language allows is refused.
     """
     ids = _claim_ids(imported)
     claims = [_claim(item, executable, each, ids) for each in imported for item, executable in each.executable]
@@ -67,7 +67,7 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
 
 
 def _claim_ids(imported: Sequence[Imported]) -> dict[str, str]:
-    """By place, the id of each executable item: upstream's, with its contract's before it where that is not unique."""
+    """Return the ids of the executable items by place: upstream's, after the contract's where that is not unique."""
     items = [(each.contract.id, item) for each in imported for item, _ in each.executable]
     given = Counter(_name(item.id) for _, item in items)
     ids: dict[str, str] = {}
@@ -113,13 +113,13 @@ def _workload(steps: int) -> str:
 
 
 def _text(text: str, otherwise: str) -> str:
-    """A text that the language takes: something is said, and it is not too long."""
+    """Return the text as the language accepts it: shortened if too long; `otherwise` if it says nothing."""
     kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
     return kept if says_something(kept) else otherwise
 
 
 def _name(text: str) -> str:
-    """A name of the language, as near to the text as its signs allow."""
+    """Return a name that the language accepts, as close to the text as the allowed characters permit."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).lstrip("_.-")[:100] or "unnamed"
 
 

@@ -1,7 +1,7 @@
-"""`evaluation`: an arm that is evaluated between its steps trains, in every bit, as it does without evaluations.
+"""Judge `evaluation`: an arm that is evaluated between its steps trains, in every bit, as it does without evaluations.
 
-What the evaluations return is held against a plain arm's: one of an old graph, or of weights that were not averaged,
-changes nothing of the training.
+The numbers that evaluations return are compared with a plain arm's: an evaluation of an old graph, or of weights that
+were not averaged, changes nothing of the training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GENERATORS = "generators"  # every process has some
 
 
 def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
-    """Order: steps, capture, the evaluations' own state and numbers, equal batches and losses, guards, the ends."""
+    """Judge in this order: steps, capture, evaluations' state and numbers, equal batches and losses, guards, ends."""
     run = context.only_run("evaluation")
     without, evaluated = replicas(run, part.candidate, 2)
     _require_steps(part, [without, evaluated], sheet)
@@ -72,7 +72,7 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: ArmEvidence, sheet: Sheet) -> str:
-    """What is said of the numbers that evaluations returned beside the plain arm's; settles FAIL where most differ."""
+    """Return what a sentence says of the evaluations' numbers; settle FAIL where most differ from the plain arm's."""
     bound = part.max_relative_difference or 0.0
     theirs = _require_evaluations(part, plain)
     named = {name for each in evaluations for name in each.values}
@@ -106,7 +106,7 @@ def _shown(evaluation: Evaluated, name: str) -> str:
 
 
 def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) -> Iterator[float]:
-    """Differences relative to the plain arm's number; infinite where one of the two returned none."""
+    """Yield differences relative to the plain arm's number; infinite where only one of the two returned a number."""
     for one, other in zip(ours, theirs, strict=True):
         mine, plain = one.values.get(name), other.values.get(name)
         if mine is None or plain is None:
@@ -118,7 +118,7 @@ def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) ->
 
 
 def showing(evaluations: Sequence[Evaluated]) -> int:
-    """How many evaluations returned a number that the one before did not: what is never computed anew shows nothing."""
+    """Return how many evaluations returned a number that the one before did not: a stale number shows nothing."""
     before: dict[str, float] = {}
     shown = 0
     for each in evaluations:
@@ -135,7 +135,7 @@ def _require_steps(part: Evaluation, executions: Sequence[ArmEvidence], sheet: S
 
 
 def _require_evaluations(part: Evaluation, execution: ArmEvidence) -> list[Evaluated]:
-    """The evaluations; settles with ERROR where one is missing, or its state was not recorded."""
+    """Return the evaluations; settle ERROR where one is missing, or its state was not recorded."""
     found = execution.evaluations
     due = list(range(part.every, len(execution.series.loss) + 1, part.every))
     if [each.steps for each in found] != due:

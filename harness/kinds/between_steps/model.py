@@ -1,4 +1,4 @@
-"""Kinds of judgement about what happens between two steps: a save and a load in another process, an evaluation."""
+"""Define judgements about what happens between two steps: a save and a load in another process, an evaluation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Resume(Judged):
 
     @property
     def saves(self) -> list[int]:
-        """After how many steps it is saved, in their order."""
+        """Return after how many steps the training is saved, in the order of the saves."""
         return self.save_at if isinstance(self.save_at, list) else [self.save_at]
 
     def contradictions(self) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
-"""`resume`: training that was saved and loaded by other processes is the uninterrupted one, in bits or within a bound.
+"""Judge `resume`: training saved and loaded by other processes equals the uninterrupted one, in bits or within a bound.
 
 The parts are joined to one execution, which is judged as any other. Where it differs, the state right after each load
-is held against the state that was saved: what is not the same there was not saved, or not loaded.
+is compared with the saved state: whatever differs there was not saved, or not loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.kinds.between_steps.training_chain import (
 
 
 def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
-    """Order: steps, capture, what was saved and loaded, equal start and batches, the difference, guards, the ends."""
+    """Judge in this order: steps, capture, saves and loads, equal start and batches, the difference, guards, ends."""
     run = context.only_run("resume")
     number = len(part.saves) + 1
     parts = replicas(run, part.candidate, number if part.baseline is not None else number + 1)
@@ -83,7 +83,7 @@ def _require_steps(part: Resume, second: ArmEvidence, sheet: Sheet) -> None:
 
 
 def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sheet: Sheet) -> None:
-    """Settle FAIL where the losses differ; as not restored where bits are demanded and a load is to blame."""
+    """Settle FAIL where the losses differ, as `not_restored` where bits are demanded and a load is to blame."""
     losing = chain.lost_before(found.first_differing)
     words = in_words(losing or chain.lost_before(None), of_several=len(chain.joints) > 1)
     try:
@@ -95,7 +95,7 @@ def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sh
 
 
 def _end(comparison: Comparison, group: Group, chain: Chain) -> None:
-    """End the comparison; ends that differ were not restored where a load is to blame."""
+    """End the comparison. Where a load is to blame for ends that differ, settle FAIL `not_restored`."""
     try:
         comparison.end(group)
     except Settled as settled:
@@ -107,7 +107,7 @@ def _end(comparison: Comparison, group: Group, chain: Chain) -> None:
 
 
 def chain_of(part: Resume, run: RunEvidence) -> tuple[Chain, ArmEvidence] | None:
-    """Return the candidate's parts, and the uninterrupted arm; None where they are not all there. For the report."""
+    """Return the candidate's parts and the uninterrupted arm, for the report; None where some of them are missing."""
     number = len(part.saves) + 1
     mine = run.arms.get(part.candidate, [])
     others = run.arms.get(part.baseline, [])[:1] if part.baseline is not None else mine[number : number + 1]

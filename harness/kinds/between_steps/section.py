@@ -1,4 +1,4 @@
-"""What happened between two steps: a training that went on in another process, evaluations by the step."""
+"""Show what happened between two steps: a training that resumed in another process, evaluations by the step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 12  # rows of a table; the run directory holds all
 
 
 def sections(view: ReportView) -> list[Section]:
-    """One of resumed trainings and one of evaluations, where a claim judged such."""
+    """Return a section of resumed trainings and one of evaluations, each where a claim judged such."""
     resumed, evaluated = [], []
     for verdict, parts, runs in view.judged():
         title = f"{verdict.contract} · {verdict.workload}"
@@ -70,7 +70,7 @@ def _resumed(title: str, part: Resume, run: RunEvidence, units: frozenset[Unit])
 
 
 def _processes(joint: Joint) -> str:
-    """Say who saved and who loaded."""
+    """Return a sentence about which process saved and which one loaded."""
     saved, loaded = joint.saved, joint.loaded
     trained_on = (
         f" The process that saved took {counted(saved.steps_after, 'more step')} before it ended."
@@ -85,7 +85,7 @@ def _processes(joint: Joint) -> str:
 
 
 def _restored(joint: Joint, *, named: bool) -> Table:
-    """How much of each kind of state was right after the load as it was saved."""
+    """Return a table of how much of each kind of state was right after the load as it was saved."""
     state = end_of(joint.first).state
     after = joint.loaded.after.digests
     rows: list[list[object]] = [

@@ -1,4 +1,4 @@
-"""A training in parts, each in a process of its own: joined to one execution, and what each load left otherwise."""
+"""Join a training in parts, each in its own process, to one execution, and find what each load restored wrongly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Joint(NamedTuple):
 
     @property
     def lost(self) -> list[tuple[str, str]]:
-        """Category and name of what was in the saved state and is not the same right after the load."""
+        """Return category and name of each saved tensor that is not the same right after the load."""
         saved: State | None = end_of(self.first).state
         after = self.loaded.after.digests
         return [
@@ -47,17 +47,17 @@ class Chain(NamedTuple):
 
     @property
     def worst(self) -> Joint:
-        """The joint at which most was lost, the first of several."""
+        """Return the joint at which most was lost, the first one of several."""
         return max(self.joints, key=lambda joint: len(joint.lost))
 
     def lost_before(self, step: int | None) -> Joint | None:
-        """Return the last joint before this step at which something was lost; before the end where that is None."""
+        """Return the last joint before this step at which something was lost; before the end where the step is None."""
         losing = [each for each in self.joints if each.lost and (step is None or each.saved.steps <= step)]
         return losing[-1] if losing else None
 
 
 def joints_of(parts: Sequence[ArmEvidence]) -> list[Joint] | None:
-    """Return where parts meet; None where a record of a save or of a load is missing."""
+    """Return where the parts meet; None where a record of a save or of a load is missing."""
     found = [
         Joint(first, second, first.saved, second.loaded)
         for first, second in pairwise(parts)
@@ -67,7 +67,7 @@ def joints_of(parts: Sequence[ArmEvidence]) -> list[Joint] | None:
 
 
 def join(arm: str, parts: Sequence[ArmEvidence], *, saves: Sequence[int], steps_before_load: int) -> Chain:
-    """Return the parts of an arm as one; settles with ERROR where they are not those of the claim."""
+    """Return the parts of an arm as one execution; settle ERROR where they are not the parts that the claim names."""
     joints = joints_of(parts)
     if joints is None:
         what = "save" if any(part.saved is None for part in parts[:-1]) else "load"
@@ -106,7 +106,7 @@ def as_one(parts: Sequence[ArmEvidence]) -> ArmEvidence:
 
 
 def in_processes(arm: str, chain: Chain) -> dict[str, ArmEvidence]:
-    """Return what ran in each process, and what it did from its load on: their states are recorded, too."""
+    """Return what ran in each process, and what ran from its load on, as the states at both were recorded."""
     found = {f"{arm} up to the save": chain.joints[0].first}
     for joint in chain.joints:
         of_several = f" at step {joint.saved.steps}" if len(chain.joints) > 1 else ""
@@ -127,7 +127,7 @@ def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
 
 
 def require_checkpoints(chain: Chain) -> None:
-    """Settle unless each time another process loaded, from something, what the one before it had trained."""
+    """Settle unless each load was by another process, and loaded something that the process before it had trained."""
     for joint in chain.joints:
         _require_checkpoint(joint)
 
@@ -151,7 +151,7 @@ def _require_checkpoint(joint: Joint) -> None:
 
 
 def in_words(joint: Joint | None, *, of_several: bool) -> str:
-    """Return what a message adds: what a load left otherwise than it was saved. None: no load did."""
+    """Return what a message adds: the tensors that a load restored wrongly. None: each load restored all."""
     if joint is None:
         which = "each" if of_several else "the"
         return f"; right after {which} load its state was the one that was saved"

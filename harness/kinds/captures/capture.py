@@ -1,4 +1,4 @@
-"""`capture`: the step was captured, cleanly and completely, and every replay did the work of one step."""
+"""Judge `capture`: the step was captured, cleanly and completely, and every replay did the work of one step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KNOWN = _FORBIDDEN | {"kernel", "memcpy", "memset", "graph", "empty", "waiteven
 
 
 def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
-    """Order: captured at all, holds something, holds nothing forbidden, replayed once a step, bounds."""
+    """Judge in this order: captured at all, holds something, holds nothing forbidden, replayed once a step, bounds."""
     execution = executed(context.only_run("paired"), part.candidate)
     capture = capture_of(part.candidate, execution, context.mechanism(part), sheet)
     counts = _node_counts(capture)
@@ -62,7 +62,7 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence) -> None:
-    """A trainer that says nothing of a capture it was asked for is told what the harness saw of it."""
+    """Settle FAIL where nothing was captured, with what the harness saw if the trainer itself reports no failure."""
     if capture.captured and not capture.failure and capture.captures:
         return
     end = end_of(execution)
@@ -76,7 +76,7 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
 
 
 def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
-    """As many captures as demanded; for each shape at most as many, and not one in every step."""
+    """Settle FAIL unless as many captures were made as demanded; per shape at most as many, and fewer than steps."""
     beside = any(demand > TRIVIAL for demand in _of_graph(part) if demand is not None)
     if not part.per_shape:
         if not sheet.meets("captures", capture.captures, "exactly", part.captures, "captures", beside=beside):
@@ -108,13 +108,13 @@ def _of_graph(part: Capture) -> Iterator[int | None]:
 
 
 def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:
-    """The graphs of each capture, one capture a shape; a capture's pieces follow each other."""
+    """Return the graphs of each capture, a capture being for one shape; pieces of a capture follow each other."""
     pieces = graphs_per_step(capture)
     return [capture.nodes[first : first + pieces] for first in range(0, len(capture.nodes), pieces)]
 
 
 def _node_counts(capture: CaptureEvidence) -> list[int]:
-    """Nodes of each capture; of traced ones only their mean is known."""
+    """Return the number of nodes of each capture; of traced captures only the mean is known."""
     if capture.mechanism == "traced":
         return [capture.recorded_operations // max(capture.captures, 1)]
     return [sum(sum(graph.by_type.values()) for graph in graphs) for graphs in _captures(capture)]
@@ -147,7 +147,7 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
 
 
 def _require_census(capture: CaptureEvidence) -> None:
-    """Every capture has as many pieces, so a graph whose nodes nobody counted leaves a remainder."""
+    """Settle ERROR where a graph's nodes were not counted: captures have equally many pieces, so one is left over."""
     if len(capture.nodes) % capture.captures:  # a traced capture has no graphs
         settle(
             reasons.EVIDENCE_INCONSISTENT,
@@ -168,7 +168,7 @@ def _require_device_work(graph: GraphNodes) -> None:
 
 
 def _require_every_step(capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
-    """A recording executes nothing, so a step that is captured and not replayed at once is lost."""
+    """Settle FAIL unless each step was one replay: recording executes nothing, so a step not replayed then is lost."""
     steps = end_of(execution).steps_called
     sheet.count("steps", steps)
     if capture.uncaptured_steps:
@@ -180,7 +180,7 @@ def _require_every_step(capture: CaptureEvidence, execution: ArmEvidence, sheet:
 
 
 def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
-    """The harness's own observation: graph launches (profiler), or replayed operations (dispatch mode)."""
+    """Compare what the harness itself observed: graph launches (profiler), or replayed operations (dispatch mode)."""
     traced = capture.mechanism == "traced"
     seen = capture.observed_replayed_operations if traced else capture.observed_graph_launches
     what = "replayed operations" if traced else "graph launches"
@@ -286,9 +286,9 @@ def _require_kernels(part: Capture, captures: list[list[GraphNodes]], layers: in
 
 
 def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
-    """A census has names and no layers: a kernel that is in every layer was launched at least once for each.
+    """Settle FAIL where too few kernels can be in every layer: each of those was launched at least once for each layer.
 
-    So of one name's launches every full set of `layers` may be one kernel of a layer, and what is left over is none.
+    A census has names and no layers. Every full set of `layers` launches of one name may be one kernel of a layer.
     """
     fewest = min(_in_every_layer(graphs, layers) for graphs in captures)
     sheet.figure("kernels_in_every_layer", fewest, "kernels")

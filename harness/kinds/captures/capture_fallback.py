@@ -1,4 +1,4 @@
-"""`capture_fallback`: a capture that fails is reported, not tried again, and leaves the training unharmed."""
+"""Judge `capture_fallback`: a capture that fails is reported, not tried again, and leaves the training unharmed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.kinds.captures.model import CaptureFallback
 
 
 def judge(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
-    """Order: steps, what the record says, what the harness saw begin, then the training, in bits."""
+    """Judge in this order: steps, what the record says, what the harness saw begin, then the training, in bits."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     steps = len(candidate.series.loss)
@@ -41,7 +41,7 @@ def judge(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _require_reported(arm: str, capture: CaptureEvidence, steps: int) -> None:
-    """The record says that nothing was captured, why, and that every step ran uncaptured."""
+    """Settle FAIL unless the record says that nothing was captured, why, and that every step ran uncaptured."""
     if capture.captured or capture.replays:
         settle(
             reasons.VACUOUS_CAPTURED,
@@ -57,7 +57,7 @@ def _require_reported(arm: str, capture: CaptureEvidence, steps: int) -> None:
 
 
 def _require_attempts(part: CaptureFallback, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """By the harness's own count of captures that began."""
+    """Settle FAIL unless the harness itself saw as many captures begin as the claim demands."""
     ours, theirs = end_of(candidate).capture_attempts, end_of(baseline).capture_attempts
     if ours is None or theirs is None:
         settle(reasons.EVIDENCE_MISSING, "how often a capture began was not watched; run it again")

@@ -1,6 +1,6 @@
-"""`host_syncs`: the candidate waits for the device as often as demanded; a control shows that it would be seen.
+"""Judge `host_syncs`: the candidate waits for the device as often as demanded; a control shows that waits are seen.
 
-Two independent detectors count; the larger count is judged, and disagreement within the bound decides nothing.
+Two independent detectors count. The larger count is judged; a disagreement within the bound decides nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Counted:
     readings: list[DetectorReading]
 
     def per_step(self) -> float:
-        """The larger count a step."""
+        """Return the larger detector's count of host syncs a step."""
         return max(reading.count / reading.steps for reading in self.readings)
 
     @property
@@ -39,7 +39,7 @@ class Counted:
         return "exactly" if self.demand.exactly is not None else "at most"
 
     def meets(self, figure: str, sheet: Sheet, *, beside: bool = False) -> bool:
-        """Note the demand; a quotient of such counts is the bound, or beyond it, only where the counts are."""
+        """Note the demand and return True if it is met. A quotient of counts is beyond a bound only if a count is."""
         return sheet.meets(figure, self.per_step(), self.relation, self.bound, "syncs", beside=beside)
 
     def sentence(self) -> str:
@@ -48,7 +48,7 @@ class Counted:
 
 
 def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, the candidate's count, the control, the detectors' eyesight, their agreement."""
+    """Judge in this order: capture, the candidate's count, the control, what detectors can see, their agreement."""
     run = context.only_run("paired")
     executions = {name: executed(run, name) for name in (part.candidate.arm, part.control.arm)}
     groups = [Group({name: each}, {part.control.arm: "control"}) for name, each in executions.items()]
@@ -80,7 +80,7 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
-    """Return how often the reported arm waits, and where; "" where it does not, or none is named."""
+    """Return how often the reported arm waits, and where; "" where it does not, or no arm is named."""
     if part.reported is None:
         return ""
     syncs = executed(run, part.reported).syncs
@@ -100,7 +100,7 @@ def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
 def _require_replayed(
     context: Context, part: HostSyncs, execution: ArmEvidence, comparison: Comparison, sheet: Sheet
 ) -> str | None:
-    """The mechanism whose replay was observed; None for an arm that is declared uncaptured."""
+    """Return the mechanism whose replay was observed; None for an arm that is declared uncaptured."""
     arm = part.candidate.arm
     if context.contract.arms[arm].capture == "none":
         return None
@@ -131,7 +131,7 @@ def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -
 def _require_every_step(
     candidate: Counted, execution: ArmEvidence, steps: JudgedSteps, mechanism: str | None, sheet: Sheet
 ) -> None:
-    """The judged steps themselves keep the count, and not only the few that two detectors watched beside."""
+    """Settle unless the judged steps themselves keep the count, not only the few that two detectors watched."""
     every_step = execution.syncs.every_step if execution.syncs is not None else []
     watched = min((reading.steps for reading in every_step), default=0)
     if mechanism is None and not every_step:  # executed once more under a detector, where it can't be watched
@@ -154,7 +154,7 @@ def _require_every_step(
 
 
 def _require_seeing_profiler(counted: Counted) -> None:
-    """A silently empty profile shows no sync, and reads as one too few. What was seen beyond the bound was seen."""
+    """Settle INCONCLUSIVE where the profiler was blind, unless more syncs were seen than the bound allows."""
     blind = any(reading.detector == "profiler" and not reading.sees_planted for reading in counted.readings)
     if blind and not any(reading.count > counted.bound * reading.steps for reading in counted.readings):
         settle(
@@ -173,7 +173,7 @@ def _places(counted: Counted) -> str:
 
 
 def _require_busiest_step(judged: Counted, sheet: Sheet) -> None:
-    """The bound is that of every step, however few syncs the others have."""
+    """Settle where one step exceeds the bound, or may: the bound holds for every step, whatever the others have."""
     for reading in judged.readings:
         if reading.count <= judged.bound:
             continue

@@ -1,7 +1,7 @@
-"""`long_replay`: many captured steps train in bits like plain ones, and neither memory nor a step's time grows.
+"""Judge `long_replay`: many captured steps train in bits like plain ones, and neither memory nor a step's time grows.
 
 Every step is compared, by a digest of the losses and one of the batches of each block; a row is kept of a block's last
-step. Memory is compared with what it was after the warm-up; time by `flatness`, which never passes on noise.
+step. Memory is compared with its size after the warm-up, time by `slowdown`, which never passes on noise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIB = 2**20
 
 
 def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, equal start and work, the difference, guards, the ends, memory, time."""
+    """Judge in this order: capture, finiteness, equal start and work, the difference, guards, ends, memory, time."""
     candidate, baseline = (executed(context.run_of("long_replay", arm), arm) for arm in (part.candidate, part.baseline))
     comparison = Comparison(part, context, sheet)
     comparison.captured(candidate, throughout=False)
@@ -65,7 +65,7 @@ def _require_steps(part: LongReplay, candidate: ArmEvidence, sheet: Sheet) -> No
 
 
 def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvidence:
-    """What was recorded of an arm's blocks; settles ERROR unless they are all its steps, with a row each."""
+    """Return the record of an arm's blocks; settle ERROR unless they cover all its steps, with a row for each."""
     seen = execution.long_replay
     if seen is None:
         settle(reasons.EVIDENCE_MISSING, f"the blocks of {name} were not recorded")
@@ -147,7 +147,7 @@ def _steps(block: ReplayBlock) -> str:
 
 
 def _require_replayed(part: LongReplay, candidate: ArmEvidence) -> None:
-    """Settle FAIL where steps ran outside the capture: that it was captured once says nothing of late ones."""
+    """Settle FAIL where steps ran outside the capture: one capture at the start shows nothing about late steps."""
     capture = candidate.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {part.candidate}")
@@ -170,7 +170,7 @@ def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, s
 
 
 def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
-    """Growth of whichever kind of memory grew most."""
+    """Return a sentence about the largest growth of memory, if it is bounded; settle FAIL where it is too large."""
     if part.memory_growth_at_most_mib is None:
         return []
     growths = {}
@@ -190,9 +190,9 @@ def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) 
 
 
 def _growth(sizes: list[int], after: int) -> int:
-    """In bytes, over the last block of the warm-up; and, since that one may be a peak, of the second half of what
-    follows over the first: over the median of its rounds' peaks, as a warm-up covers a round of a schedule of shapes.
-    """
+    """Return the larger of two growths in bytes. One is over the last block of the warm-up, which may itself be a peak.
+    The other is of the second half of the later blocks over the first half, by the median of its rounds' peaks, as a
+    warm-up covers one round of a schedule of shapes."""
     later = sizes[after:]
     growth = max(later) - sizes[after - 1]
     half = len(later) // 2
@@ -250,7 +250,7 @@ class Slowdown:
 
 
 def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
-    """Of the last quarter of the blocks over the first; None where a quarter has too few for an interval."""
+    """Return the slowdown from the first quarter of the blocks to the last; None where a quarter has too few blocks."""
     size = len(blocks) // SLICE
     early, late = blocks[:size], blocks[len(blocks) - size :]
     times = _ratio([each.seconds / each.steps for each in early], [each.seconds / each.steps for each in late])
@@ -266,12 +266,12 @@ def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
 
 
 def _fast(blocks: Sequence[ReplayBlock]) -> float:
-    """Seconds of a step, of the slowest among the fastest blocks."""
+    """Return the seconds of a step, of the slowest one among the fastest blocks."""
     return sorted(each.seconds / each.steps for each in blocks)[FASTEST - 1]
 
 
 def _ratio(early: Sequence[float], late: Sequence[float]) -> Slowdown | None:
-    """Median of the late values over that of the early ones, and the extremes that their intervals allow."""
+    """Return the median of late values over that of early ones, and the extremes that their intervals allow."""
     rank = _rank(len(early))
     if rank is None:
         return None
@@ -286,8 +286,8 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _rank(count: int) -> int | None:
-    """The highest index k from 0 so that the k-th smallest and the k-th largest of `count` values hold their median
-    between them, but for a chance of OUTSIDE; None where not even the extremes do."""
+    """Return the highest index k from 0 so that the k-th smallest and the k-th largest of `count` values hold their
+    median between them, except with a chance of OUTSIDE; None where not even the extremes do."""
     beyond, found = 0, None
     for k in range(count // 2):
         beyond += comb(count, k)  # a median lies below the k-th smallest where at most k values are below it

@@ -1,4 +1,4 @@
-"""A long replay, block by block: what a step took, and what memory was held."""
+"""Show a long replay, block by block: how long a step took, and how much memory was held."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def section(view: ReportView) -> Section | None:
-    """A part for each judgement of a long replay that left blocks."""
+    """Return a section with a part for each judgement of a long replay that left blocks, None where there is none."""
     shown = [
         _part(verdict, claim, seen, runs)
         for verdict, parts, runs in view.judged()
@@ -40,7 +40,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def _seen(claim: LongReplay, runs: list[RunEvidence]) -> dict[str, LongReplayEvidence]:
-    """Blocks by arm, the candidate's first."""
+    """Return the blocks by arm, the candidate's first."""
     found: dict[str, LongReplayEvidence] = {}
     for arm in (claim.candidate, claim.baseline):
         for run in runs:
@@ -63,14 +63,14 @@ def _part(verdict: Verdict, claim: LongReplay, seen: Mapping[str, LongReplayEvid
 
 
 def _times(replay: LongReplayEvidence) -> tuple[Doubles, Doubles, Doubles]:
-    """First step of each block, seconds a step, and the yardstick's seconds."""
+    """Return each block's first step, its seconds a step, and the yardstick's seconds."""
     steps = np.array([block.first_step for block in replay.blocks], dtype=np.float64)
     times = np.array([block.seconds / max(block.steps, 1) for block in replay.blocks], dtype=np.float64)
     return steps, times, np.array([block.yardstick_seconds for block in replay.blocks], dtype=np.float64)
 
 
 def _memory(replay: LongReplayEvidence) -> dict[str, Doubles]:
-    """Bytes after each block, where they were counted."""
+    """Return the bytes held after each block, where they were counted."""
     levels = {
         "allocated": [block.allocated_bytes for block in replay.blocks],
         "reserved": [block.reserved_bytes for block in replay.blocks],
@@ -92,7 +92,7 @@ def _row(arm: str, replay: LongReplayEvidence) -> list[object]:
 
 @drawn_once
 def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Mapping[str, Doubles]) -> Plot:
-    """Milliseconds a step [blocks] and the yardstick relative to its median; below, growth of memory, MiB."""
+    """Plot milliseconds a step [blocks] and the yardstick relative to its median; below, growth of memory in MiB."""
     scaled = yardstick / np.nanmedian(yardstick) * np.nanmedian(seconds)
 
     def paint(axes: list[Axes]) -> None:

@@ -1,4 +1,4 @@
-"""Kinds of judgement about a captured step: the capture, one that fails, waits for the device, a long replay."""
+"""Define judgements about a captured step: the capture, one that fails, waits for the device, a long replay."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Capture(Judged):
     no_demand: ClassVar = {"candidate": "names an arm", "per_shape": "the unit of the number of captures"}
 
     def asks_the_device(self) -> bool:
-        """Kernels and clipped tensors are counted in a CUDA graph."""
+        """Return True if the claim is about kernels or clipped tensors, which are counted in a CUDA graph."""
         counted = (self.kernels_per_layer_at_least, self.kernels_in_every_layer, self.clipped_tensors_per_layer)
         return any(demand is not None for demand in counted)
 

@@ -1,4 +1,4 @@
-"""The captured graph: nodes by type, kernels by name and count; host syncs by place; memory by replay."""
+"""Show the captured graph: nodes by type, kernels by name and count; host syncs by place; memory by replay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KERNELS = 12  # of a graph, the most launched first; the run directory holds all
 
 
 def sections(view: ReportView) -> list[Section]:
-    """Captured work, host syncs and memory, each left out when nothing of it was seen."""
+    """Return the sections of captured work, host syncs and memory, each left out when nothing of it was seen."""
     captured: list[Part] = []
     synced: list[Part] = []
     for title, run_id, arm in _arms(view):
@@ -38,7 +38,7 @@ def sections(view: ReportView) -> list[Section]:
 
 
 def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:
-    """The first replica of every arm of every run, titled by workload and arm."""
+    """Yield the first replica of every arm of every untimed run, with a title of workload and arm."""
     for run_id, run in view.evidence.items():
         for arm, replicas in run.arms.items():
             if replicas and not probe_named(run.probe).timed:
@@ -82,7 +82,7 @@ def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
 
 
 def _different(graphs: list[GraphNodes]) -> list[GraphNodes]:
-    """Graphs of one census, as those of several shapes often are, under all their labels."""
+    """Return each different graph once, under all its labels: graphs of several shapes often have one census."""
     labels: dict[str, list[str]] = {}
     first: dict[str, GraphNodes] = {}
     for graph in graphs:
@@ -121,7 +121,7 @@ def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
 
 
 def _memory(view: ReportView) -> Iterator[Part]:
-    """A part for each run whose memory a claim judged, all arms in one plot; one table for all other runs."""
+    """Yield a part for each run whose memory a claim judged, all arms in one plot; a table for all other runs."""
     others: list[list[object]] = []
     columns = ["arm", "memory", "samples", "first", "last", "most", "growth"]
     for run_id, run in view.evidence.items():
@@ -154,7 +154,7 @@ def _level_rows(levels: dict[str, Doubles]) -> list[list[object]]:
 
 
 def _levels(seen: MemoryEvidence) -> dict[str, Doubles]:
-    """Bytes by sample, allocated and reserved."""
+    """Return allocated and reserved bytes by sample."""
     return {
         "allocated": np.array([sample.allocated_bytes for sample in seen.samples], dtype=np.float64),
         "reserved": np.array([sample.reserved_bytes for sample in seen.samples], dtype=np.float64),
@@ -162,5 +162,5 @@ def _levels(seen: MemoryEvidence) -> dict[str, Doubles]:
 
 
 def _growth(values: Doubles) -> str:
-    """From the first sample to the last, in percent of the first."""
+    """Return the growth from the first sample to the last, in percent of the first."""
     return f"{100 * (values[-1] / values[0] - 1):+.3g} %" if values[0] > 0 else "–"

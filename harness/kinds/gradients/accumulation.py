@@ -1,7 +1,7 @@
-"""`accumulation`: a step of k micro-batches is the step of one batch, within rounding.
+"""Judge `accumulation`: a step of k micro-batches is the step of one batch, within rounding.
 
 The harness sees three things of its own: the digest of each micro-batch in every step's inputs, how often the
-optimizers' own counters went up, and gradients, norms before clipping and losses beside those of an arm that takes the
+optimizers' own counters went up, and gradients, norms before clipping and losses next to those of an arm that takes the
 same batch at once. Norms before clipping tell a sum from a mean where a clip, or Adam, makes both train alike.
 """
 
@@ -42,7 +42,7 @@ _ORDER = ("loss", "norms", "gradients")
 
 
 def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, equal start and work, micro-batches, updates, the one batch, training."""
+    """Judge in this order: capture, finiteness, equal start and work, micro-batches, updates, one batch, training."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     named = {f"baseline {part.baseline}": baseline, f"candidate {part.candidate}": candidate}
@@ -160,7 +160,7 @@ def _apart(
 
 
 def _norms(execution: ArmEvidence) -> dict[int, dict[str, float]]:
-    """Norms before clipping by step and group."""
+    """Return the norms before clipping, by step and group."""
     return {record.step: {group.group: group.before for group in record.groups} for record in execution.gradients}
 
 

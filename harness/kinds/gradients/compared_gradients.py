@@ -1,4 +1,4 @@
-"""Gradients of two arms side by side: as their steps leave them and, where a step changes them, as they were made."""
+"""Compare gradients of two arms: as their steps leave them and, where a step changes them, as they were made."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Compared:
 
 
 def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:
-    """The candidate's gradients at the steps that the part names; settles when some are missing."""
+    """Return the candidate's gradients at the steps that the part names; settle when some are missing."""
     by_step = {record.step: record for record in candidate.gradients}
     missing = [str(step) for step in part.steps if step not in by_step]
     if missing:
@@ -55,12 +55,12 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
 def compared_tensors(
     part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence, *, of_control: bool = False
 ) -> Iterator[Compared]:
-    """Each tensor at each step beside the baseline's; settles when one was not compared.
+    """Yield each tensor at each step next to the baseline's; settle when one was not compared.
 
-    of_control: a rounding may let a gradient reach a tensor that none of the baseline's reached.
+    of_control: True if a rounding may let a gradient reach a tensor that none of the baseline's reached.
 
-    Zeros where no gradient reached the baseline's are left out: a buffer of all gradients holds them, and what an
-    update makes of either shows in the parameters.
+    Zeros are left out where no gradient reached the baseline's tensor: a buffer of all gradients holds zeros there, and
+    an update by either one shows in the parameters.
     """
     theirs = {record.step: record for record in baseline.gradients}
     for record in records:
@@ -92,7 +92,7 @@ class _Distance(NamedTuple):
 def beside_control(
     part: GradientMatch, compared: list[Compared], control: ArmEvidence, baseline: ArmEvidence
 ) -> list[Compared]:
-    """Return the tensors with how far rounding may take them, by how far it takes the control's at the same step."""
+    """Return the tensors with how far rounding may take them: as far as it takes the control's at the same step."""
     steps = list(dict.fromkeys(entry.step for entry in compared))
     nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
     theirs: dict[tuple[int, str], dict[bool, float]] = {}
@@ -120,7 +120,7 @@ def _compared(
     *,
     of_control: bool = False,
 ) -> Iterator[Compared]:
-    """of_left: the largest element that the baseline's clip left; None: these are those that it left."""
+    """Yield compared tensors. of_left: the largest element that the baseline's clip left; None: `tensors` are those."""
     largest = _largest(tensors)
     let_through = 1.0 if of_left is None or not 0 < of_left < largest else of_left / largest
     for tensor in tensors:
@@ -159,20 +159,20 @@ def _compared(
 
 
 def _largest(tensors: Sequence[TensorReduction]) -> float:
-    """The baseline's largest finite element in a step."""
+    """Return the baseline's largest finite element in a step."""
     sizes = (tensor.baseline_max_abs or 0.0 for tensor in tensors)
     return max((size for size in sizes if math.isfinite(size)), default=0.0)
 
 
 def norms_of(records: list[Gradients], baseline: ArmEvidence) -> dict[int, tuple[float, float]]:
-    """By step the norms of all gradients before they are clipped, the candidate's and the baseline's, where seen."""
+    """Return by step the candidate's and the baseline's norm of all gradients before the clip, where both were seen."""
     theirs = {record.step: record.made_norm for record in baseline.gradients}
     pairs = ((record.step, record.made_norm, theirs.get(record.step)) for record in records)
     return {step: (ours, other) for step, ours, other in pairs if ours is not None and other is not None}
 
 
 def _relative(absolute: float, scale: float) -> float:
-    """Over a baseline of zeros any difference is infinitely large, and none is 0."""
+    """Return the relative difference. Over a baseline of zeros any difference is infinite, and none is 0."""
     if scale == 0:
         return 0.0 if absolute == 0 else math.inf
     return absolute / scale
@@ -195,9 +195,9 @@ class OfTensor(Protocol):
 
 
 def require_most_compared(compared: Sequence[OfTensor], bound: float | None) -> None:
-    """Settle INCONCLUSIVE where at some step more tensors lie beyond the relative bound than may be rounding alone.
+    """Settle INCONCLUSIVE where at some step more tensors exceed the relative bound than rounding alone may explain.
 
-    What is excused is measured by the step's largest gradient: one that is far larger than all others (a loss that is
+    What is excused depends on the step's largest gradient: one that is far larger than all others (a loss that is
     scaled in one place, a tensor that diverges) excuses each of them, whatever it is.
     """
     if bound is None:

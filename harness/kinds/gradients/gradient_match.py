@@ -1,12 +1,12 @@
-"""`gradient_match`: every trainable tensor's gradients agree at the chosen steps, and clipped norms keep the threshold.
+"""Judge `gradient_match`: every trainable tensor's gradients agree at the chosen steps, and clipped norms stay bounded.
 
-Gradients were reduced on the device: digest, largest absolute value, largest absolute difference to the baseline's.
+Gradients were reduced on the device: digest, largest absolute value, largest absolute difference from the baseline's.
 A relative difference is that difference over the baseline tensor's largest absolute value. Some gradients are zero but
-for rounding, as that of a bias before BatchNorm, or of attention's keys, is: what lies below `ROUNDING` of the step's
-largest gradient exceeds no relative bound, whatever it is relative to. Where that is most of them nothing is decided.
+for rounding, such as that of a bias before BatchNorm or of attention's keys. A difference below `ROUNDING` of a step's
+largest gradient exceeds no relative bound, whatever its size. Where most differences are so, nothing is decided.
 
-Where a step changes gradients before it ends, they are compared as the backward pass made them, too: a clip hides how
-large they were. What an optimizer wrote into in either arm is compared as it was made alone.
+Where a step changes gradients before it ends, they are also compared as the backward pass made them: a clip hides how
+large they were. Gradients that an optimizer wrote into in either arm are compared only as they were made.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WHY_NONE = (
 
 
 def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, equal start and work, differences, clipped norms, guards."""
+    """Judge in this order: capture, finiteness, equal start and work, differences, clipped norms, guards."""
     run = context.only_run("paired")
     candidate = executed(run, part.candidate)
     named = {f"candidate {part.candidate}": candidate}
@@ -106,7 +106,7 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence) -> str:
-    """Return what a sentence says where gradients from before a clip were seen in one arm alone."""
+    """Return a sentence's tail where gradients from before a clip were seen in only one arm, else "" (none)."""
     seen = {part.candidate: {record.step for record in records if record.made_norm is not None}}
     seen[part.baseline or ""] = {record.step for record in baseline.gradients if record.made_norm is not None}
     compared = {record.step for record in records}
@@ -115,8 +115,7 @@ def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence
 
 
 def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
-    """Return the steps whose update both arms leave out: their gradients overflowed under a loss scale that is found
-    by trying.
+    """Return the steps whose update both arms skip: gradients overflowed under a loss scale that is found by trying.
 
     There is none unless each arm's counters of updates say so, most of its steps update, and the last compared step
     does. Settles INCONCLUSIVE where an arm has no counter.
@@ -145,10 +144,10 @@ def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
 
 
 def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Settle NOT_RUN where an arm leaves none: its loop ends with `optimizer.zero_grad()`, it updates each parameter as
-    soon as its gradient is there, or it differentiates a function, and no `.grad` ever is.
+    """Settle NOT_RUN where an arm leaves no gradient. Its loop ends with `optimizer.zero_grad()`, it updates each
+    parameter as soon as its gradient is there, or it differentiates a function, so that no `.grad` is ever there.
 
-    `zero_grad(set_to_none=False)` leaves zeros. They say nothing where every trainable tensor of both arms has changed.
+    `zero_grad(set_to_none=False)` leaves zeros. They show nothing where every trainable tensor of both arms changed.
     """
     arms = (candidate, baseline)
     left = [tensor for arm in arms for record in arm.gradients for tensor in record.tensors]
@@ -176,7 +175,7 @@ def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
 
 
 def _says_none(arm: ArmEvidence) -> bool:
-    """Whether it names every trainable tensor as one without a gradient, at each step that was read."""
+    """Return True if the arm reports every trainable tensor as one without a gradient, at each step that was read."""
     trained = arm.start.trainable_tensors
     return trained > 0 and arm.gradients != [] and all(len(record.without) == trained for record in arm.gradients)
 
@@ -203,7 +202,7 @@ def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared
 
 
 def _rounded(part: GradientMatch, compared: list[Compared]) -> set[str]:
-    """Tensors beyond the relative bound in what may be rounding alone."""
+    """Return the tensors beyond the relative bound whose difference may be rounding alone."""
     bound = math.inf if part.equality == "bitwise" else (part.max_relative_difference or math.inf)
     return {entry.tensor for entry in compared if entry.rounded and entry.relative > bound}
 
@@ -285,7 +284,7 @@ class _Size(NamedTuple):
 
 
 def _sizes(part: GradientMatch, compared: list[Compared]) -> list[_Size]:
-    """Return what the bounds are held against: all but what rounding alone may have made."""
+    """Return the sizes that the bounds apply to: all except those that rounding alone may have made."""
     excused = {id(entry) for entry in _as_control(part, compared)}
     judged = [entry for entry in compared if id(entry) not in excused]
     bound, most = part.max_abs_difference, part.max_relative_difference
@@ -316,7 +315,7 @@ def _is_within(entry: Compared, absolute: float, relative: float) -> bool:
 
 
 def _as_control(part: GradientMatch, compared: list[Compared]) -> list[Compared]:
-    """Return what lies beyond a bound by no more than the control's rounding makes."""
+    """Return the tensors that lie beyond a bound, but no further than the control's rounding makes."""
     absolute, relative = (math.inf if each is None else each for each in _bounds(part))
     return [entry for entry in compared if not _is_within(entry, absolute, relative) and entry.absolute <= entry.room]
 
@@ -348,7 +347,7 @@ def _require_same_groups(records: list[Gradients]) -> None:
 
 
 def _require_groups_of(baseline: ArmEvidence, records: list[Gradients]) -> None:
-    """Settle ERROR where a step lacks a group of the baseline's, or has another: one left out exceeds no threshold."""
+    """Settle ERROR where a step's groups are not the baseline's: a group that is left out exceeds no threshold."""
     theirs = {record.step: {group.group for group in record.groups} for record in baseline.gradients if record.groups}
     for record in records:
         other = theirs.get(record.step, set()) ^ {group.group for group in record.groups}
@@ -403,8 +402,8 @@ def require_gradients(records: list[Gradients]) -> None:
 def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], baseline: ArmEvidence) -> None:
     """Settle FAIL where a trainable tensor had no gradient.
 
-    One that no gradient reached in the baseline's step either, and that trains in others, was not used in it: an expert
-    that no token was routed to.
+    A tensor that no gradient reached in the baseline's step either, and that trains in other steps, was unused in this
+    step, like an expert that no token was routed to.
     """
     names, trainable = candidate.start.trainable_names, candidate.start.trainable_tensors
     theirs = {record.step: set(record.without) for record in baseline.gradients}
@@ -424,7 +423,7 @@ def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], basel
 
 
 def _changed(execution: ArmEvidence) -> set[str]:
-    """The parameters that ended otherwise than they began."""
+    """Return the parameters that ended different from how they began."""
     start, end = execution.start.state, end_of(execution).state
     if start is None or end is None:
         return set()

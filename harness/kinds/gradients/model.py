@@ -1,4 +1,4 @@
-"""Kinds of judgement about gradients: against a baseline's, and of a step that takes its batch in micro-batches."""
+"""Define judgements about gradients: against a baseline's, and of a step that takes its batch in micro-batches."""
 
 from __future__ import annotations
 

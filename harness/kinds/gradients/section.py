@@ -1,4 +1,4 @@
-"""Gradient differences by layer and tensor, clipped norms, and the micro-batches that gradients are the mean of."""
+"""Show gradient differences by layer and tensor, clipped norms, and the micro-batches behind the mean gradients."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class Seen:
 
     @property
     def bounds(self) -> list[float]:
-        """Of absolute differences: each that a claim has, the strictest first."""
+        """Return every claim's bound of absolute differences, the strictest first."""
         given = [claim.max_abs_difference for claim in self.claims if isinstance(claim, GradientMatch)]
         return sorted({bound for bound in given if bound is not None})
 
     @property
     def norm_at_most(self) -> float | None:
-        """The strictest threshold of clipped norms."""
+        """Return the strictest threshold of clipped norms, None where no claim has one."""
         clipped = [claim.clipped_norm for claim in self.claims if isinstance(claim, GradientMatch)]
         return min((one.at_most for one in clipped if one is not None), default=None)
 
 
 def section(view: ReportView) -> Section | None:
-    """A part for each arm of a run whose gradients a claim judged."""
+    """Return a section with a part for each arm of a run whose gradients a claim judged, None where there is none."""
     seen: dict[tuple[str, str], Seen] = {}
     for verdict, parts, runs in view.judged():
         for part in parts:
@@ -105,7 +105,7 @@ def _part(run: RunEvidence, arm: str, seen: Seen) -> Part | None:
 
 
 def _points(values: list[tuple[str, float]]) -> list[tuple[int, str, float]]:
-    """(layer, kind of tensor, worst difference over the steps); tensors outside any layer stand at layer -1."""
+    """Return (layer, kind of tensor, worst difference over the steps); tensors outside any layer are at layer -1."""
     worst: dict[tuple[int, str], float] = {}
     for name, value in values:
         match = _LAYER.search(name)
@@ -115,7 +115,7 @@ def _points(values: list[tuple[str, float]]) -> list[tuple[int, str, float]]:
 
 
 def _micro_batches(execution: ArmEvidence) -> str:
-    """What the harness saw of an arm that accumulates."""
+    """Return a sentence about the micro-batches that the harness saw of an arm."""
     read = [digests for block in execution.micro_batches for digests in block.digests]
     numbers = ", ".join(str(number) for number in sorted({len(digests) for digests in read})) or "unrecorded"
     repeating = sum(len(set(digests)) < len(digests) for digests in read)

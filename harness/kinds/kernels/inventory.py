@@ -1,4 +1,4 @@
-"""What the kernel judges share: finding an inventory, and the device or target that it is held against."""
+"""Find what the kernel judges share: an inventory of kernels, and the device or target that it is compared with."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from harness.kinds.kernels.model import Prewarm, PtxTarget
 
 
 def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[ProbeName]) -> RunEvidence:
-    """The first sound run that inventoried the arm's kernels, for the part's target and with used kernels if there is.
+    """Return the first sound run with an inventory of the arm's kernels, best for its target and of used ones.
 
-    Settles when there is none. A claim may have a run for each of several targets, and runs that read a plan alone.
+    Settles when there is none. A claim may have a run for each of several targets, and runs that read only a plan.
     """
     arm = part.candidate
     found = [run for probe in probes for run in context.sound_runs(probe) if arm in run.kernels]
@@ -28,10 +28,10 @@ def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequ
 
 
 def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Target:
-    """The device's architecture for `target: device`, else the named one the kernels were compiled for.
+    """Return the device's architecture for `target: device`, else the named one that the kernels were compiled for.
 
-    A claim about the device is never decided by kernels that were cross-compiled, nor the other way round. No
-    device is NOT_RUN; a device that is there and can't be read is a violation.
+    A claim about the device is never decided by cross-compiled kernels, nor the other way round. No device is NOT_RUN;
+    a device whose architecture cannot be read is a violation.
     """
     if part.target != "device":
         if inventory.compiled_for != part.target:
@@ -54,7 +54,7 @@ def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Ta
 
 
 def by_key(records: Sequence[KernelRecord], what: str) -> dict[str, KernelRecord]:
-    """Kernels by key; settles when one key names two kernels (another name or other PTX)."""
+    """Return the kernels by key; settle when one key names two kernels (another name or other PTX)."""
     found: dict[str, KernelRecord] = {}
     for record in records:
         other = found.setdefault(record.key, record)

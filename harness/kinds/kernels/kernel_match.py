@@ -1,8 +1,8 @@
-"""`kernel_match`: kernels agree with their naive twins and an fp64 reference over a grid of shapes and magnitudes.
+"""Judge `kernel_match`: kernels agree with naive twins and an fp64 reference over a grid of shapes and magnitudes.
 
 Errors are relative to the reference's largest absolute value or, where the claim asks for it, of each element to the
-sum of its terms' sizes; the bound of the case's data type holds for both. Beside a kernel stands its peer, another
-project's kernel for the same.
+sum of its terms' sizes; the bound of the case's data type holds for both. A kernel may have a peer, another project's
+kernel for the same operation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNIT_ROUNDOFF = {
 
 
 def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Order: each case's outputs, then the compiled kernels' demands, then whether the grid was complete."""
+    """Judge in this order: each case's outputs, the compiled kernels' demands, then whether the grid was complete."""
     run = context.only_run("kernel_match")
     evidence = run.kernel_match.get(part.candidate)
     if evidence is None:
@@ -64,7 +64,7 @@ def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _sentence(part: KernelMatch, cases: list[KernelCase], evidence: KernelMatchEvidence) -> str:
-    """Everything that was judged, since claims of this kind differ in their fields alone."""
+    """Return a sentence with everything that was judged, since claims of this kind differ only in their fields."""
     where = f"at {len(part.shapes)} given shapes and " if part.shapes is not None else "at "
     demands = [f"{name.replace('_', ' ')} {value}" for name, value in part.demands if value is not None]
     compiled = f"; the {len(evidence.compiled)} compiled kernels have {', '.join(demands)}" if demands else ""
@@ -96,7 +96,7 @@ def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
 
 
 def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *, where_infinite: str) -> None:
-    """An infinite error of outputs that are finite is no such value: it is a difference where the scale is zero."""
+    """Settle FAIL for an output that is not finite, or for an infinite error of finite ones, whose scale is zero."""
     if not case.finite or not all(math.isfinite(error) or error == math.inf for error in errors):
         sheet.figure("first_non_finite_case", _name(case))
         settle(reasons.NON_FINITE, f"{_name(case)} gave a value that is not finite")
@@ -105,7 +105,7 @@ def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *
 
 
 def _require_terms(case: KernelCase, sheet: Sheet) -> None:
-    """The case shows what was looked for besides errors, and errors of every output that it and its peer have."""
+    """Settle unless the case shows what was checked besides errors, and errors of every output of it and its peer."""
     if case.terms is None or case.outputs is None or None in (case.overwritten, case.zero_references):
         settle(reasons.EVIDENCE_MISSING, f"{_name(case)} has no errors relative to its terms, or nothing beside them")
     errors = [each for several in case.terms.values() for each in (several.vs_naive, several.vs_fp64)]
@@ -121,7 +121,7 @@ def _require_terms(case: KernelCase, sheet: Sheet) -> None:
 
 
 def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
-    """The case's errors by data type, relative to what the claim names: its outputs' types, or the one of the case."""
+    """Return the case's errors by data type, relative to what the claim names: by output types, or the case's type."""
     if part.relative_to == "terms" and case.terms is not None:
         return case.terms
     return {
@@ -132,7 +132,7 @@ def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
 
 
 def _require_agreement(part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet) -> None:
-    """Every output within the bound of its own data type; of one that the claim does not name, of the case's."""
+    """Settle FAIL unless every output is within its data type's bound, or the case's if its own type has none."""
     found: dict[str, list[tuple[str, KernelErrors]]] = {}
     for case in cases:
         for dtype, errors in _errors(part, case).items():  # outputs of two types may have one bound
@@ -163,7 +163,7 @@ def _larger(errors: KernelErrors) -> float:
 def _require_as_good_as_peer(
     part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet
 ) -> None:
-    """The worst error of an operation, by the types of inputs and outputs, against its peer's; those are figures."""
+    """Settle FAIL where an operation's worst error, by types of inputs and outputs, is too large next to its peer's."""
     beside: dict[tuple[str, str, str], list[PeerErrors]] = {}
     for case in cases:
         if case.peer is None and part.over_peer_at_most is not None:
@@ -192,7 +192,7 @@ def _require_as_good_as_peer(
 def _require_peers_that_bound(
     factor: float, beside: Collection[tuple[str, str, str]], bounds: Mapping[str, float]
 ) -> None:
-    """Of every operation there is an output whose tolerance allows what its peer, granted a unit roundoff, does not."""
+    """Settle FAIL unless, for each operation, the peer's bound can be stricter than the tolerance of an output."""
     for operation, several in groupby(sorted(beside), key=itemgetter(0)):
         allowed = [(bounds[dtype if dtype in bounds else inputs], dtype) for _, inputs, dtype in several]
         if all(factor * UNIT_ROUNDOFF.get(dtype, 0.0) >= bound for bound, dtype in allowed):
@@ -205,10 +205,10 @@ def _require_peers_that_bound(
 
 
 def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
-    """Largest error of the kernel over the largest of its peer, which counts as a unit roundoff at least: infinite over
-    none, where a type rounds nothing.
+    """Return the kernel's largest error over the largest one of its peer, which counts as at least a unit roundoff. It
+    is infinite over a peer without error, where a type rounds nothing.
 
-    A case in which the peer gives something that is not finite shows nothing, and is left out.
+    A case in which the peer's result is not finite shows nothing, and is left out.
     """
     sound = [errors for errors in several if math.isfinite(errors.vs_fp64)]
     if not sound:

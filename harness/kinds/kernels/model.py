@@ -1,4 +1,4 @@
-"""Kinds of judgement about kernels: their targets, their readiness, their results."""
+"""Define judgements about kernels: their targets, their readiness, their results."""
 
 # ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
 

@@ -1,6 +1,6 @@
-"""`prewarm`: every kernel a run needs is compiled before the weights arrive, under the key the run asks for.
+"""Judge `prewarm`: every kernel that a run needs is compiled before the weights arrive, under the key the run asks for.
 
-Scope `coverage` compares keys and PTX of a plan with those of a run, on any machine. Scope `device` also demands
+Scope `coverage` compares keys and PTX of a plan with those of a run, on any machine. Scope `device` also requires
 of the JIT ledger that nothing was compiled or loaded after prewarm, and that library handles existed by then.
 """
 
@@ -23,7 +23,7 @@ _PHASES = ("prewarm", "upload", "train")
 
 
 def judge(part: Prewarm, context: Context, sheet: Sheet) -> Judgement:
-    """Order: keys and PTX, then the ledger, the handles, and the filled memory."""
+    """Judge in this order: keys and PTX, then the ledger, the handles, and the filled memory."""
     run = run_with_inventory(context, part, ("prewarm", "kernels"))
     inventory = run.kernels[part.candidate]
     required_target(part, inventory)
@@ -95,7 +95,7 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
 
 
 def _require_finite_times(ledger: PrewarmEvidence) -> None:
-    """A NaN is neither before nor after anything, so nothing would be late."""
+    """Settle ERROR where a time is not finite: a NaN is neither before nor after anything, so nothing would be late."""
     times = [(f"phase {name}", time) for name, time in ledger.phases.items()]
     times += [(f"handle {name}", time) for name, time in ledger.handles.items()]
     times += [(f"{event.event} of {event.key}", event.seconds) for event in ledger.events]

@@ -1,4 +1,4 @@
-"""`ptx_target`: every kernel's PTX target and version fit the device, or a named target."""
+"""Judge `ptx_target`: every kernel's PTX target and version fit the device, or a named target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.kinds.kernels.model import PtxTarget
 
 
 def judge(part: PtxTarget, context: Context, sheet: Sheet) -> Judgement:
-    """Order: a readable device, kernels at all, a target in each, a fitting one, a fitting version."""
+    """Judge in this order: a readable device, kernels at all, a target in each, a fitting one, a fitting version."""
     run = run_with_inventory(context, part, ("kernels", "prewarm"))
     inventory = run.kernels[part.candidate]
     wanted = required_target(part, inventory)

@@ -1,4 +1,4 @@
-"""Kernels: when each was compiled and loaded, which PTX target it has, how far it is from its reference."""
+"""Show kernels: when each was compiled and loaded, which PTX target it has, how far it is from its reference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def sections(view: ReportView) -> list[Section]:
-    """JIT timeline, PTX targets and kernel errors, each left out when nothing of it was seen."""
+    """Return the sections of JIT timeline, PTX targets and kernel errors, each left out when nothing of it was seen."""
     prewarms: list[Part] = []
     matches: list[Part] = []
     for run_id, run in view.evidence.items():
@@ -84,7 +84,7 @@ def _prewarm(run_id: str, title: str, seen: PrewarmEvidence, units: frozenset[Un
 
 
 def _targets(view: ReportView) -> Iterator[Part]:
-    """A part for each workload: its runs compile mostly the same kernels, so a kernel stands there once."""
+    """Yield a part for each workload, with each kernel once: its runs compile mostly the same kernels."""
     by_workload: dict[str, list[tuple[str, str, KernelsEvidence]]] = {}
     for run_id, run in view.evidence.items():
         records = by_workload.setdefault(view.title_of(run_id), [])
@@ -102,13 +102,13 @@ def _targets(view: ReportView) -> Iterator[Part]:
 
 
 def _by_target(seen: KernelsEvidence) -> list[tuple[str, int]]:
-    """How many kernels, planned and used counted apart, have each target."""
+    """Return how many kernels have each target; planned and used kernels are counted separately."""
     targets = (" ".join(kernel.targets) or "no .target line" for kernel in [*seen.used, *seen.planned])
     return Counter(targets).most_common()
 
 
 def _machine(seen: KernelsEvidence) -> str:
-    """What the kernels were compiled for, and what the driver takes."""
+    """Return a sentence on what the kernels were compiled for, and which PTX the driver accepts."""
     if seen.compiled_for:
         compiled = f"compiled for {seen.compiled_for}, without a device"
     elif seen.device:
@@ -120,7 +120,7 @@ def _machine(seen: KernelsEvidence) -> str:
 
 
 def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
-    """Each kernel with the arms that have it; one without a target, which the reader looks for, first."""
+    """Return a table of kernels with their arms. Kernels without a target come first, as readers look for them."""
     arms: dict[tuple[str, ...], list[str]] = {}
     for arm, seen in records:
         for row in _of_an_arm(seen):
@@ -138,7 +138,7 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
 
 
 def _of_an_arm(seen: KernelsEvidence) -> Iterator[tuple[str, ...]]:
-    """A row for each kernel; one that the plan has with another target than the run stands there with both."""
+    """Yield a row for each kernel. A kernel with one target in the plan and another in the run has a row for each."""
     found: dict[tuple[str, str, str], list[str]] = {}
     routes: dict[tuple[str, str, str], str] = {}
     for where, kernels in (("plan", seen.planned), ("run", seen.used)):
@@ -211,7 +211,7 @@ def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:
 
 
 def _beside_peers(cases: list[KernelCase]) -> Iterator[list[str | float | None]]:
-    """A row for each operation, type of inputs and type of outputs."""
+    """Yield a row for each operation, type of inputs and type of outputs."""
     terms: dict[tuple[str, str, str], list[KernelErrors]] = {}
     peers: dict[tuple[str, str, str], list[PeerErrors]] = {}
     names: dict[str, dict[str, None]] = {}
@@ -232,7 +232,7 @@ def _beside_peers(cases: list[KernelCase]) -> Iterator[list[str | float | None]]
 
 
 def _largest(errors: Iterable[float]) -> float:
-    """The largest error; one that is not a number is worse than any."""
+    """Return the largest error; NaN counts as worse than any error."""
     values = [float(error) for error in errors]
     return math.nan if any(map(math.isnan, values)) else max(values, default=0.0)
 
@@ -243,7 +243,7 @@ def _worst(cases: list[tuple[float, float, float, bool]], column: int) -> float:
 
 @drawn_once
 def timeline(events: Sequence[JitEvent], phases: Mapping[str, float], handles: Mapping[str, float]) -> Plot:
-    """Compiles, disk-cache hits and loads over time, with the phases prewarm, upload and train as bands."""
+    """Plot compiles, disk-cache hits and loads over time, with the phases prewarm, upload and train as bands."""
     rows = ["compile", "disk_hit", "load", *(["handle"] if handles else [])]
     ends = [float(event.seconds) for event in events] + [float(value) for value in handles.values()]
     starts = sorted(((float(at), name) for name, at in phases.items()))

@@ -1,9 +1,9 @@
-"""`memory_steady`: memory does not grow after the first `after` samples, over replays or over re-captures.
+"""Judge `memory_steady`: memory does not grow after the first `after` samples, over replays or over re-captures.
 
-Three comparisons, the largest growth is judged: the later samples' peak over the warm-up's peak; the last `after`
-samples' peak over that of the first `after` samples that follow the warm-up; and over the median of such peaks in the
-first half of what follows. The second finds a leak that a high warm-up peak would hide, the third one that a peak right
-after it would; `after` should cover one round of a schedule of shapes.
+The largest growth of three comparisons is judged. First: the later samples' peak over the warm-up's peak. Second: the
+last `after` samples' peak over that of the first `after` samples that follow the warm-up. Third: the same last peak
+over the median of such peaks in the first half of what follows. The second finds a leak that a high warm-up peak would
+hide, the third one that a peak right after it would. `after` should cover one round of a schedule of shapes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.kinds.memory.model import MemorySteady
 
 
 def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
-    """Growth of allocated and of reserved bytes, or of reserved ones alone, at most `growth_at_most` (0.01 is 1 %)."""
+    """Judge the growth of allocated and reserved bytes, or of reserved ones: at most `growth_at_most` (0.01 is 1 %)."""
     run = context.only_run(part.chosen_probe())
     execution = executed(run, part.candidate)
     watched = part.per == "replay"
@@ -72,7 +72,7 @@ def _samples(part: MemorySteady, memory: list[MemoryEvidence]) -> list[MemorySam
 
 
 def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: int) -> None:
-    """One sample a step, in order: the growth may be in the one that is missing."""
+    """Settle ERROR unless each step has a sample, in order: a missing sample may be where memory grew."""
     if [sample.step for sample in samples] != list(range(steps)):
         settle(
             reasons.EVIDENCE_MISSING,
@@ -81,7 +81,7 @@ def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: 
 
 
 def _growth(sizes: list[int], after: int) -> float:
-    """Relative growth; negative when memory shrank. Growth from nothing to something is infinite."""
+    """Return the relative growth; negative when memory shrank. Growth from nothing to something is infinite."""
     later = sizes[after:]
     growth = _relative(max(later), max(sizes[:after]))
     if len(later) > after:  # each of these covers a round, even where they overlap

@@ -1,4 +1,4 @@
-"""Kinds of judgement about device memory: how much an arm takes at most, and whether it grows."""
+"""Define judgements about device memory: how much an arm takes at most, and whether it grows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`peak_memory`: the most device memory that an arm held at one time, in GiB or as a multiple of the baseline's.
+"""Judge `peak_memory`: the most device memory that an arm held at one time, in GiB or as a multiple of the baseline's.
 
-First both arms must have trained alike; then the device itself must have held little beside torch's allocator, whose
-statistics are judged. A peak that may be too low never passes: statistics that were set back unseen, a device that was
+First both arms must have trained alike. Then the device itself must have held little outside torch's allocator, whose
+statistics are judged. A peak that may be too low never passes: statistics that were reset unseen, a device that was
 not read.
 """
 
@@ -23,7 +23,7 @@ GIB = 2**30
 
 
 def judge(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, equal training, the device, the bound, what may be hidden."""
+    """Judge in this order: capture, equal training, the device, the bound, what may be hidden."""
     candidate, baseline = (executed(context.run_of("peak_memory", arm), arm) for arm in (part.candidate, part.baseline))
     comparison = Comparison(part, context, sheet)
     comparison.captured(baseline, candidate)
@@ -57,7 +57,7 @@ def _seen(name: str, execution: ArmEvidence) -> PeakMemoryEvidence:
 
 
 def _bytes(peaks: PeakMemoryEvidence, of: Literal["allocated", "reserved"], over: Literal["run", "steps"]) -> int:
-    """The largest number of bytes at one time."""
+    """Return the largest number of bytes held at one time."""
     stretches = (peaks.steps,) if over == "steps" else (peaks.opening, peaks.steps)
     return max(int(getattr(stretch, f"{of}_bytes")) for stretch in stretches)
 
@@ -73,7 +73,7 @@ def _note(role: str, peaks: PeakMemoryEvidence, sheet: Sheet) -> None:
 
 
 def _most(peaks: PeakMemoryEvidence, what: Literal["device", "outside"]) -> int | None:
-    """Over the whole run; None where a stretch was not sampled."""
+    """Return the peak over the whole run, in bytes; None where a stretch was not sampled."""
     found = [_sampled(stretch, what) for stretch in (peaks.opening, peaks.steps)]
     return None if None in found else max(each for each in found if each is not None)
 
@@ -101,7 +101,7 @@ def _require_little_outside(part: PeakMemory, name: str, peaks: PeakMemoryEviden
 
 
 def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvidence, sheet: Sheet) -> str:
-    """The sentence of a peak within its bound; settles FAIL for one beyond."""
+    """Return the sentence about a peak within its bound; settle FAIL for a peak beyond it."""
     peak, other = (_bytes(peaks, part.of, part.over) for peaks in (ours, theirs))
     ratio = peak / other
     sheet.figure("ratio", ratio)

@@ -1,4 +1,4 @@
-"""Peaks of device memory: both arms', over the opening and over the steps, beside what the device had in use."""
+"""Show peaks of device memory: both arms', over the opening and over the steps, next to what the device had in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.report.view import ReportView
 
 
 def section(view: ReportView) -> Section | None:
-    """A part for each judgement of a peak whose arms were measured."""
+    """Return a section with a part for each judgement of a peak whose arms were measured, None where there is none."""
     shown = [
         part
         for verdict, parts, runs in view.judged()

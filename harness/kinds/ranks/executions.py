@@ -1,4 +1,4 @@
-"""What the judges of ranks share: the executions of one arm, rank by rank, and what each rank did in every step."""
+"""Find what the judges of ranks share: the executions of one arm by rank, and what each rank did in every step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEWEST_SHARES = 0.5  # of the different shares of the rank that has most
 
 
 def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
-    """The first execution of an arm, by rank; settles with ERROR for a rank without sound evidence."""
+    """Return the first execution of an arm, by rank; settle ERROR for a rank without sound evidence."""
     views = (run, *run.ranks)
     if len(views) < ranks:
         settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, and arm {arm} has {ranks}")
@@ -29,7 +29,7 @@ def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
 
 
 def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
-    """What every rank did, step by step; settles with ERROR where that is not whole."""
+    """Return what every rank did, step by step; settle ERROR where that record is incomplete."""
     found = {}
     for rank, execution in executions.items():
         noted, steps = execution.rank_steps, len(execution.series.loss)
@@ -43,12 +43,12 @@ def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
 
 
 def named(executions: Mapping[int, ArmEvidence]) -> dict[str, ArmEvidence]:
-    """The executions under the names that sentences give them."""
+    """Return the executions under the names that sentences give them."""
     return {f"rank {rank} of {execution.start.arm}": execution for rank, execution in executions.items()}
 
 
 def odd_one(digests: Sequence[str]) -> int | None:
-    """The rank whose digest is not the most frequent one; of several, or of as many on both sides, the last."""
+    """Return the last rank without the most frequent digest, in a tie the first rank's; None: all are equal."""
     common = max(digests, key=lambda digest: (digests.count(digest), digest == digests[0]))
     return next((rank for rank in reversed(range(len(digests))) if digests[rank] != common), None)
 
@@ -75,8 +75,8 @@ def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 
 
 def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
-    """Settle FAIL where a rank read another number of rows than its share, the same ones over and over, or the same at
-    every step; INCONCLUSIVE where no rank showed its share.
+    """Settle FAIL where a rank read another number of rows than its share, the same rows over and over, or the same
+    share at every step. Leave the claim open where too few steps show whole shares.
     """
     _require_counts(steps, batch_size, sheet)
     for rank, noted in steps.items():
@@ -101,9 +101,9 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
 
 
 def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
-    """A batch may be smaller at the end of the data, or larger than the workload says, for all ranks alike; and packed
-    into one row in every step, where nobody can tell it from a part.
-    """
+    """Settle FAIL where a rank read too few or too many rows. A batch may be smaller at the end of the data or larger
+    than the workload's, for all ranks alike. It may be packed into one row, which looks like a part: that leaves the
+    claim open."""
     fewest, most = batch_size // len(steps), -(-batch_size // len(steps))
     whole, made = 0, 0
     for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
@@ -129,10 +129,10 @@ def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Shee
 
 
 def _different(steps: Sequence[Sequence[str]]) -> tuple[float, float, float]:
-    """The mean number of different rows in a step, what draws from all the rank's rows would give, and its deviation.
+    """Return the mean number of different rows in a step, that of draws from all the rank's rows, and its deviation.
 
     Data may have few different rows, and then repeats them in a step: of n draws from v rows v (1 - (1 - 1/v)^n) are
-    expected to be different, with a variance of n/4 at most (each draw changes the number by 1 at most: Efron-Stein).
+    expected to be different, with a variance of n/4 at most (a draw changes the number by 1 at most: Efron-Stein).
     """
     of_all = len({row for rows in steps for row in rows})
     if not of_all:

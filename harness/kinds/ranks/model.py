@@ -1,4 +1,4 @@
-"""Kinds of judgement about ranks: processes that train one model together, each on its share of every batch."""
+"""Define judgements about ranks: processes that train one model together, each on its share of every batch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`ranks_agree`: the ranks of data-parallel training stay one model, in bits, and each reads rows of its own.
+"""Judge `ranks_agree`: the ranks of data-parallel training stay one model, in bits, and each reads rows of its own.
 
-Parameters that ranks share were gathered before they were compared.
+Parameters that are divided among ranks were gathered before they were compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients behind its firs
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
-    """Order: captured, finiteness, frozen tensors, lengths, replicas, shares, batches, collectives, training, ends."""
+    """Judge in order: capture, finiteness, frozen, lengths, replicas, shares, batches, collectives, training, ends."""
     run = context.only_run("paired")
     executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
     comparison, by_name = Comparison(part, context, sheet), named(executions)
@@ -96,8 +96,8 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 def _require_shares(
     part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
 ) -> str:
-    """How many parameters are in parts, as a sentence's tail; settles where a rank holds too much, and where none could
-    differ between ranks and nothing is demanded of their shares.
+    """Return a sentence's tail with how many parameters are in parts. Settle where a rank holds too much, and where no
+    parameter could differ between ranks and no limit on shares is demanded.
     """
     of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
     if in_parts:
@@ -135,8 +135,8 @@ def _require_collectives(
     steps: Mapping[int, RankSteps],
     sheet: Sheet,
 ) -> None:
-    """How many collectives the host began in a step, which ones, and how many the graph holds; settles where they are
-    none, fewer or more than demanded."""
+    """Note how many collectives the host began in a step, which ones, and how many the graph holds. Settle where there
+    are none, too few in the graph, or too many by the host."""
     captured = context.contract.arms[part.candidate].capture != "none"
     in_graph = dict.fromkeys(executions, 0)
     for rank, execution in executions.items() if captured else ():
@@ -180,7 +180,7 @@ def _require_collectives(
 
 
 def _in_graphs(capture: CaptureEvidence) -> int:
-    """NCCL kernels of the capture that holds fewest, in all its pieces: a step replays one capture, and no other's."""
+    """Return the NCCL kernels in all pieces of the capture that holds fewest: a step replays only one capture."""
     if capture.captures and len(capture.nodes) % capture.captures:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
@@ -197,13 +197,13 @@ def _collectives(graph: GraphNodes) -> int:
 
 
 def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]:
-    """Collectives of each step behind the first ones, in which captures are made and gradients are grouped."""
+    """Return the collectives of each step after the first ones, which make captures and group gradients."""
     captures = capture.captures if capture is not None and capture.captured else 0
     return noted.collectives[max(captures, SETTLING_STEPS) :]
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL where a rank's parameters or optimizer ended otherwise than the first rank's."""
+    """Settle FAIL where a rank's parameters or optimizer end different from the first rank's."""
     reference = end_of(executions[0]).state
     for rank, execution in executions.items():
         ours = end_of(execution).state

@@ -1,4 +1,4 @@
-"""`ranks_match`: several ranks train as one process does on their batches joined, within a bound."""
+"""Judge `ranks_match`: several ranks train as one process does on their joined batches, within a bound."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.kinds.ranks.model import RanksMatch
 
 
 def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, equal start and batches, the losses, what makes it a training, the ends."""
+    """Judge in this order: capture, finiteness, equal start and batches, losses, what makes it a training, the ends."""
     run = context.only_run("paired")
     executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
     baseline = executed(run, part.baseline)
@@ -75,7 +75,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str) -> None:
-    """Settle FAIL unless all make as many steps."""
+    """Settle FAIL unless all executions make as many steps as the reference."""
     reference = everything[reference_name]
     for name, execution in everything.items():
         ours, theirs = len(execution.series.loss), len(reference.series.loss)
@@ -84,7 +84,7 @@ def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str)
 
 
 def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet) -> None:
-    """Settle FAIL at the first step in which the ranks' rows, joined, are not those of the one batch."""
+    """Settle FAIL at the first step in which the ranks' rows together are not the rows of the baseline's batch."""
     for step, whole in enumerate(one.rows):
         if not whole:
             settle(reasons.CAPABILITY_MISSING, "the inputs of the baseline have no rows")
@@ -108,7 +108,7 @@ def _settle_unequal(sheet: Sheet, step: int, rank: int | None, what: str) -> Non
 
 
 def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> float:
-    """How far the parameters ended apart; settles FAIL where that is more than demanded."""
+    """Return how far the parameters ended apart; settle FAIL where that is more than demanded."""
     require_distance(part.candidate, execution, baseline)
     [found] = [each for each in end_of(execution).differences or [] if each.arm == part.baseline]
     largest = float(found.largest or 0.0)
@@ -125,9 +125,9 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL where a rank ended with other parameters than the first, whose distance from the baseline is told.
+    """Settle FAIL where a rank ended with other parameters than the first rank, whose distance is reported.
 
-    The last thing before PASS: what made them differ shows in the losses, unless it came with the last update.
+    This is the last check before PASS: a difference shows in the losses, unless it came with the last update.
     """
     first = end_of(executions[0]).trainable_digest
     for rank, execution in executions.items():

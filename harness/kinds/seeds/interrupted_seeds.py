@@ -1,4 +1,4 @@
-"""A candidate that was saved and loaded by another process with each seed: its parts, as the executions they make."""
+"""Join the parts of a candidate that, with each seed, was saved and then loaded by another process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.kinds.seeds.model import NotWorse
 
 
 def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> None:
-    """Settle with FAIL where too few steps were trained after the load; nothing to do without `save_at`."""
+    """Settle FAIL where too few steps were trained after the load; do nothing without `save_at`."""
     if part.save_at is None:
         return
     executions = replicas(run, part.candidate, 2 * len(part.seeds))
@@ -38,7 +38,7 @@ def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> 
 def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
     """Return the run as if the candidate had trained with each seed at once, and its chains by seed.
 
-    Without `save_at` the run as it is, and no chains. Settles with ERROR where halves are missing, or not the claim's.
+    Without `save_at` return the run as it is, without chains. Settles ERROR for halves that are missing or wrong.
     """
     if part.save_at is None:
         return run, []
@@ -49,7 +49,7 @@ def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
 
 
 def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmEvidence) -> Chain:
-    """Both halves ran with that seed; that the first did is looked for where all arms are."""
+    """Return both halves as a chain; settle ERROR where the second has another seed. `_of_seeds` checks the first."""
     there = second.start.facts.get("seed")
     if there != seed:
         settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} went on with seed {there} where {seed} is demanded")
@@ -57,7 +57,7 @@ def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmE
 
 
 def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> None:
-    """Settle unless with each seed another process loaded what the first had trained, captured where it is to be."""
+    """Settle unless, with each seed, another process loaded what the first one had trained, captured where required."""
     for chain in chains:
         for joint in chain.joints:
             comparison.captured(joint.first, joint.second, role="half")
@@ -66,6 +66,6 @@ def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> Non
 
 
 def note_chains(chains: list[Chain], sheet: Sheet) -> None:
-    """Note figures of the checkpoint from which most was not restored."""
+    """Note the figures of the checkpoint that lost most in its load."""
     if chains:
         note_checkpoint(max((chain.worst for chain in chains), key=lambda joint: len(joint.lost)), sheet)

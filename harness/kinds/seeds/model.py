@@ -1,4 +1,4 @@
-"""Kind of judgement about several seeds: a metric that is no worse than the baseline's."""
+"""Define the judgement about several seeds: a metric that is no worse than the baseline's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`not_worse`: over several seeds a metric of the candidate is no worse than the baseline's by more than a margin.
+"""Judge `not_worse`: over several seeds a candidate's metric is no worse than the baseline's by more than a margin.
 
-With each seed both arms train from one start on the same batches. Each pair yields one difference; how these decide
-stands in `paired_seeds`.
+With each seed both arms train from one start on the same batches. Each pair yields one difference; `paired_seeds`
+decides by these.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class Pairs:
 
     @property
     def worse(self) -> Array:
-        """By how much the candidate is worse with each seed."""
+        """Return by how much the candidate is worse with each seed."""
         return paired_seeds.excesses(self.candidate, self.baseline, 0.0, lower_is_better=self.lower_is_better)
 
     @property
     def excess(self) -> Array:
-        """The same, less what is allowed."""
+        """Return by how much the candidate is worse with each seed, less what is allowed."""
         return paired_seeds.excesses(self.candidate, self.baseline, self.margins, lower_is_better=self.lower_is_better)
 
 
 def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
-    """Order: steps after a load, capture, steps, finiteness, precisions, equal starts and batches of each seed, unequal
-    seeds, a candidate that is worse, guards, the ends, then whether anything was decided.
+    """Judge in this order: steps after a load, capture, steps, finiteness, precisions, equal starts and batches of each
+    seed, unequal seeds, a candidate that is worse, guards, the ends, then whether anything was decided.
     """
     run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
@@ -93,7 +93,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _of_seeds(part: NotWorse, run: RunEvidence) -> dict[int, dict[str, ArmEvidence]]:
-    """By seed the execution of each arm; settles with ERROR where one is missing, or is of another seed."""
+    """Return each arm's execution by seed; settle ERROR where one is missing, or is of another seed."""
     found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in part.seeds}
     for arm in part.arms().values():
         for seed, execution in zip(part.seeds, replicas(run, arm, len(part.seeds)), strict=False):
@@ -105,7 +105,7 @@ def _of_seeds(part: NotWorse, run: RunEvidence) -> dict[int, dict[str, ArmEviden
 
 
 def _named(part: NotWorse, seed: int, executions: Mapping[str, ArmEvidence]) -> dict[str, ArmEvidence]:
-    """Candidate and baseline by what sentences call them."""
+    """Return candidate and baseline by their names in sentences."""
     roles = {"candidate": part.candidate, "baseline": part.baseline}
     return {f"{role} {arm} with seed {seed}": executions[arm] for role, arm in roles.items()}
 
@@ -123,7 +123,7 @@ def _require_steps(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidenc
 
 
 def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> None:
-    """Two seeds with one series are one measurement counted twice, and so are two that change nothing."""
+    """Settle FAIL where two seeds give one series, which counts one measurement twice, or change nothing."""
     for arm in (part.candidate, part.baseline):
         seen: dict[bytes, int] = {}
         for seed, executions in by_seed.items():
@@ -137,7 +137,7 @@ def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, Ar
 
 
 def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> Pairs:
-    """The compared values: means over the last steps."""
+    """Return the compared values: means over the last steps."""
     ours, theirs = (
         np.array([values(executions[arm], part.metric)[-part.last :].mean() for executions in by_seed.values()])
         for arm in (part.candidate, part.baseline)
@@ -147,7 +147,7 @@ def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -
 
 
 def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
-    """1: not worse, 0: undecided. Settles FAIL where the candidate is worse."""
+    """Return 1 for not worse, 0 for undecided. Settles FAIL where the candidate is worse."""
     _note(part, pairs, sheet)
     fewest = fewest_processes(part.confidence)
     if len(part.seeds) < fewest:

@@ -1,7 +1,7 @@
-"""The statistics of `not_worse`: pure functions over the last axis, so that a simulation runs the same code.
+"""Compute the statistics of `not_worse`: pure functions over the last axis, so that a simulation runs the same code.
 
 The unit of replication is a seed: both arms train from one start on one order of batches, and the pair yields one
-number, by how much the candidate is worse less what the claim allows (its excess). docs/statistics.md derives the rule.
+number, its excess: by how much the candidate is worse, less what the claim allows. docs/statistics.md derives the rule.
 Shapes: `...` any number of experiments, N seeds.
 """
 
@@ -15,23 +15,23 @@ from harness.kinds.seeds.model import MOST_SEEDS
 
 
 def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_is_better: bool) -> Array:
-    """By how much the candidate's values [..., N] are worse than the baseline's by more than the margin; at most 0
-    where they are not."""
+    """Return by how much the candidate's values [..., N] are worse than the baseline's by more than the margin; at most
+    0 where they are not."""
     worse = candidate - baseline if lower_is_better else baseline - candidate
     return np.asarray(worse - margin)
 
 
 def interval(excess: Array, confidence: float) -> tuple[Array, Array]:
-    """Ends of the one-sided intervals of the trimmed mean, each at this confidence: [...]."""
+    """Return the ends of the one-sided intervals of the trimmed mean, each at this confidence: [...]."""
     mean, reach = trimmed(excess, confidence)
     return mean - reach, mean + reach
 
 
 def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
-    """1: not worse by more than the margin, -1: worse, 0: neither. [...]
+    """Return 1 where it is not worse by more than the margin, -1 where it is worse, else 0. [...]
 
-    PASS asks for the interval and for the agreement of all seeds but those that may dissent, whose chance is bounded
-    whatever the noise's shape. FAIL rests on the interval alone.
+    PASS needs the interval and the agreement of all seeds but those that may dissent, whose chance is bounded whatever
+    the noise's shape. FAIL needs the interval alone.
     """
     low, high = interval(excess, confidence)
     dissenting = may_dissent(excess.shape[-1], confidence)
@@ -41,7 +41,7 @@ def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
 
 
 def seeds_to_decide(excess: Array, confidence: float) -> int | None:
-    """The larger number of seeds that would probably decide, by the spread of these [N]; None: no number would.
+    """Return how many seeds, more than these [N], would probably decide, by their spread; None: no number would.
 
     An estimate, with a normal approximation.
     """

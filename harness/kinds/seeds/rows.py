@@ -1,4 +1,4 @@
-"""Rows of the kinds of claim about several seeds, and the report's sections about them."""
+"""List the kinds of claim about several seeds, and the report's sections about them."""
 
 from __future__ import annotations
 

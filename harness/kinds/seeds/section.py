@@ -1,4 +1,4 @@
-"""What claims over several seeds compared: each seed's values, their difference beside the margin, and the interval."""
+"""Show what claims over several seeds compared: each seed's values, their difference and margin, and the interval."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOSS = "loss"
 
 
 def section(view: ReportView) -> Section | None:
-    """A part for each run that a claim over several seeds judged."""
+    """Return a section with a part for each run that a claim over several seeds judged, None where there is none."""
     kept = []
     for verdict, parts, runs in view.judged():
         claims = [part for part in parts if isinstance(part, NotWorse)]
@@ -42,7 +42,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def _part(title: str, run: RunEvidence, claim: NotWorse, unit: Unit) -> Part | None:
-    """None where an arm did not come to the end of every seed, or does not report the metric."""
+    """Return a part, None where an arm did not finish every seed, or does not report the metric."""
     try:
         whole, _ = joined(claim, run)
     except Settled:
@@ -86,7 +86,7 @@ def differences(
     interval: tuple[float, float],
     metric: str,
 ) -> Plot:
-    """By how much the candidate is worse with each seed, the margin there, and the mean with its interval."""
+    """Plot by how much the candidate is worse with each seed, the margin there, and the mean with its interval."""
 
     def paint(axes: list[Axes]) -> None:
         axis, places = axes[0], range(len(seeds))

@@ -1,7 +1,7 @@
-"""Two seeds that change nothing are one seed: told by what a run began with and read, not by what came of it.
+"""Find two seeds that change nothing and so are one seed, by what a run began with and read, not by what came of it.
 
-A sum that is added up in another order makes two runs of one seed differ in their last bit, so that their losses say
-nothing of whether a seed reached them.
+A sum that is added up in another order makes two runs of one seed differ in their last bit, so their losses do not show
+whether a seed reached them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from harness.judging.sheet import settle
 def require_unequal_seeds(arm: str, by_seed: Mapping[int, ArmEvidence]) -> None:
     """Settle FAIL where an arm began from one start with two seeds, and read the same batches in the steps of both.
 
-    Seeds may share the start by design (a checkpoint) or the batches (another initialization), but not both. What a
-    generator that training draws from held at the start is a cause, too: dropout is.
+    Seeds may share the start by design (a checkpoint) or the batches (another initialization), but not both. Different
+    generators at the start are enough of a difference, if training draws from them, as dropout does.
     """
     for (first, one), (second, other) in combinations(by_seed.items(), 2):
         if _start(one) != _start(other) or not _one_draw(one, other):
@@ -35,20 +35,20 @@ def require_unequal_seeds(arm: str, by_seed: Mapping[int, ArmEvidence]) -> None:
 
 
 def _start(execution: ArmEvidence) -> tuple[object, ...]:
-    """What there is before the first step, but for generators: a seed may make a table of noise, too."""
+    """Return the state before the first step, without generators, but with tables: a seed may make one of noise."""
     state = execution.start.state
     found = {} if state is None else {name: each for name, each in state.digests.items() if name != "generators"}
     return execution.start.trainable_digest, execution.start.frozen_digest, found
 
 
 def _one_draw(one: ArmEvidence, other: ArmEvidence) -> bool:
-    """Whether no generator that training drew from held something else with the other seed. One at rest is no cause."""
+    """Return True if no generator that training drew from differed with the other seed. Idle ones are ignored."""
     ours, theirs = _drawn_from(one), _drawn_from(other)
     return all(ours.get(name, digest) == theirs.get(name, digest) for name, digest in (ours | theirs).items())
 
 
 def _drawn_from(execution: ArmEvidence) -> dict[str, str]:
-    """What the generators held that the steps moved; of a device's, which is there from its first use on, the end."""
+    """Return the first state of each generator that steps moved; the end state where a device's came with first use."""
     start, end = execution.start.state, end_of(execution).state
     if start is None or end is None:
         return {}

@@ -1,8 +1,8 @@
-"""Judge whether something else than the arms decided a timing: a clock, an idle baseline, a busy machine.
+"""Check whether something besides the arms decided a timing: a clock, an idle baseline, a busy machine.
 
 Under a power cap each arm sets its own clock: the denser one draws more and runs slower. That is no disturbance while
-it works against the arm that wins; when it works for it, the speed may be the clock's. Time in which neither the host
-nor the device worked is no training: a baseline that shows much of it was slowed. Telemetry is held against the
+it works against the arm that wins. When it works for the winner, the speed may be the clock's. Time in which neither
+host nor device worked is no training: a baseline that shows much of it was slowed. Telemetry is compared with the
 limits of the claim.
 """
 
@@ -36,8 +36,8 @@ UNACCOUNTED_SHARE = 0.5  # steps of a fraction of a millisecond take as long to 
 def require_no_clock_advantage(winner: str, loser: str, limit: float, timed: Sequence[Timed], sheet: Sheet) -> None:
     """Settle INCONCLUSIVE when the winner's mean SM clock was above the loser's by more than the share `limit`.
 
-    An arm's mean is that over processes of the samples that fall into its timed blocks. Where an arm was not sampled in
-    some process, nothing can be said of it: INCONCLUSIVE, too.
+    An arm's mean is over processes, of the samples taken during its timed blocks. Where an arm was not sampled in some
+    process, its clock is unknown: INCONCLUSIVE, too.
     """
     means = {arm: fmean(_mean_clock(arm, *each) for each in timed) for arm in (winner, loser)}
     for arm, clock in means.items():
@@ -53,7 +53,7 @@ def require_no_clock_advantage(winner: str, loser: str, limit: float, timed: Seq
 
 
 def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float:
-    """MHz, over the samples taken while `arm` was timed."""
+    """Return the mean SM clock in MHz, over the samples taken while `arm` was timed."""
     spans = [
         (block.began, block.began + block.seconds)
         for block in timing.blocks
@@ -106,7 +106,7 @@ def _require_time_for_the_work(timing: TimingEvidence, timings: Sequence[TimingE
 
 
 def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | None) -> None:
-    """Most of what the supervisor's clock saw of the timed phase is in the blocks."""
+    """Settle INCONCLUSIVE unless the blocks make up most of the timed phase by the supervisor's clock."""
     if telemetry is None or telemetry.timed_seconds is None:
         return
     reported, passed = sum(block.seconds for block in timing.blocks), telemetry.timed_seconds
@@ -150,7 +150,7 @@ def require_unhindered_host(
 ) -> None:
     """Settle INCONCLUSIVE when the device works longer in a step of the baseline than the host takes to enqueue it.
 
-    Its queue may have been full then, so that the host waited: a long time to enqueue would be none of launching.
+    The device's queue may have been full then, so that the enqueue time would be that of waiting, not of launching.
     """
     device = max(device_seconds(timing, timings, baseline) for timing in timings)
     sheet.figure("baseline_device_ms", 1000 * device, "ms")
@@ -163,9 +163,9 @@ def require_unhindered_host(
 
 
 def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
-    """Median over an arm's blocks of the share of a block that is neither processor nor device time; at least 0.
+    """Return the median over an arm's blocks of a block's share that is neither processor nor device time, at least 0.
 
-    device: its seconds in a step. None when a block's processor time is unknown.
+    device: the device's seconds in a step. None when a block's processor time is unknown.
     """
     shares = []
     for block in timing.blocks:
@@ -183,9 +183,9 @@ LONGEST_UNSEEN_S = 2.0
 
 
 def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, TimingEvidence]], sheet: Sheet) -> float:
-    """Settle INCONCLUSIVE when a limit was exceeded in any process, or one was not watched all along.
+    """Settle INCONCLUSIVE when a limit was exceeded in any process, or a process was not watched all along.
 
-    The largest spread of the SM clock within a process.
+    Returns the largest spread of the SM clock within a process.
     """
     device = (seconds for _, timing in timed for seconds in timing.observed_device_seconds.values())
     clocked = sheet.mechanism == "cuda_graph" or any(seconds > 0 for seconds in device)
@@ -210,9 +210,9 @@ def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, Tim
 
 
 def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list[TelemetrySample]:
-    """What was sampled in a process; settles when that was not all along, or not all that is to be seen.
+    """Return a process's telemetry samples; settle when sampling had gaps, or did not see all that it should.
 
-    clocked: whether a GPU worked in what was timed, captured or not, so that its clock belongs to that.
+    clocked: True if a GPU worked in what was timed, captured or not, so that the GPU's clock must be seen.
     """
     telemetry = run.telemetry
     if telemetry is None or not telemetry.samples:
@@ -236,10 +236,10 @@ def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list
 
 
 def _longest_unseen(blocks: list[Block], samples: list[TelemetrySample], began: float | None) -> float:
-    """Seconds: the longest stretch of the timed blocks without a sample. `began`: the sampler's start, if known.
+    """Return the longest stretch of the timed blocks without a sample, in s. `began`: the sampler's start, if known.
 
-    All of them where blocks and samples have no common clock: how many samples there were is known then, not when. What
-    evidence does not say never counts for it.
+    Return all of their seconds where blocks and samples have no common clock: then the number of samples is known, but
+    not their times. What evidence does not state never counts in its favour.
     """
     begins = [math.nan if block.began is None else block.began for block in blocks]
     if began is None or not all(math.isfinite(moment) for moment in (began, *begins)):
@@ -252,10 +252,10 @@ def _longest_unseen(blocks: list[Block], samples: list[TelemetrySample], began: 
 
 
 def _throttled_share(samples: list[TelemetrySample]) -> float:
-    """Share of samples with a throttle reason other than the power cap.
+    """Return the share of samples with a throttle reason apart from the power cap.
 
-    A dense step draws what the card may draw, so the cap is part of the workload; what it does to the clock is bounded
-    by `sm_clock_spread`, and how often it was there is a figure of its own.
+    A dense step draws what the card may draw, so the cap is part of the workload. `sm_clock_spread` bounds what the cap
+    does to the clock, and how often it applied is a figure of its own.
     """
     return sum(bool(set(sample.throttle_reasons) - {POWER_CAP}) for sample in samples) / len(samples)
 
@@ -265,7 +265,7 @@ def _power_capped_share(samples: list[TelemetrySample]) -> float:
 
 
 def clock_spread(samples: list[TelemetrySample]) -> float:
-    """(highest - lowest) / median SM clock under load; 0 where there is no such clock, NaN when one cannot be."""
+    """Return (highest - lowest) / median SM clock under load; 0 where none was read, NaN where one is not possible."""
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
     if not all(math.isfinite(clock) for clock in clocks):
         return math.nan
@@ -276,6 +276,6 @@ def clock_spread(samples: list[TelemetrySample]) -> float:
 
 
 def _highest(values: Iterable[float]) -> float:
-    """The largest; NaN when one is not finite. `max` alone keeps a number that stands before a NaN."""
+    """Return the largest value; NaN when one is not finite. `max` alone keeps a number that stands before a NaN."""
     found = list(values)
     return max(found) if all(math.isfinite(value) for value in found) else math.nan

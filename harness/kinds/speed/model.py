@@ -1,4 +1,4 @@
-"""The kind of judgement about speed, and the disturbances beyond which nothing is decided."""
+"""Define the judgement about speed, and the disturbances beyond which nothing is decided."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ class ThroughputRatio(Judged):
 def trajectory_problems(
     named: str, claims: Mapping[str, Sequence[Judged]], *, several_runs: bool = False
 ) -> Iterator[Problem]:
-    """Yield the field `trajectory` where it names no claim that compares the losses of measured steps.
+    """Yield a problem with the field `trajectory` where it names no claim that compares the losses of measured steps.
 
-    several_runs: each arm is measured by several processes, so that its own noise is seen.
+    several_runs: True if several processes measure each arm, so that its own noise is seen.
     """
     valid = [
         name
@@ -152,5 +152,5 @@ def trajectory_problems(
 
 
 def compares_timed_steps(part: Judged) -> bool:
-    """Return True if it can say that measured steps trained alike."""
+    """Return True if the part can show that measured steps trained alike."""
     return isinstance(part, TrajectoryMatch) and part.compare != "first" and part.metric == "loss"

@@ -1,8 +1,8 @@
-"""What something else on the same core did to a timed block, by the processor's pace measured beside it.
+"""Find what other work on the same core did to a timed block, by the processor's pace measured next to it.
 
-The pace is that of a fixed piece of work that belongs to neither arm, before and after the block (`runners.pace`). A
+The pace is that of a fixed piece of work that belongs to neither arm, before and after the block (`devices.pace`). A
 slow one matters where a block waited for the host: not where the device worked nearly all along. docs/statistics.md
-tells what was seen.
+describes what was seen.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Slowing:
 
     @property
     def is_known(self) -> bool:
-        """Whether any pace was measured; evidence until 2026-11-22 has none."""
+        """Return True if any pace was measured; evidence until 2026-11-22 has none."""
         return math.isfinite(self.least_pace)
 
     def factor(self, timing: TimingEvidence, block: Block) -> float:
-        """How many times longer the block may have taken than undisturbed; 1 where nothing says so.
+        """Return how many times longer the block may have taken than undisturbed; 1 where nothing shows a disturbance.
 
-        As much as the pace is slower, and no more than would leave the device idle for no time at all.
+        The factor is that of the pace, and at most the one that leaves the device no idle time.
         """
         if block.pace is None or block.steps < 1 or not disturbed(block.pace, self.least_pace):
             return 1.0
@@ -58,11 +58,11 @@ class Slowing:
         return min(block.pace / self.least_pace, step / working if working > 0 else math.inf)
 
     def disturbed_rounds(self, timing: TimingEvidence) -> set[int]:
-        """Rounds of the process with a block that may have been slowed."""
+        """Return the process's rounds with a block that may have been slowed."""
         return {block.round for block in timing.blocks if self.factor(timing, block) > 1}
 
     def left_out(self, timing: TimingEvidence) -> set[int] | None:
-        """The disturbed rounds, where there are enough others; None where there are not."""
+        """Return the disturbed rounds, where there are enough other rounds; None where there are not."""
         rounds = self.disturbed_rounds(timing)
         others = {block.round for block in timing.blocks} - rounds
         return rounds if not rounds or len(others) >= FEWEST_ROUNDS else None
@@ -76,14 +76,14 @@ class Counted(NamedTuple):
     sizes: list[int]
 
     def only(self, part: ThroughputRatio) -> str:
-        """`9 of ` where so many of the processes count; nothing where all do."""
+        """Return `9 of ` where only so many of the processes count; "" where all do."""
         return f"{len(self.processes)} of " if len(self.processes) < part.process_count() else ""
 
 
 def counted(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> Counted:
-    """The undisturbed rounds of the processes that have enough of them; of all processes, where those are too few.
+    """Return the undisturbed rounds of processes with enough of them; of all processes, where those are too few.
 
-    A process that has not enough counts with all its rounds. Settles as `step_times` does.
+    A process without enough undisturbed rounds counts with all its rounds then. Settles as `step_times` does.
     """
     timings = [process.timing for process in processes]
     for timing in timings:

@@ -1,4 +1,4 @@
-"""Timing: each process's ratio, the interval, the demanded bound, A/A controls, clocks and throttling."""
+"""Show timings: each process's ratio, the interval, the demanded bound, A/A controls, clocks and throttling."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ READINGS: dict[str, Reading] = {
 
 
 def section(view: ReportView) -> Section | None:
-    """A part for each unit with a throughput claim that was timed."""
+    """Return a section with a part for each timed unit that has a throughput claim, None where there is none."""
     shown = []
     for verdict, parts, runs in view.judged():
         for part in parts:
@@ -119,7 +119,7 @@ def _row(item: ProcessTiming) -> list[object]:
 
 
 def _interval(verdict: Verdict) -> tuple[float, float] | None:
-    """The judge's own bounds of the mean ratio; None when a claim of several timings gives more than one pair."""
+    """Return the judge's own bounds of the mean ratio; None when a claim of several timings has several pairs."""
     lower, upper = (
         [
             float(figure.value)
@@ -160,10 +160,10 @@ def _machine(telemetry: Mapping[int, Telemetry]) -> Table:
 def timing(
     processes: Sequence[ProcessTiming], *, demanded: float, interval: tuple[float, float] | None, shares_clock: bool
 ) -> Plot:
-    """Each process's ratio, A/A ratios and blocks, and the machine's clocks and throttle reasons, in one figure.
+    """Plot each process's ratio, A/A ratios and blocks, and the machine's clocks and throttle reasons, in one figure.
 
-    demanded: the least ratio that the claim allows; interval: of the mean ratio; shares_clock: the blocks said when
-    they began, so the time axis holds gaps too.
+    demanded: the least ratio that the claim allows; interval: of the mean ratio; shares_clock: True if blocks report
+    when they began, so that the time axis holds gaps too.
     """
     samples = [pair for item in processes for pair in item.samples]
     reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
@@ -215,7 +215,7 @@ def _ratios(
 
 
 def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Each arm against itself, on a scale of its own: beside a large ratio nothing would be seen of it."""
+    """Plot each arm against itself, on a scale of its own: next to a large ratio the points would look alike."""
     middles = [(item.start + item.end) / 2 for item in processes]
     # the baseline's marks are broad and below, as its lines are
     axis.plot(middles, [item.baseline_aa for item in processes], "v", color=BASELINE, ms=8, label="A/A baseline")
@@ -227,7 +227,7 @@ def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
 
 
 def _blocks(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Every block as long as it ran, at its milliseconds a step."""
+    """Plot every block as long as it ran, at its milliseconds a step."""
     for role, width in ((Role.BASELINE, BROAD), (Role.CANDIDATE, 1.8)):
         blocks = [block for item in processes for block in item.blocks if block.arm == role]
         spans = [(block.start, block.end, block.step_ms) for block in blocks]
@@ -251,7 +251,7 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
 
 
 def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
-    """A lane for each throttle reason, marked while samples gave it."""
+    """Plot a lane for each throttle reason, marked while samples gave that reason."""
     for lane, reason in enumerate(reasons):
         least = 0.006 * processes[-1].end  # a single sample must be seen too
         spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason, least)]
@@ -266,7 +266,7 @@ def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence
 
 
 def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[float, float]]:
-    """From when to when the reason was given, sample after sample, drawn for `least` seconds at least."""
+    """Return from when to when the reason was given, sample after sample, drawn for at least `least` seconds."""
     stretches = []
     for given, run in itertools.groupby(item.samples, key=lambda pair: reason in pair[1].throttle_reasons):
         moments = [at for at, _ in run]
@@ -276,7 +276,7 @@ def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[flo
 
 
 def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str, width: float, name: str) -> None:
-    """Level strokes (from, to, height) as one line."""
+    """Plot level strokes (from, to, height) as one line."""
     across = list(itertools.chain(*((start, end, math.nan) for start, end, _ in spans)))
     heights = list(itertools.chain(*((height, height, math.nan) for _, _, height in spans)))
     axis.plot(across, heights, color=colour, lw=width, solid_capstyle="butt", label=name)

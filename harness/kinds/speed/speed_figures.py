@@ -1,4 +1,4 @@
-"""What a timing's processes measured: both readings of them, the figures of a verdict, and the sentence's middle."""
+"""Turn what a timing's processes measured into two readings, a verdict's figures, and the middle of its sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READ_ALIKE = 0.01  # readings that differ by less are told as one number
 
 
 def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
-    """The cautious and the generous reading of all processes, whose numbers of rounds may differ."""
+    """Return the cautious and the generous reading of all processes, whose numbers of rounds may differ."""
     # those of as many rounds are read at once: eight calls on few numbers each took a third of a verdict
     alike = [list(group) for _, group in groupby(times, lambda each: each.candidate.shape)]
     both = [_of_as_many_rounds(group) for group in alike]
@@ -44,7 +44,7 @@ def _of_as_many_rounds(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
 
 
 def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> None:
-    """Measurements that overlap share the noise that they were to show: a later one begins when the earlier is over."""
+    """Settle unless each measurement begins after the one before: overlapping ones share the noise they must show."""
     if part.measurements == 1:
         return
     spans: list[tuple[float, float]] = []
@@ -64,7 +64,7 @@ def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> N
 
 
 def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> None:
-    """The figures of all processes together, of each measurement where there are several, and of each process."""
+    """Note the figures of all processes together, of each measurement where there are several, and of each process."""
     for prefix, low, high in _together_and_apart(timed, cautious, generous):
         sheet.figure(f"{prefix}mean_ratio", _mean(part, low), "x")
         sheet.figure(f"{prefix}generous_mean_ratio", _mean(part, high), "x")
@@ -89,7 +89,7 @@ def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, genero
 
 
 def ratio_demanded(part: ThroughputRatio, figure: str, cautious: Reading, generous: Reading) -> Demanded:
-    """Return the demand on `mean_ratio`, or on `generous_mean_ratio`, by which a candidate is too slow."""
+    """Return the demand on `mean_ratio`, or on `generous_mean_ratio`, which shows a candidate that is too slow."""
     low = math.exp(statistics.lower_bound(cautious, part.confidence))
     high = math.exp(statistics.upper_bound(generous, part.confidence))
     interval = Interval(low, high, part.confidence, "one-sided bounds", "processes")
@@ -98,7 +98,7 @@ def ratio_demanded(part: ThroughputRatio, figure: str, cautious: Reading, genero
 
 
 def median_seconds(timed: Counted, arm: Literal["candidate", "baseline"]) -> float:
-    """The median over the processes of an arm's median block, in seconds a step."""
+    """Return the median over the processes of an arm's median block, in seconds a step."""
     return float(np.median([np.median(getattr(each, arm)) for each in timed.times]))
 
 
@@ -111,14 +111,14 @@ def _together_and_apart(timed: Counted, cautious: Reading, generous: Reading) ->
 
 
 def measured(part: ThroughputRatio, timed: Counted, reading: Reading) -> str:
-    """`A is 1.203 times as fast as B (1.180 to 1.220 over 8 processes)`, or over 7 of 8, if one was left out."""
+    """Return `A is 1.203 times as fast as B (1.180 to 1.220 over 8 processes)`; `over 7 of 8` if one was left out."""
     low, high = (float(math.exp(value)) for value in (reading.ratios.min(), reading.ratios.max()))
     faster = f"{part.candidate} is {_mean(part, reading):.3f} times as fast{_to_enqueue(part)} as {part.baseline}"
     return f"{faster} ({low:.3f} to {high:.3f} over {timed.only(part)}{_processes(part)}{_apart(timed)})"
 
 
 def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading) -> str:
-    """The same, too close to what is demanded; or what both readings say, where they lie on either side of it."""
+    """Return the sentence of `measured` and that it is too close; or both readings, if they lie on either side."""
     low, high = _mean(part, cautious), _mean(part, generous)
     if low < part.at_least <= high and high - low > READ_ALIKE * low:
         return (
@@ -136,7 +136,7 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
 
 
 def _down(value: float) -> float:
-    """Three places, no nearer to what is demanded than the value is."""
+    """Return the value rounded down to three places, so that it appears no nearer to the demand than it is."""
     return math.floor(value * 1000) / 1000 if math.isfinite(value) else value
 
 
@@ -145,7 +145,7 @@ def _to_enqueue(part: ThroughputRatio) -> str:
 
 
 def _apart(timed: Counted) -> str:
-    """What a reader must know of arms of two commits: no process held both."""
+    """Return what a reader must know of arms of two commits: no process held both."""
     return ", each arm in one of its own" if any(each.timing.own_processes for each in timed.processes) else ""
 
 

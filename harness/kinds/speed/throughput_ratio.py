@@ -1,4 +1,4 @@
-"""`throughput_ratio`: the candidate's steps per second are at least `at_least` times the baseline's.
+"""Judge `throughput_ratio`: the candidate's steps per second are at least `at_least` times the baseline's.
 
 First each process must have timed the same training in both arms; then the machine must have been quiet; only then
 do the ratios decide (`statistics`).
@@ -50,7 +50,7 @@ ANSWERS = {1: "proves it", 0: "decides nothing", -1: "refutes it"}
 
 
 def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
-    """Order: every process timed equal training, the machine was quiet, the ratios."""
+    """Judge in this order: every process timed equal training, the machine was quiet, the ratios."""
     processes = _processes(part, context)
     sheet.count("processes", len(processes))
     trajectory = named_trajectory(part.trajectory, context)
@@ -87,7 +87,7 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet) -> tuple[Counted, Reading, Reading]:
-    """Return what was timed, and both readings of it; note their ratios."""
+    """Return what was timed and both readings of it, and note their ratios."""
     require_profiled(part, processes, sheet)
     timed = counted(part, processes, sheet)
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))
@@ -97,7 +97,7 @@ def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet)
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
-    """The first attempt of each process, in the order of their numbers."""
+    """Return the first attempt of each process, in the order of their numbers."""
     found: dict[int, Process] = {}
     for run in context.sound_runs("throughput"):
         timing = run.timing
@@ -120,7 +120,7 @@ def _require_equal_training(
     comparison: Comparison,
     sheet: Sheet,
 ) -> None:
-    """The timed steps of one process: equal start and work, equal losses, one launch a captured step."""
+    """Settle unless a process's timed steps had equal start, work and losses, and one launch a captured step."""
     run, timing = process
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     require_launches(part, context, process, candidate, sheet)
@@ -140,7 +140,7 @@ def _require_equal_training(
 
 
 def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> int:
-    """1 for the candidate, -1 for the baseline. Settles INCONCLUSIVE when the ratios decide nothing."""
+    """Return 1 for the candidate, -1 for the baseline. Settles INCONCLUSIVE when the ratios decide nothing."""
     demanded = math.log(part.at_least)
     fewest = statistics.fewest_processes(part.confidence)
     if part.processes < fewest:
@@ -159,8 +159,8 @@ def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: 
 def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading, demanded: float, sheet: Sheet) -> None:
     """Settle INCONCLUSIVE where the typical block proves the ratio, and all blocks together do not reach it.
 
-    What the candidate does in fewer than half of its blocks is its own time, unless the processor's pace says
-    otherwise. Without a slow pace nobody knows whose it was, so it refutes nothing either.
+    What the candidate does in fewer than half of its blocks is its own time, unless the processor's pace shows another
+    cause. Without a slow pace nobody knows the cause, so the stalls refute nothing either.
     """
     if not statistics.stalls(cautious, demanded, part.confidence, timed.sizes):
         return
@@ -177,7 +177,7 @@ def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading,
 def _settle_undecided(
     part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, demanded: float, sheet: Sheet
 ) -> NoReturn:
-    """INCONCLUSIVE, with how many processes would decide it, and with what each measurement by itself says."""
+    """Settle INCONCLUSIVE with how many processes would decide it, and with what each measurement alone shows."""
     parts = (each.of_measurements(timed.sizes) for each in (cautious, generous))
     needed: list[int | None] = []
     answers = []
@@ -196,7 +196,7 @@ def _settle_undecided(
 def _require_fair_clocks(
     part: ThroughputRatio, answer: int, limit: float, processes: list[Process], sheet: Sheet
 ) -> None:
-    """The contract lets the clock move further than it may favour anybody: whom it favoured."""
+    """Settle INCONCLUSIVE where the clock favoured the winner beyond `limit`, which may be less than it may move."""
     winner, loser = (part.candidate, part.baseline) if answer > 0 else (part.baseline, part.candidate)
     clocked = [(each.timing, each.run.telemetry) for each in processes if each.run.telemetry is not None]
     require_no_clock_advantage(winner, loser, limit, clocked, sheet)

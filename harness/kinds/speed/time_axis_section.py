@@ -1,4 +1,4 @@
-"""One time axis for a timing comparison: when each process ran its blocks, and what the machine did meanwhile."""
+"""Put a timing comparison on one time axis: when each process ran its blocks, and what the machine did meanwhile."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ProcessTiming:
 
 
 def side_by_side(runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step") -> list[ProcessTiming]:
-    """The processes in their order, each right after the one before: what passed between them was not timed.
+    """Return the processes in order, each right after the one before: the time between them was not timed.
 
     A process without blocks of both arms, or without what is measured, is left out.
     """
@@ -69,7 +69,7 @@ def side_by_side(runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"
 def _alone(
     timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing, measure: Literal["step", "enqueue"]
 ) -> ProcessTiming | None:
-    """One process, its first block at 0 s; None if an arm is missing or a block took no time."""
+    """Return one process with its first block at 0 s; None if an arm is missing or a block took no time."""
     names = {timing.candidate: "candidate", timing.baseline: "baseline"}
     blocks = [block for block in timing.blocks if block.arm in names]
     if {block.arm for block in blocks} != set(names) or not all(
@@ -110,7 +110,7 @@ def _times(blocks: Sequence[Block], arm: str) -> Array:
 
 
 def _begins(blocks: Sequence[Block]) -> list[float]:
-    """Seconds from the first block to each; without recorded moments the blocks stand end to end."""
+    """Return the seconds from the first block to each; without recorded times the blocks are put end to end."""
     began = [block.began for block in blocks]
     if None not in began:
         return [float(at) - float(began[0]) for at in began if at is not None and began[0] is not None]
@@ -118,9 +118,9 @@ def _begins(blocks: Sequence[Block]) -> list[float]:
 
 
 def _samples(telemetry: Telemetry | None, first: float | None, end: float) -> list[tuple[float, TelemetrySample]]:
-    """Samples with their seconds since the first block began, from a second before it to one after the last.
+    """Return samples with seconds since the first block began, from 1 s before it to 1 s after the last one ended.
 
-    Where no clock was recorded the first sample stands at the first block, and all are kept: the sampler kept what it
+    Where no clock was recorded the first sample is put at the first block, and all are kept: the sampler kept what it
     saw from then on, two samples a second.
     """
     samples = telemetry.samples if telemetry else []
@@ -137,7 +137,7 @@ def _moved(item: ProcessTiming, by: float) -> ProcessTiming:
 
 
 def _self_ratio(blocks: Sequence[Block], arm: str, step: Callable[[Array], Array]) -> float:
-    """An arm's step in the first block of each round, over that in its second; NaN when it had no second."""
+    """Return an arm's step in the first block of each round over that in the second; NaN without a second block."""
     rounds: dict[int, list[float]] = {}
     for block in sorted(blocks, key=lambda block: (block.round, block.position)):
         if block.arm == arm:

@@ -1,7 +1,7 @@
-"""Every process of a timing saw its graph launches, and at least one what the device did under them.
+"""Check that every process of a timing saw its graph launches, and at least one saw what the device did under them.
 
-A process either was profiled, in untimed blocks, or counted the launches of the timed ones. What a profiled one shows
-of the device holds for the others, as long as they captured the same graphs.
+A process either was profiled, in untimed blocks, or counted the launches of the timed ones. What a profiled process
+shows of the device holds for the others, as long as they captured the same graphs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Look(NamedTuple):
 def require_launches(
     part: ThroughputRatio, context: Context, process: Process, candidate: ArmEvidence, sheet: Sheet
 ) -> None:
-    """A candidate that claims to be captured launches its graphs once a step, as the harness saw it."""
+    """Settle unless a candidate that claims to be captured launches its graphs once a step, as the harness saw it."""
     demanded, capture = context.mechanism(part), candidate.capture
     if capture is not None and capture.mechanism == "traced":
         settle(reasons.MECHANISM_MISSING, "a traced replay decides nothing about speed")
@@ -76,8 +76,8 @@ def require_launches(
 
 
 def require_declared_baseline(part: ThroughputRatio, context: Context, process: Process, baseline: ArmEvidence) -> None:
-    """A baseline that is declared uncaptured launches no graph, a captured one its graphs once a step: one that was to
-    be captured and ran uncaptured is slower than what was to be beaten. What it does beside its graphs is its own.
+    """Settle unless a baseline declared uncaptured launches no graph, and a captured one its graphs once a step: one
+    that ran uncaptured instead is slower than what was to be beaten. Its work outside its graphs is not limited.
     """
     named = f"{part.baseline} in {process.name}"
     looks = _looks(process, part.baseline)
@@ -99,7 +99,7 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
 
 
 def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> None:
-    """At least one process was profiled, by a profiler that saw; the others captured the graphs that it shows."""
+    """Settle unless a profiler that sees watched at least one process, and the others captured the same graphs."""
     profiled = [process for process in processes if process.profiled]
     counted = [process for process in processes if not process.profiled]
     if not profiled:
@@ -123,7 +123,7 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
 
 
 def _require_device_time(process: Process, arm: str) -> None:
-    """A graph that ran took time on the device: without it no clock contradicts the process's own (`clocks`)."""
+    """Settle unless a graph took device time: else no clock contradicts the process's own (`disturbances`)."""
     seconds = process.timing.observed_device_seconds.get(arm, 0.0)
     if not math.isfinite(seconds):
         settle(reasons.TELEMETRY_MISSING, f"{process.name} saw the device work for {seconds} s in a step of {arm}")
@@ -135,7 +135,7 @@ def _require_device_time(process: Process, arm: str) -> None:
 
 
 def _looks(process: Process, arm: str) -> list[_Look]:
-    """The looks at an arm's launches; settles INCONCLUSIVE where what looked could not see, or nothing looked."""
+    """Return the observations of an arm's launches; settle INCONCLUSIVE where the observer was blind or missing."""
     timing = process.timing
     if process.profiled:
         if timing.profiler_sees_planted is False:  # None: recorded before a sync was planted
@@ -155,7 +155,7 @@ def _unseen(process: Process) -> str:
 
 
 def _graphs(process: Process, arm: str) -> list[str]:
-    """The census of an arm's graphs, but for their labels."""
+    """Return the census of an arm's graphs, without their labels."""
     capture = executed(process.run, arm).capture
     nodes: list[GraphNodes] = capture.nodes if capture is not None else []
     return sorted(graph.model_copy(update={"label": ""}).model_dump_json() for graph in nodes)

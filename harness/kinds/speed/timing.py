@@ -1,4 +1,4 @@
-"""Step times of one process, read from its timed blocks; device time of a step, from the processes profiled."""
+"""Read the step times of one process from its timed blocks, and a step's device time from the profiled processes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class StepTimes:
 
     @property
     def stalled(self) -> float:
-        """How many times longer the candidate's mean block is with those that were left out, and are no shorter than
-        `STALLED` typical ones: a slow pace beside a block excuses as much as it explains. 1 without any.
+        """Return how many times longer the candidate's mean block is with the left-out blocks that are at least
+        `STALLED` typical ones long: a slow pace next to a block excuses only as much as it explains. 1 without any.
         """
         stalls = self.excused[self.excused >= STALLED * np.median(self.free_candidate)]
         kept, mean = self.free_candidate.size, float(self.free_candidate.mean())
@@ -49,7 +49,7 @@ class StepTimes:
 
 
 def device_seconds(timing: TimingEvidence, timings: Sequence[TimingEvidence], arm: str) -> float:
-    """Seconds that the device works in a step of the arm: as this process saw it, else the median of those that did."""
+    """Return the device's seconds in a step of the arm: as this process saw it, else the median of those that did."""
     profiled = [timing] if timing.observed_steps else [each for each in timings if each.observed_steps]
     return float(median(each.observed_device_seconds.get(arm, 0.0) for each in profiled)) if profiled else 0.0
 
@@ -60,9 +60,9 @@ def step_times(
     left_out: Collection[int] = (),
     slowed: Callable[[Block], float] = lambda _block: 1.0,
 ) -> StepTimes:
-    """Those of all rounds but the ones left out; `slowed` says how many times longer a block may have taken.
+    """Return the step times of rounds not in `left_out`; `slowed` returns how many times longer a block may have taken.
 
-    Settles with ERROR when a block is torn or too short, blocks are missing, or a round is not ABBA.
+    Settles ERROR when a block is torn or too short, blocks are missing, or a round is not ABBA.
     """
     for block in timing.blocks:
         if not (math.isfinite(block.seconds) and block.seconds > 0) or block.steps < 1:
@@ -119,13 +119,13 @@ def _require_enqueue(timing: TimingEvidence, block: Block) -> None:
 
 
 def _step_seconds(block: Block, part: ThroughputRatio) -> float:
-    """What is compared of a block that `step_times` has looked at."""
+    """Return the compared seconds a step of a block that `step_times` has checked."""
     enqueued = block.enqueue_seconds
     return enqueued if part.measure == "enqueue" and enqueued is not None else block.seconds / block.steps
 
 
 def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]) -> dict[str, list[Block]]:
-    """The two blocks of each arm in one round, which is ABBA or BAAB."""
+    """Return the two blocks of each arm in one round; settle ERROR unless it is ABBA or BAAB."""
     blocks = list(group)
     arms = [block.arm for block in blocks]
     interleaved = [block.position for block in blocks] == [0, 1, 2, 3] and arms == arms[::-1]
@@ -143,7 +143,7 @@ def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]
 def require_one_after_another(timings: Sequence[TimingEvidence]) -> None:
     """Settle ERROR unless each block began when the one before it was over, and no two processes were timed at once.
 
-    Blocks that do not say when they began are left to whoever needs to know (`machine`, `speed_figures`).
+    Blocks without a recorded beginning are left to the checks that need one (`disturbances`, `speed_figures`).
     """
     spans = []
     for timing in timings:

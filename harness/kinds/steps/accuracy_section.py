@@ -1,4 +1,4 @@
-"""Errors of a step and of a peer's against a reference: of gradients by kind of tensor, of losses by seed."""
+"""Show errors of a step and of a peer's against a reference: of gradients by kind of tensor, of losses by seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MADE_BY = ("dtype", "device", "transformers", "peft", "torch", "dequantized_by"
 
 
 def section(view: ReportView) -> Section | None:
-    """A part for each run that a claim about a step's accuracy judged."""
+    """Return a section with a part for each run that a step's accuracy was judged by, None where there is none."""
     kept = []
     for verdict, parts, runs in view.judged():
         title = f"{verdict.contract} · {verdict.workload}"
@@ -71,7 +71,7 @@ def _row(errors: Errors) -> list[object]:
 
 
 def _by_seed(run: RunEvidence, claim: StepAccuracy) -> Iterator[Errors]:
-    """Of each seed, then of all; a series that an arm left unfinished is left out."""
+    """Yield the errors of each seed, then of all; a series that an arm left unfinished is left out."""
     arms = (claim.candidate, claim.peer, claim.reference)
     series = {}
     for replica, seed in enumerate(claim.seeds()):

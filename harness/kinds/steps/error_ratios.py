@@ -1,4 +1,4 @@
-"""Errors of two arms against a third one's numbers, and the one's over the other's."""
+"""Compute the errors of two arms against a third arm's numbers, and the ratio of the two."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Errors:
 
     @property
     def ratio(self) -> float:
-        """Over a peer without any error, and without a floor, an error is infinitely large, and none is 0."""
+        """Return the ratio of errors. Over a peer without error or floor it is infinite, or 0 for no error."""
         measure = max(self.peer, self.floor)
         if measure == 0:
             return 0.0 if self.candidate == 0 else math.inf
@@ -34,8 +34,8 @@ class Errors:
 
 
 def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[Errors]:
-    """Of each trained tensor the root mean square, over seeds and steps, of the difference from the reference's
-    gradient relative to that gradient, both by their L2 norms. A gradient that is zero in all arms says nothing.
+    """Return, for each trained tensor, the root mean square, over seeds and steps, of the difference from the
+    reference's gradient relative to that gradient, both by their L2 norms. A gradient of zero in all arms is left out.
     """
     relative: dict[str, list[tuple[float, float]]] = {}
     for record in records:
@@ -55,7 +55,7 @@ def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[E
 
 
 def is_zero(tensor: TensorErrors) -> bool:
-    """As LoRA's first gradient of A is, while B is zero."""
+    """Return True for a gradient that is zero in all arms, as LoRA's first gradient of A is, while B is zero."""
     return tensor.reference_norm == tensor.candidate_error == tensor.peer_error == 0
 
 
@@ -70,7 +70,7 @@ def _root_mean_square(values: Sequence[float]) -> float:
 
 
 def loss_errors(name: str, series: Iterable[Sequence[Losses]]) -> Errors:
-    """Mean absolute differences from the reference's losses over all steps of several runs.
+    """Return the mean absolute differences from the reference's losses over all steps of several runs.
 
     series: of each run the losses [steps] of candidate, peer and reference. Raises ValueError for no step at all.
     """
@@ -82,5 +82,5 @@ def loss_errors(name: str, series: Iterable[Sequence[Losses]]) -> Errors:
 
 
 def median_ratio(errors: Sequence[Errors]) -> float:
-    """The median over tensors; NaN for none."""
+    """Return the median ratio over tensors; NaN for none."""
     return float(np.median([each.ratio for each in errors])) if errors else math.nan

@@ -1,4 +1,4 @@
-"""Kinds of judgement about single steps: beside a reference's, and their errors beside a peer's."""
+"""Define judgements about single steps: against a reference's, and by their errors next to a peer's."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class StepAccuracy(Judged):
         return {"candidate": self.candidate, "peer": self.peer, "reference": self.reference}
 
     def seeds(self) -> list[int]:
-        """Every seed that is run, in the order of the arms' executions."""
+        """Return every seed that is run, in the order of the arms' executions."""
         return sorted({*self.gradient_seeds, *self.loss_seeds})
 
     def contradictions(self) -> Iterator[Problem]:

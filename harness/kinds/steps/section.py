@@ -1,4 +1,4 @@
-"""Single steps against a reference: the largest error of each quantity, where it was, and what rounding alone gave."""
+"""Show single steps against a reference: each quantity's largest error, where it was, and what rounding alone gave."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = tuple[int, StepReading]
 
 
 def section(view: ReportView) -> Section | None:
-    """A part for each run that a claim about single steps judged."""
+    """Return a section with a part for each run that a claim about single steps judged, None where there is none."""
     kept = []
     for verdict, parts, runs in view.judged():
         claims = [part for part in parts if isinstance(part, StepMatch)]

@@ -1,7 +1,7 @@
-"""`step_accuracy`: the candidate errs against a reference of higher precision no more than a peer of its own does.
+"""Judge `step_accuracy`: against a reference of higher precision the candidate errs no more than a peer does.
 
-Gradients are compared at the candidate's parameters and on its batches, losses along each arm's own trajectory; how
-errors are summed up stands in `error_ratios`, and why so in docs/step-accuracy.md.
+Gradients are compared at the candidate's parameters and on its batches, losses along each arm's own trajectory.
+`error_ratios` sums up the errors; docs/step-accuracy.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Executions = Mapping[str, ArmEvidence]  # of one seed, by arm: candidate, peer, 
 
 
 def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
-    """Order: steps, finiteness, precisions, equal starts and batches, unequal seeds, gradients' errors, losses'
-    errors, guards, the candidate's end.
+    """Judge in this order: steps, finiteness, precisions, equal starts and batches, unequal seeds, gradients' errors,
+    losses' errors, guards, the candidate's end.
     """
     run = context.only_run("step_accuracy")
     by_seed = _executions(part, run)
@@ -69,7 +69,7 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _executions(part: StepAccuracy, run: RunEvidence) -> dict[int, Executions]:
-    """By seed the execution of each arm; settles with ERROR where one is missing, or is of another seed."""
+    """Return each arm's execution by seed; settle ERROR where one is missing, or is of another seed."""
     seeds = part.seeds()
     found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in seeds}
     for arm in part.arms().values():
@@ -82,7 +82,7 @@ def _executions(part: StepAccuracy, run: RunEvidence) -> dict[int, Executions]:
 
 
 def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group]:
-    """The arms of a seed. Where gradients alone are compared, only the candidate makes steps."""
+    """Return the groups of a seed's arms. Where only gradients are compared, only the candidate makes steps."""
     named = {f"{arm} with seed {seed}": executions[arm] for arm in (part.candidate, part.peer, part.reference)}
     candidate, peer, reference = named
     roles = {peer: "peer", reference: "reference"}
@@ -102,7 +102,7 @@ def _require_steps(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet:
 
 
 def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executions]) -> list[StepErrors]:
-    """One a seed and step, each of all three arms and of every trained tensor."""
+    """Return a record for each seed and step; settle unless each is of all three arms and every trained tensor."""
     wanted = sorted(product(part.gradient_seeds, part.gradient_steps))
     by_place = {(record.seed, record.step): record for record in run.step_errors}
     missing = [f"seed {seed} step {step}" for seed, step in wanted if (seed, step) not in by_place]
@@ -143,7 +143,7 @@ def _require_finite(part: StepAccuracy, records: list[StepErrors], sheet: Sheet)
 
 
 def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
-    """The reference computes in a higher precision than the two others, which compute in the same one."""
+    """Settle FAIL unless candidate and peer compute in one precision, and the reference in a higher one."""
     precisions = {arm: str(each.start.facts.get("dtype")) for arm, each in executions.items()}
     ours, theirs, finest = (precisions[arm] for arm in (part.candidate, part.peer, part.reference))
     if theirs != ours:
@@ -158,7 +158,7 @@ def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
 
 
 def _require_alike(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) -> None:
-    """Equal batches and parameters wherever gradients are compared."""
+    """Settle FAIL unless batches and parameters are equal wherever gradients are compared."""
     others = (part.peer, part.reference)
     for record in records:
         for arm in others:
@@ -234,7 +234,7 @@ def _require_losses(part: StepAccuracy, of_losses: Errors, sheet: Sheet) -> None
 
 
 def _require_distinct_batches(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet: Sheet) -> None:
-    """Settle FAIL where a batch came twice."""
+    """Settle FAIL where a batch came twice with one seed."""
     seen = {seed: executions[part.candidate].series.batch_digest for seed, executions in by_seed.items()}
     sheet.figure("distinct_batches", distinct([digest for batches in seen.values() for digest in batches]), "batches")
     for seed, batches in seen.items():

@@ -1,4 +1,4 @@
-"""`step_match`: every step of the candidate is, within rounding, what the reference makes of the state before it."""
+"""Judge `step_match`: each step of the candidate is, within rounding, what the reference makes of the state before."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class Held:
 
     @property
     def name(self) -> str:
-        """What was compared, for a sentence."""
+        """Return the name of what was compared, for a sentence."""
         words = _WORDS[self.quantity]
         return words if self.quantity == "loss" else f"{words} {self.tensor}"
 
     @property
     def times(self) -> float:
-        """The error as a multiple of its bound; what cannot be an error exceeds any."""
+        """Return the error as a multiple of its bound; infinite for what cannot be an error (NaN or below 0)."""
         return self.error / self.bound if self.error >= 0 else math.inf
 
 
 def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, every tensor, steps against bounds, equal start and batches, guards, the end."""
+    """Judge in order: capture, finiteness, equal start and batches, every tensor, steps and bounds, guards, end."""
     run = context.only_run("step_match")
     arms = {role: executed(run, name) for role, name in part.arms().items()}
     candidate = arms["candidate"]
@@ -76,7 +76,7 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
-    """Every reading with its bound; that of an evaluation grows with the yardstick's largest error so far."""
+    """Yield every reading with its bound. An evaluation's bound grows with the yardstick's largest error so far."""
     seen: dict[str, float] = {}
     for step in steps:
         if (step.reference, step.yardstick) != (part.reference, part.yardstick):
@@ -116,10 +116,10 @@ def _note(part: StepMatch, candidate: ArmEvidence, held: Sequence[Held], sheet: 
 
 
 def _require_every_tensor(candidate: ArmEvidence) -> None:
-    """Settle where a quantity of a step leaves out a trainable tensor, or has nothing.
+    """Settle where a quantity of a step leaves out a trainable tensor, or compares nothing.
 
-    An error of zero over no tensors is within any bound. Nothing is excused: the reference's update is asked for every
-    parameter, with a gradient and both moments, so that a step that has them is the only one that can be compared.
+    An error of zero over no tensors is within any bound. Nothing is excused: the reference's update is requested for
+    every parameter, with a gradient and both moments, so only a step that has them can be compared.
     """
     trained = candidate.start.trainable_tensors
     for step in candidate.compared_steps:

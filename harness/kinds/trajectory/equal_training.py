@@ -1,4 +1,4 @@
-"""What a measurement of two arms must show beside its numbers: that both trained, and alike."""
+"""Check what a measurement of two arms must show besides its numbers: that both trained, and alike."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from harness.kinds.trajectory.trajectory_match import require_precisions
 
 
 def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
-    """The trajectory_match claim of the contract with this id; settles when there is none.
+    """Return the trajectory_match claim of the contract with this id; settle when there is none.
 
-    Of several in one claim the first that can be about measured steps: a bound of another metric, or one that holds
-    before any update, would let other losses pass.
+    Of several in one claim return the first that can be about measured steps: a bound of another metric, or one that
+    applies before any update, would let different losses pass.
     """
     named = [claim for claim in context.contract.claims if claim.id == claim_id]
     found = [each for claim in named for each in parts_of(claim) if isinstance(each, TrajectoryMatch)]
@@ -41,10 +41,10 @@ def require_equal_training(
     nothing: str,
     same_system: bool,
 ) -> None:
-    """Settle unless the measured steps of both arms satisfy `trajectory`, and trained: as its own judge has it.
+    """Settle unless the measured steps of both arms satisfy `trajectory`, and trained, by the rules of its own judge.
 
     `named`: the baseline, then the candidate; `nothing`: the sentence where no step was recorded; `same_system`:
-    whether one system trains both.
+    True if one system trains both.
     """
     (theirs, baseline), (ours, candidate) = named.items()
     require_precisions(trajectory, candidate, baseline)

@@ -1,4 +1,4 @@
-"""Kinds of judgement about series: of two arms, of repeated runs, and of arms that must differ."""
+"""Define judgements about series: of two arms, of repeated runs, and of arms that must differ."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ParameterDtypes(Strict):
     """That of every one of the plain arm, another one."""
 
     def coarser(self) -> str:
-        """The one with fewer values."""
+        """Return the data type with fewer values."""
         return min(self.candidate, self.baseline, key=_FINENESS.__getitem__)
 
 
@@ -119,7 +119,7 @@ class TrajectoryMatch(Bounded):
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the demands, with the one reason that this equality gives for unequal arms."""
+        """Return the demands, with the single reason that this equality gives for unequal arms."""
         found = super().demanded()
         if "equality" in found:
             found["equality"] = Demand(("beyond_noise" if self.equality == "noise" else "differs",))
@@ -150,7 +150,7 @@ class TrajectoryMatch(Bounded):
             yield Problem(("parameter_dtypes",), rule, found, "name float32 or float64 as one of them")
 
     def _noise_contradictions(self) -> Iterator[Problem]:
-        """Under `noise` both arms do the same arithmetic, and their runs are all that decides."""
+        """Yield settings that contradict `noise`, where both arms do the same arithmetic and only their runs decide."""
         if self.equality != "noise":
             if self.runs is not None:
                 yield Problem(("runs",), "`runs` is for `equality: noise`", str(self.runs), "leave `runs` out")
@@ -182,7 +182,7 @@ class TrajectoryMatch(Bounded):
         return found
 
     def formats_differ(self) -> bool:
-        """Whether the arms store tensors in other formats, so that frozen ones are not compared."""
+        """Return True if the arms store tensors in different formats, so that frozen ones are not compared."""
         return self.precisions is not None or self.parameter_dtypes is not None
 
     def replicas(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""`repeatability`: N runs of one arm with one seed agree, in bits or within a bound."""
+"""Judge `repeatability`: N runs of one arm with one seed agree, in bits or within a bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.kinds.trajectory.model import Repeatability
 
 
 def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
-    """Every repetition is compared with the first run; the worst difference is reported."""
+    """Compare every repetition with the first run, and report the worst difference."""
     run = context.only_run("paired")
     executions = replicas(run, part.candidate, part.runs)
     comparison = Comparison(part, context, sheet)

@@ -1,4 +1,4 @@
-"""`runs_differ`: two arms that differ in a setting differ in their losses, and in what else it must reach."""
+"""Judge `runs_differ`: two arms that differ in a setting differ in their losses, and in what else it must reach."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.kinds.trajectory.model import RunsDiffer
 
 
 def judge(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
-    """Order: finiteness, the code that ran, steps, losses, batches, start; then that both arms trained."""
+    """Judge in this order: finiteness, code that ran, steps, losses, batches, start, and that both arms trained."""
     run = context.only_run("paired")
     ours, theirs = executed(run, part.candidate), executed(run, part.baseline)
     named = {part.baseline: theirs, part.candidate: ours}

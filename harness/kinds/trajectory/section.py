@@ -1,4 +1,4 @@
-"""Loss trajectories of a run's arms, and the differences that its claims judge."""
+"""Show loss trajectories of a run's arms, and the differences that its claims judge."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Seen:
 
 
 def section(view: ReportView) -> Section | None:
-    """A part for each run whose arms left series and that a claim judged."""
+    """Return a section with a part for each judged run whose arms left series, None where there is none."""
     drawn = {probe for kind in kinds().values() if ANCHOR in kind.card for probe in kind.probes}
     seen: dict[str, Seen] = {}
     for verdict, parts, runs in view.judged():
@@ -75,7 +75,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def _note(seen: Seen, part: AnyPart, run: RunEvidence, unit: Unit) -> None:
-    """Add what the claim compares of the run."""
+    """Add what the claim compares in the run."""
     arms = part.arms()
     metric = part.metric if isinstance(part, TrajectoryMatch) else LOSS
     pair = seen.pairs.setdefault((arms["candidate"], arms.get("baseline", ""), metric), Pair(metric))
@@ -95,7 +95,7 @@ def _given(bound: float | None) -> list[float]:
 
 
 def _curves(arms: Mapping[str, str], metric: str, run: RunEvidence) -> Iterator[plots.Curve]:
-    """The claim's arms as it names them; of one that is compared with itself the first run is the baseline."""
+    """Yield the claim's arms by its names. For an arm compared with itself, the first run is the baseline."""
     alone = "baseline" not in arms
     for path, arm in arms.items():
         replicas = [_series(each, metric) for each in run.arms.get(arm, [])]
@@ -124,12 +124,12 @@ def _comparisons(part: TrajectoryMatch | Repeatability, run: RunEvidence) -> lis
 
 
 def _series(execution: ArmEvidence, metric: str) -> Doubles:
-    """The metric [steps]; nothing where it was not reported."""
+    """Return the metric [steps]; an empty array where it was not reported."""
     return execution.series.loss if metric == LOSS else execution.series.metrics.get(metric, np.empty(0))
 
 
 def _floor(baselines: list[Doubles]) -> float | None:
-    """Largest difference between two runs of the baseline; None when it ran once, or differs without a finite size."""
+    """Return the largest finite difference between two runs of the baseline; None when it ran once, or has none."""
     if len(baselines) < 2:
         return None
     difference = absolute_difference(baselines[0], baselines[1])
@@ -169,7 +169,7 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
 
 
 def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
-    """The table's row of one comparison, whose words and plot join the part; what is equal in bits needs no plot."""
+    """Yield the table row of a comparison, and add its words and plot to the part; equal bits need no plot."""
     values = absolute_difference(item.candidate, item.baseline)
     if not len(values):
         return
@@ -192,7 +192,7 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
 
 
 def _steps(item: Comparison) -> str:
-    """The steps that were compared; where one series is shorter, that they are not all."""
+    """Return a phrase for the compared steps. Where one series is shorter, it says that they are not all."""
     ours, theirs = len(item.candidate), len(item.baseline)
     both = several(min(ours, theirs), "step")
     if ours != theirs:

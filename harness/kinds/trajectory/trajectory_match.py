@@ -1,4 +1,4 @@
-"""`trajectory_match`: two arms' losses, or another metric, agree at every step or at one end, in bits or within bounds.
+"""Judge `trajectory_match`: losses of two arms, or another metric, agree at every step or one end, in bits or bounds.
 
 In bits means the state that they end with too; within a bound, how far their parameters end apart is reported.
 Within the baseline's noise (`own_noise`) several runs of both arms are compared, with their gradients and ends.
@@ -50,7 +50,7 @@ SAME = "the same operators on the same types, shapes and strides, and equal bits
 
 
 def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, equal start and work, the difference, guards, the ends, the noise floor."""
+    """Judge in this order: capture, finiteness, equal start and work, the difference, guards, ends, the noise floor."""
     if part.equality == "noise":
         return _judge_by_noise(part, context, sheet)
     run = context.only_run("paired")
@@ -129,7 +129,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge every run of both arms, in the same order; ends are part of the difference."""
+    """Judge every run of both arms, in the same order as `judge`; ends are part of the difference."""
     run = context.only_run("paired")
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     comparison = Comparison(part, context, sheet)
@@ -168,7 +168,7 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
 
 
 def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Settle FAIL unless both arms compute in what the claim compares."""
+    """Settle FAIL unless both arms compute in the precisions that the claim compares."""
     if part.precisions is None:
         return
     for demanded, execution in ((part.precisions.candidate, candidate), (part.precisions.baseline, baseline)):
@@ -194,7 +194,7 @@ def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, base
 
 
 def multiple_of(largest: float, floor: float) -> float:
-    """A difference as a multiple of the noise floor; over a floor of zero, infinite, or 0 when it is zero too."""
+    """Return a difference as a multiple of the noise floor; over a floor of 0 it is infinite, or 0 if it is 0."""
     if floor == 0:
         return 0.0 if largest == 0 else math.inf if largest > 0 else math.nan
     return largest / floor
@@ -222,9 +222,9 @@ def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metr
 def note_same_step(
     part: TrajectoryMatch, context: Context, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet
 ) -> str:
-    """Return what a sentence says of a candidate that is the baseline's step once more; "" of any other one.
+    """Return a sentence's tail for a candidate that only repeats the baseline's step; "" for any other candidate.
 
-    Leaves the claim open where the claim demands another step, and none was seen.
+    Leaves the claim open where the claim requires another step, and none was seen.
     """
     ours, theirs = end_of(candidate).step_form, end_of(baseline).step_form
     equal = _equal_bits(candidate, baseline)
@@ -248,7 +248,7 @@ def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
 
 
 def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Leave the claim open where one arm was seen to bound its gradients to no effect, and the other one surely not.
+    """Leave the claim open where one arm bounded its gradients without effect, and the other one surely did not.
 
     A bound that acted shows in the numbers that are compared, whatever was seen of the other arm.
     """

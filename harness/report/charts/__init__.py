@@ -1,1 +1,1 @@
-"""Charts of the report, as small SVG in the page's own colours; matplotlib draws them."""
+"""Draw the charts of the report with matplotlib, as small SVG in the page's own colours."""

@@ -1,7 +1,7 @@
-"""Matplotlib's SVG written small, to stand inside a page: a flat list of shapes, classes for looks, relative paths.
+"""Rewrite matplotlib's SVG to be small inside a page: a flat list of shapes, classes for looks, relative paths.
 
-A report holds dozens of images and must stay small enough to mail, and most of what matplotlib writes is nesting,
-names that nothing refers to, and digits that no screen shows.
+A report holds dozens of images and must stay small enough to mail. Most of what matplotlib writes is nesting, names
+that nothing refers to, and digits that no screen shows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Looks:
 
 
 def _scaled(rule: str) -> str:
-    """One declaration with its lengths, if it has any, in units of the image."""
+    """Return a declaration of a style with its lengths, if it has any, in units of the image."""
     name, _, value = rule.partition(":")
     if name not in {"stroke-width", "stroke-dasharray", "stroke-dashoffset", "font-size"}:
         return rule
@@ -81,7 +81,7 @@ class Scale:
 
 
 def compact(svg: str, scales: Sequence[Scale] = ()) -> tuple[str, str, dict[str, str]]:
-    """An image of matplotlib as (its view box, what stands inside the `svg` element, the styles of its classes).
+    """Return an image of matplotlib as (its view box, the content of its `svg` element, the styles of its classes).
 
     Attributes are in single quotes, and ids begin with `ID`. The metadata goes: it holds the date, and equal runs must
     give equal bytes. What a script reads stays: series (`data-s`) and other marks (`data-n`) by name, the letters at
@@ -100,7 +100,7 @@ def compact(svg: str, scales: Sequence[Scale] = ()) -> tuple[str, str, dict[str,
 
 
 def _leaves(node: ET.Element, inherited: Mapping[str, str], looks: _Looks, ids: _Ids) -> Iterator[_Leaf]:
-    """What is drawn, in order, each with all its attributes: groups only pass theirs on."""
+    """Yield each shape that is drawn, in order, with all its attributes: groups only pass theirs on."""
     for child in node:
         tag, attributes = child.tag.removeprefix(_SVG), {**inherited, **_attributes(child, looks, ids)}
         if tag == "g":
@@ -136,19 +136,19 @@ def _attributes(node: ET.Element, looks: _Looks, ids: _Ids) -> dict[str, str]:
 
 
 def _named(group: str) -> dict[str, str]:
-    """What the id of a group says of all that is drawn in it."""
+    """Return the attributes that the id of a group gives to all that is drawn in it."""
     if group.startswith(("xtick", ALONG)):
         return {"data-t": ""}
     return {name: _quoted(group.removeprefix(begins)) for begins, name in _NAMES.items() if group.startswith(begins)}
 
 
 def _quoted(text: str) -> str:
-    """For an attribute in single quotes."""
+    """Escape a text for an attribute in single quotes."""
     return escape(text, {"'": "&#39;"})
 
 
 def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
-    """A mark as a path of its own at its place, instead of a reference; a round one as a dot of a round stroke."""
+    """Turn a reference to a mark into a path at its place; a round mark becomes a dot of a round stroke."""
     if leaf.tag != "use":
         return leaf
     mark, rule = marks[leaf.attributes["href"]], looks.rules[leaf.attributes.get("class", "")]
@@ -165,7 +165,7 @@ def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
 
 
 def _clips(root: ET.Element, ids: _Ids, scales: Sequence[Scale]) -> Iterator[str]:
-    """The clipping rectangles that something drawn refers to, with the scale of the axes that each belongs to."""
+    """Yield the clipping rectangles that something drawn refers to, each with the scale of its axes."""
     for clip in root.iter(f"{_SVG}clipPath"):
         name = clip.get("id", "")
         if name in ids.given:
@@ -183,7 +183,7 @@ def _scale_of(rectangle: ET.Element, scales: Sequence[Scale]) -> Mapping[str, st
 
 
 def _joined(shapes: list[_Leaf]) -> list[_Leaf]:
-    """Lines and marks of one look that follow each other as one path."""
+    """Join lines and marks of one look that follow each other into one path."""
     joined: list[_Leaf] = []
     for leaf in shapes:
         last = joined[-1] if joined else None
@@ -195,7 +195,7 @@ def _joined(shapes: list[_Leaf]) -> list[_Leaf]:
 
 
 def _once(shapes: list[_Leaf], ids: _Ids) -> tuple[list[str], list[_Leaf]]:
-    """Arms that train alike give one curve in several looks: its path is defined once and drawn by reference."""
+    """Define a repeated path once and draw it by reference: arms that train alike give one curve in several looks."""
     times = Counter(leaf.attributes.get("d", "") for leaf in shapes)
     often = {path: ids.of(path) for path, count in times.items() if count > 1 and len(path) > _LONG}
     drawn = [
@@ -208,7 +208,7 @@ def _once(shapes: list[_Leaf], ids: _Ids) -> tuple[list[str], list[_Leaf]]:
 
 
 def _grouped(leaves: list[_Leaf]) -> Iterator[str]:
-    """Neighbours of one look say it once, in a group."""
+    """Yield the shapes, with neighbours of one look in a group that says the look once."""
     for look, run in itertools.groupby(leaves, key=lambda leaf: leaf.look):
         members = list(run)
         if len(members) == 1:
@@ -232,12 +232,12 @@ def _start(tag: str, attributes: Mapping[str, str]) -> str:
 
 
 def _units(points: str | float) -> int:
-    """A length or coordinate of matplotlib, in points, in whole units of the image."""
+    """Return a length or coordinate of matplotlib, which is in points, in whole units of the image."""
     return round(float(points) * UNITS)
 
 
 def _path(text: str) -> str:
-    """A path of straight lines: each start as it is, then steps from point to point."""
+    """Rewrite a path of straight lines: each start as it is, then steps from point to point."""
     written: list[str] = []
     points: list[tuple[int, int]] = []
     for command, x, y in re.findall(r"([MLz])(?:\s*(-?[\d.]+)\s+(-?[\d.]+))?", text):
@@ -252,7 +252,7 @@ def _path(text: str) -> str:
 
 
 def _steps(points: list[tuple[int, int]]) -> str:
-    """`M` to the first point, then steps; points on the straight way between their neighbours are left out."""
+    """Return `M` to the first point, then steps. A point on the straight line between its neighbours is left out."""
     steps: list[tuple[int, int]] = []
     for (x, y), (next_x, next_y) in itertools.pairwise(points):
         right, down = next_x - x, next_y - y

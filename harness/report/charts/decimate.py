@@ -1,4 +1,4 @@
-"""Series made small for drawing, spikes kept."""
+"""Make series small for drawing, with their spikes kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Doubles = NDArray[np.float64]
 
 
 def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
-    """Indices and values [<= points, or 4], finite ones only: the smallest and the largest of each bucket, in order.
+    """Return indices and values [<= points, or 4], finite ones only: the smallest and largest of each bucket, in order.
 
     values: [T] by step. A series of at most `points` finite values comes back whole.
     """
@@ -29,7 +29,7 @@ def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
 
 
 def absolute_difference(first: Doubles, second: Doubles) -> Doubles:
-    """|first - second| over the steps that both have; bit-equal infinities differ by 0, a NaN stays NaN."""
+    """Return |first - second| over the steps that both have; equal infinities differ by 0, a NaN stays NaN."""
     length = min(len(first), len(second))
     left, right = first[:length], second[:length]
     with np.errstate(invalid="ignore"):
@@ -39,7 +39,7 @@ def absolute_difference(first: Doubles, second: Doubles) -> Doubles:
 
 
 def relative_difference(first: Doubles, second: Doubles) -> Doubles:
-    """|first - second| over |second|, over the steps that both have; infinite where the second is 0 and alone."""
+    """Return |first - second| / |second| over the steps that both have; infinite where only the second is 0."""
     difference = absolute_difference(first, second)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = difference / np.abs(second[: len(difference)])
@@ -48,7 +48,7 @@ def relative_difference(first: Doubles, second: Doubles) -> Doubles:
 
 
 def first_differing(first: Doubles, second: Doubles) -> int | None:
-    """The first step whose bits differ; None when all common steps agree."""
+    """Return the first step whose bits differ; None if all common steps agree."""
     length = min(len(first), len(second))
     left = np.ascontiguousarray(first[:length], dtype=np.float64).view(np.int64)
     right = np.ascontiguousarray(second[:length], dtype=np.float64).view(np.int64)

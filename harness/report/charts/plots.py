@@ -1,4 +1,4 @@
-"""The plots of training: loss trajectories, their difference, gradient differences, memory."""
+"""Plot a training: loss trajectories, their difference, gradient differences, memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Curve:
 
 @drawn_once
 def trajectories(curves: Sequence[Curve], metric: str = "loss") -> Plot:
-    """Loss, or another metric, by step: one line an arm, each as its role is drawn."""
+    """Plot the loss, or another metric, by step: one line for each arm, in the style of its role."""
 
     def paint(axes: list[Axes]) -> None:
         for curve in sorted(curves, key=lambda curve: list(Role).index(curve.role)):
@@ -77,7 +77,7 @@ def trajectories(curves: Sequence[Curve], metric: str = "loss") -> Plot:
 def difference(
     values: Doubles, *, tolerances: Sequence[float], floor: float | None, first: int | None, name: str
 ) -> Plot:
-    """|candidate - baseline| [T] in powers of ten, zeros on a line of their own at the bottom."""
+    """Plot |candidate - baseline| [T] in powers of ten, with zeros on a line of their own at the bottom."""
     limits = [value for value in (*tolerances, floor) if value is not None and 0 < value < math.inf]
     positive = values[np.isfinite(values) & (values > 0)]
     lowest = min([*limits, float(positive.min())] if len(positive) else limits, default=1.0)
@@ -109,9 +109,9 @@ def difference(
 
 @drawn_once
 def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float]) -> Plot:
-    """Largest gradient differences: points of (layer, kind of tensor, difference), worst of the judged steps.
+    """Plot the largest gradient differences: points of (layer, kind of tensor, difference), worst of the judged steps.
 
-    Of more kinds than there are looks those that differ least share the last one.
+    If there are more kinds than looks, those that differ least share the last one.
     """
     points = _of_few_kinds(points)
     kinds = list(dict.fromkeys(kind for _, kind, _ in points))
@@ -141,7 +141,7 @@ def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float])
 
 
 def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, str, float]]:
-    """The points, those of as many kinds as it takes under one name."""
+    """Return the points; if there are more kinds than looks, those that differ least get one common name."""
     worst: dict[str, float] = {}
     for _, kind, value in points:
         worst[kind] = max(worst.get(kind, 0.0), value)
@@ -155,7 +155,7 @@ def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, s
 
 @drawn_once
 def memory(arm: str, levels: Mapping[str, Doubles], *, per: str) -> Plot:
-    """Growth of the candidate's allocated and reserved memory [T] since its first sample, MiB."""
+    """Plot how the candidate's allocated and reserved memory [T] grew since its first sample, MiB."""
 
     def paint(axes: list[Axes]) -> None:
         for name, values in levels.items():
@@ -173,7 +173,7 @@ def memory(arm: str, levels: Mapping[str, Doubles], *, per: str) -> Plot:
 
 
 def _whole_numbers(axis: Axes) -> None:
-    """Ticks at whole steps or layers only."""
+    """Set ticks at whole steps or layers only."""
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -186,7 +186,7 @@ def _ticks(axis: Axes) -> None:
 
 
 def _decades(axis: Axes, bottom: float, top: float) -> None:
-    """An axis in powers of ten whose lowest line is zero."""
+    """Draw the upright axis in powers of ten, with zero as its lowest line."""
     highest = math.ceil(top + 1e-9)
     stride = max(1, round((highest - bottom) / 7))
     ticks = [*range(highest, int(bottom), -stride)]
@@ -248,10 +248,10 @@ _LINES: Mapping[Role, Mapping[str, Any]] = {
 
 
 def line_of(role: Role) -> dict[str, Any]:
-    """The style of a line; the baseline's lies below all others, so that equal arms both show."""
+    """Return the style of a line; the baseline's lies below all others, so that equal arms both show."""
     return {"color": COLOURS[role], **_LINES[role]}
 
 
 def name_of(arm: str, role: Role) -> str:
-    """An arm's name in a legend."""
+    """Return an arm's name in a legend, with its role."""
     return f"{arm} ({role})" if role else arm

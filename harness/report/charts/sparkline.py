@@ -1,4 +1,4 @@
-"""Small images of series without axes, as inline SVG in the page's own colours (`style.css`)."""
+"""Draw small images of series without axes, as inline SVG in the page's own colours (`style.css`)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Box:
         return _short(self.top + self.height * (1 - ((value - self.low) / span if span else 0.5)))
 
     def path(self, role: str, values: Doubles, last: float, points: int = POINTS) -> str:
-        """The values [steps] as a line of the style `role`, from step 0 at the left to `last` at the right."""
+        """Draw the values [steps] as a line of the style `role`, from step 0 at the left to `last` at the right."""
         at, shown = (each.tolist() for each in decimate(values, points))
         places = (f"{_short(self.left + self.width * x / last)} {self.y(y)}" for x, y in zip(at, shown, strict=True))
         return f'<path class="{role}" d="M{"L".join(places)}"/>'
 
 
 def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
-    """Two series [steps]: the baseline as a broad band, the candidate as a line on it; None where nothing is finite."""
+    """Draw two series [steps], the candidate as a line on the baseline's broad band; None if nothing is finite."""
     drawn = [values for values in (baseline, candidate) if values is not None and finite(values)]
     if not finite(candidate):
         return None
@@ -52,7 +52,7 @@ def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
 
 
 def of_ratios(ratios: Sequence[float], demanded: float) -> Markup | None:
-    """A dot for each process's ratio, over the demanded one as a line; None where there are fewer than two."""
+    """Draw a dot for each process's ratio, over the demanded one as a line; None if there are fewer than two."""
     logs = [math.log(ratio) for ratio in ratios if ratio > 0 and math.isfinite(ratio)]
     if len(logs) < 2 or demanded <= 0:
         return None
@@ -64,18 +64,18 @@ def of_ratios(ratios: Sequence[float], demanded: float) -> Markup | None:
 
 
 def finite(values: Doubles) -> bool:
-    """Whether there are two points at least to draw a line between."""
+    """Return True if there are at least two finite points to draw a line between."""
     return int(np.isfinite(values).sum()) > 1
 
 
 def around(series: Sequence[Doubles], box: Box) -> Box:
-    """The box with the ends of all these series [steps]."""
+    """Return the box, with the smallest and largest value of all these series [steps] as its ends."""
     values = np.concatenate([each[np.isfinite(each)] for each in series])
     return replace(box, low=float(values.min()), high=float(values.max()))
 
 
 def _image(body: str) -> Markup:
-    """What it shows stands in words beside it."""
+    """Return the image, which screen readers skip: what it shows stands in words next to it."""
     from markupsafe import Markup
 
     return Markup(f'<svg class="spark" aria-hidden="true" viewBox="0 0 {WIDTH} {HEIGHT}">{body}</svg>')  # noqa: S704

@@ -1,4 +1,4 @@
-"""Matplotlib figures as small, deterministic SVG inside the page, in the page's colour scheme.
+"""Draw matplotlib figures as small, deterministic SVG inside the page, in the page's colour scheme.
 
 The drawing code uses the placeholder colours of `INK`, `SERIES` and so on, which become CSS variables here.
 """
@@ -94,7 +94,7 @@ class Plot:
     height: int
 
     def markup(self, name: str) -> Markup:
-        """What stands inside the `svg` element; `name`, unique on the page, begins its ids."""
+        """Return the content of the `svg` element; `name`, unique on the page, begins its ids."""
         from markupsafe import Markup
 
         return Markup(self.body.replace(ID, name))  # noqa: S704 - matplotlib's own output, text escaped
@@ -129,7 +129,7 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
 
 
 def legend(axis: Axes, *, columns: int = 2) -> None:
-    """Every mark's name, above the axes; one below the other where a name is long."""
+    """Name every mark above the axes, one below the other if a name is long."""
     _, names = axis.get_legend_handles_labels()
     fits = max(map(len, names), default=0) <= 72 // columns
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns if fits else 1, borderaxespad=0.2)
@@ -141,7 +141,7 @@ def named(mark: Artist, name: str) -> None:
 
 
 def reads_as(axis: Axes, kind: Literal["whole", "named", "events"], *, zero: float | None = None) -> None:
-    """How places on the axes read: whole numbers, the names at the ticks, or moments of events; seconds otherwise.
+    """Say how places on the axes read: whole numbers, the names at the ticks, or moments of events; seconds otherwise.
 
     zero: where 0 stands on an upright axis in powers of ten.
     """
@@ -149,7 +149,7 @@ def reads_as(axis: Axes, kind: Literal["whole", "named", "events"], *, zero: flo
 
 
 def _name_marks(axis: Axes) -> None:
-    """The names of the legend for the marks themselves, those with values at places of the level axis apart."""
+    """Name the marks themselves as the legend does; a line with values at places of the level axis is a series."""
     for mark in (*axis.lines, *axis.patches):
         name = str(mark.get_label())
         if mark.get_gid() is None and not name.startswith("_"):
@@ -158,7 +158,7 @@ def _name_marks(axis: Axes) -> None:
 
 
 def _scale(axis: Axes, width: float, height: float) -> Scale:
-    """What the ends of the axes mean, for a page that reads values off the image; width and height in points."""
+    """Return what the ends of the axes mean, for a page that reads values off the image; width and height in points."""
     place = axis.get_position()
     kind, _, zero = str(axis.get_gid() or "").partition(" ")
     attributes = {
@@ -172,7 +172,7 @@ def _scale(axis: Axes, width: float, height: float) -> Scale:
 
 
 def drawn_once(function: Callable[Given, Plot]) -> Callable[Given, Plot]:
-    """`function`, which does not draw again what it drew for equal arguments, plain values and arrays.
+    """Return `function` with a memory: equal arguments, plain values and arrays, are drawn only once.
 
     A figure takes 0.1 to 0.2 s, and those of claims that hold in bits are often equal: 13 of a gate's 67 were.
     """
@@ -191,12 +191,12 @@ def drawn_once(function: Callable[Given, Plot]) -> Callable[Given, Plot]:
 
 
 def forget() -> None:
-    """Draw everything anew from now on."""
+    """Forget all drawn figures, so that everything is drawn anew from now on."""
     _drawn.clear()
 
 
 def stylesheet(plots: Iterable[Plot]) -> str:
-    """What the images of a page need of its style: a light and a dark value for each colour, and every look."""
+    """Return the style that the images of a page need: a light and a dark value for each colour, and every look."""
     looks = {name: rule for plot in plots for name, rule in plot.looks.items()}
     if not looks:
         return ""
@@ -210,10 +210,10 @@ def stylesheet(plots: Iterable[Plot]) -> str:
 
 
 def decade(value: float, _position: float = 0) -> str:
-    """`1e-3` for a tick at -3 of an axis in powers of ten; matplotlib's own would need its math text."""
+    """Return `1e-3` for a tick at -3 of an axis in powers of ten; matplotlib's own label would need its math text."""
     return f"1e{value:.0f}" if not -2 < value < 4 else f"{10**value:g}"
 
 
 def plain(value: float, _position: float = 0) -> str:
-    """A tick's number without math text or offsets."""
+    """Return a tick's number without math text or offsets."""
     return f"{value:.6g}"

@@ -1,4 +1,4 @@
-"""What no claim kind can judge, what broke, the environment, and how to reproduce the run."""
+"""Show what no claim kind can judge, what broke, the environment, and how to reproduce the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = 6000  # characters of the claims, workloads or tags of a narrowed run, w
 
 
 def unchecked(view: ReportView) -> Section | None:
-    """The claims that the contracts list and no kind of claim can judge, with the reason."""
+    """Return the claims that the contracts list and no kind of claim can judge, with the reason; None without any."""
     parts = []
     for contract in view.contracts:
         if contract.unchecked:
@@ -32,7 +32,7 @@ def unchecked(view: ReportView) -> Section | None:
 
 
 def deaths(view: ReportView) -> Section | None:
-    """Every worker, arm and part of an arm's evidence that did not complete, with its last Python stack."""
+    """Return every worker, arm and part of an arm's evidence that did not complete, with its last Python stack."""
     parts = []
     for run in view.evidence.values():
         broken: list[tuple[str, Death | ArmFailed | PartFailed]] = []
@@ -52,9 +52,9 @@ def deaths(view: ReportView) -> Section | None:
 
 
 def environment(view: ReportView) -> Section | None:
-    """Everything `run.json` says of the machine, its software and the digests, and the system's own facts.
+    """Return all that `run.json` says of machine, software and digests, and the facts that systems state of themselves.
 
-    Of several run directories each has a part of its own, folded.
+    With several run directories each has a part of its own, folded.
     """
     parts = [Part(part.name, tables=_fingerprint(part.view.header, folded=True)) for part in view.parts]
     parts = parts or [Part("Fingerprint", tables=_fingerprint(view.header))]
@@ -78,7 +78,7 @@ def _fingerprint(header: Header, *, folded: bool = False) -> list[Table]:
 
 
 def _stated(view: ReportView) -> list[list[object]]:
-    """Facts of the arms' systems, each value once: those all arms share first, the others with the arms that say so."""
+    """Return the facts that the arms' systems state, each value once with its arms; those all arms share come first."""
     speakers: dict[tuple[str, str], list[str]] = {}
     arms = [(run, arm, items[0]) for run in view.evidence.values() for arm, items in run.arms.items() if items]
     for run, arm, item in arms:
@@ -98,7 +98,7 @@ def _named(speakers: list[str], of: int) -> str:
 
 
 def flatten(record: BaseModel) -> dict[str, Scalar]:
-    """A record's values by their path; a list is one value, and what is empty or unknown is left out."""
+    """Return a record's values by their path. A list is one value; what is empty or unknown is left out."""
     return dict(_leaves(record.model_dump(), ""))
 
 
@@ -114,6 +114,6 @@ def _leaves(value: object, path: str) -> Iterator[tuple[str, Scalar]]:
 
 
 def command(view: ReportView) -> str | None:
-    """The one command that repeats the run, as a shell takes it; of several run directories a line for each."""
+    """Return the command that repeats the run, as a shell takes it; of several run directories a line for each."""
     commands = [part.view.header.command for part in view.parts] or [view.header.command]
     return "\n".join(clean(shlex.join(words), 2000) for words in dict.fromkeys(map(tuple, commands)) if words) or None

@@ -1,4 +1,4 @@
-"""Where the time went: seconds by kind of cost, and by run."""
+"""Show where the time went: seconds by kind of cost, and by run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOOKS = {
 
 
 def section(view: ReportView) -> Section | None:
-    """Folded; None where no run recorded what it did when."""
+    """Return the section, folded; None if no run recorded times."""
     costs = view.costs
     if not costs.by_kind:
         return None
@@ -46,7 +46,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def summary(costs: Costs) -> str:
-    """One line: how long it took, and on what most of the time was spent; empty where nothing was recorded."""
+    """Return one line: how long it took, and on what most of the time was spent; empty if nothing was recorded."""
     if not costs.by_kind:
         return ""
     ordered = sorted(costs.by_kind.items(), key=lambda item: -item[1])
@@ -61,7 +61,7 @@ def summary(costs: Costs) -> str:
 
 
 def changes(before: Costs, after: Costs) -> Iterator[str]:
-    """Lines that set the seconds of two run directories side by side; none where one of them recorded none."""
+    """Yield lines that compare the seconds of two run directories; none if one of them recorded no times."""
     if not before.by_kind or not after.by_kind:
         return
     for name, costs in (("before", before), ("after", after)):
@@ -76,7 +76,7 @@ def changes(before: Costs, after: Costs) -> Iterator[str]:
 
 
 def seconds(value: float) -> str:
-    """Seconds for people: with a tenth where they are few."""
+    """Return seconds for people, with a tenth if they are few."""
     return f"{value:,.0f} s" if value >= 10 else f"{value:.1f} s"
 
 
@@ -103,7 +103,7 @@ def _kinds(costs: Costs) -> Table:
 
 
 def _runs(costs: Costs) -> list[Table]:
-    """The runs, the longest first, with a column for each of the kinds that took most."""
+    """Return tables of the runs, the longest first, with a column for each of the kinds that took most."""
     kinds = sorted(costs.by_kind, key=lambda kind: -costs.by_kind[kind])
     spent = {run: _by_kind(phases) for run, phases in costs.by_run.items()}
     ordered = sorted(spent.items(), key=lambda item: -sum(item[1].values()))
@@ -124,7 +124,7 @@ def _by_kind(phases: Sequence[PhaseSeconds]) -> Mapping[Kind, float]:
 
 
 def _figures(took: Mapping[Kind, float], kinds: Sequence[Kind]) -> list[float]:
-    """All seconds of a run, those of the kinds with a column, and all else."""
+    """Return all seconds of a run, those of the kinds with a column, and all else."""
     each = [took.get(kind, 0.0) for kind in kinds]
     return [sum(each), *each[:COLUMNS], sum(each[COLUMNS:])]
 
@@ -139,7 +139,7 @@ def _tenths(value: float) -> str:
 
 
 def bars(spent: Mapping[Kind, float], of_gpus: Mapping[Kind, float]) -> Plot:
-    """A bar for each kind: its seconds of runs, and filled those of GPUs; all are filled where no GPU was held."""
+    """Draw a bar for each kind: its seconds of runs, and filled those of GPUs; all filled if no GPU was held."""
     scale = (WIDTH - LABELS - VALUES) / max(spent.values())
     filled = of_gpus or spent
     names = ("seconds of runs", "of these, seconds of GPUs" if of_gpus else "")
@@ -159,7 +159,7 @@ def _of_a_gpu(took: float) -> str:
 
 
 def _legend(names: tuple[str, str]) -> str:
-    """A sample of each look that a bar has, with its name."""
+    """Draw a sample of each look that a bar has, with its name."""
     of_runs, of_gpus = names
     first = f'<rect class="{"cost" if of_gpus else "cost-gpu"}" x="4" y="4" width="24" height="{LINE - 8}"/>'
     second = (

@@ -1,7 +1,7 @@
-"""The kill matrix of a fire drill: each planted fault against each claim that it must break, small tables by contract.
+"""Show the kill matrix of a fire drill: small tables of each planted fault against each claim that it must break.
 
-A contract's claims share some faults and have others alone, so that one table of all of them would be mostly empty:
-claims that share faults stand together, and at least half of each table's cells are planned.
+The claims of a contract share some faults and have others alone, so one table of all would be mostly empty. Claims that
+share faults stand together, and at least half of each table's cells are planned.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class KillMatrix:
 
 
 def kill_matrix(view: ReportView) -> KillMatrix | None:
-    """The matrix of a whole drill; None of any other run, and where no fault was planned."""
+    """Return the matrix of a whole drill; None for any other run, and if no fault was planned."""
     record = view.drill
     if record is None or not view.of_controls or not record.planned:
         return None
@@ -114,7 +114,7 @@ def kill_matrix(view: ReportView) -> KillMatrix | None:
 
 
 def _told_later(contract: OfContract) -> tuple[bool, bool]:
-    """Survivors come first, and last what could not be drilled at all."""
+    """Return a sort key: contracts with a survivor first, and last those that could not be drilled at all."""
     words = _words(contract)
     return SURVIVED not in words, KILLED not in words
 
@@ -150,7 +150,7 @@ def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
 
 
 def _cells(record: DrillRecord) -> dict[tuple[str, str], dict[str, Cell]]:
-    """By contract and claim, each fault's cell. A fault that was planted twice survived if it survived once."""
+    """Return each fault's cell by contract and claim. A fault that was planted twice survived if it survived once."""
     survivors = {id(row): f"survivor-{at}" for at, row in enumerate(record.survivors[:LISTED], start=1)}
     cells: dict[tuple[str, str], dict[str, Cell]] = {}
     items: list[Row | NotDrilled] = [*record.not_run, *sorted(record.rows, key=lambda row: not row.killed)]
@@ -178,9 +178,9 @@ def _column(
 
 
 def groups(columns: Sequence[Column]) -> list[list[Column]]:
-    """Claims that share faults together, those with many faults first; each group's table is at least half filled.
+    """Group claims that share faults, those with many faults first; each group's table is at least half filled.
 
-    A claim joins the group whose table it leaves fullest, if that has at least half of its faults.
+    A claim joins the group whose table it leaves fullest, if that group has at least half of the claim's faults.
     """
     found: list[list[Column]] = []
     for column in sorted(columns, key=lambda one: -len(one.cells)):
@@ -200,13 +200,13 @@ def _has_half(group: Sequence[Column], faults: set[str]) -> bool:
 
 
 def _share(columns: Sequence[Column]) -> float:
-    """How much of these claims' table is planned."""
+    """Return which share of these claims' table is planned."""
     faults = {fault for column in columns for fault in column.cells}
     return sum(len(column.cells) for column in columns) / (len(faults) * len(columns))
 
 
 def _group(columns: Sequence[Column]) -> Group:
-    """Survivors first, then the faults of most claims, those of the same claims together."""
+    """Return the claims' table: survivors first, then the faults of most claims, those of the same claims together."""
     faults = dict.fromkeys(fault for column in columns for fault in column.cells)
     rows = [(fault, [column.cells.get(fault, Cell(NOT_PLANNED)) for column in columns]) for fault in faults]
 
@@ -222,7 +222,7 @@ def _killed(cells: Sequence[Cell]) -> str:
 
 
 def _lead(record: DrillRecord) -> str:
-    """How many were killed, and how many upstream's numbers alone would have let pass."""
+    """Return how many faults were killed, and how many upstream's numbers alone would have let pass."""
     survived, left = len(record.survivors), len(record.not_run)
     dead = f"{len(record.rows) - survived} of {counted(record.planned, 'planned fault')} killed"
     killed = f"{dead}, {survived} survived, {left} not run."
@@ -244,7 +244,7 @@ def _left_out(record: DrillRecord) -> list[str]:
 
 
 def _upstream(view: ReportView, contract: str, rows: Sequence[Row]) -> Table | None:
-    """By claim, what upstream demands, and which faults that alone would have let pass."""
+    """Return a table by claim: what upstream demands, and which faults that alone would have let pass."""
     listed = []
     for claim in dict.fromkeys(row.claim for row in rows if row.upstream_alone_passes is not None):
         own = [row for row in rows if row.claim == claim and row.upstream_alone_passes is not None]
@@ -274,7 +274,7 @@ def _survivors(record: DrillRecord) -> Table | None:
 
 
 def survived(view: ReportView) -> list[str]:
-    """The faults of a whole drill that survived, a line each, for what has no matrix."""
+    """Return the faults of a whole drill that survived, a line each, for formats that have no matrix."""
     rows = view.drill.survivors if view.drill is not None and view.of_controls else []
     return [
         f"{row.fault} in {row.claim} on {row.workload}: expected {_triple(row.expected)}, seen {_triple(row.seen)}"
@@ -283,7 +283,7 @@ def survived(view: ReportView) -> list[str]:
 
 
 def _others(record: DrillRecord) -> Table | None:
-    """Of a killed fault what was seen is what was expected."""
+    """Return a table of the killed faults, in which what was seen is what was expected; None without any."""
     killed = [row for row in record.rows if row.killed]
     rows = [[row.fault, row.claim, _triple(row.seen), _UPSTREAM[row.upstream_alone_passes]] for row in killed]
     columns = ["killed fault", "claim", "expected and seen", "upstream's number alone"]

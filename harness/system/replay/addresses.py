@@ -1,4 +1,4 @@
-"""Addresses of the static buffers that a capture reads and writes: a buffer that moves is trained no longer."""
+"""Watch the addresses of static buffers that a capture reads and writes: a buffer that moves is no longer trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StaticAddresses:
         self.moved: set[str] = set()
 
     def remember(self) -> None:
-        """Take the addresses of now for those of the capture."""
+        """Take the present addresses as those of the capture."""
         self.captured = self._addresses()
 
     def check(self) -> None:
@@ -27,7 +27,7 @@ class StaticAddresses:
             self.moved |= {name for name, place in self.captured.items() if now.get(name) != place}
 
     def seen(self) -> dict[str, int]:
-        """Addresses now, for a `CaptureRecord`; `MOVED` for a buffer that was elsewhere at any replay."""
+        """Return present addresses, for a `CaptureRecord`; `MOVED` for a buffer that was elsewhere at any replay."""
         return {name: MOVED if name in self.moved else place for name, place in self._addresses().items()}
 
     def _addresses(self) -> dict[str, int]:

@@ -74,7 +74,7 @@ class CapturedStep:
         self.host_numbers: list[HostNumber] | None = None
 
     def capture(self) -> None:
-        """Warm up, undo it, capture. Raises `CaptureFailedError`."""
+        """Warm up, undo the warm-up, and capture. Raises `CaptureFailedError`."""
         try:
             guard = self._warm_up()
         except Exception as error:
@@ -94,7 +94,7 @@ class CapturedStep:
         self.buffers.remember()
 
     def _warm_up(self) -> StateGuard:
-        """What stands in the guard is what was there before."""
+        """Run the warm-up and undo it. Return the guard, which holds the state from before."""
         with StateGuard(self._state, self._roots) as guard:
             with guard.first_execution():
                 warm_up(self.stream, self._run_bodies, min(1, self.warmup_steps))
@@ -104,7 +104,7 @@ class CapturedStep:
         return guard
 
     def replay(self) -> Tensor:
-        """Execute one step on the current stream; the 0-d loss in storage of its own. No host sync."""
+        """Execute one step on the current stream, and return the 0-d loss in its own storage. No host sync."""
         self.buffers.check()
         for graph in self._graphs.values():
             graph.replay()
@@ -115,11 +115,11 @@ class CapturedStep:
         return self._loss.clone()
 
     def raw_graphs(self) -> dict[str, int]:
-        """The raw `cudaGraph_t` handles by label, for a census."""
+        """Return the raw `cudaGraph_t` handles by label, for a census."""
         return {label: graph.raw() for label, graph in self._graphs.items()}
 
     def release(self) -> None:
-        """Drop the graphs and what they hold; the stream stays with whoever passed it."""
+        """Drop the graphs and what they hold; the stream stays with its owner."""
         for graph in self._graphs.values():
             graph.reset()
         self._graphs.clear()
@@ -130,7 +130,7 @@ class CapturedStep:
             body()
 
     def _follow_numbers(self) -> None:
-        """Run the bodies as a later step, once more if that changes numbers."""
+        """Run the bodies as a later step, and once more if that changes numbers."""
         if can_follow():
             self.host_numbers = follow(self._run_bodies, self._roots, of_device=True)
         else:

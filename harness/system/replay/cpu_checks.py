@@ -1,4 +1,4 @@
-"""Execute a step on a CPU as a device would: only what waits on the device waits here.
+"""Execute a step on a CPU as a device would: a read waits only if a device would wait for it.
 
 A dispatch mode that watches the step may have `host`, the memory that it knows as the host's, and `read`, which is
 called where a tensor is read without an operator and returns what the host reads.
@@ -67,9 +67,9 @@ class OnADevice(TorchFunctionMode):
 def as_on_a_device() -> Iterator[None]:
     """Execute a step so that a dispatch mode on a CPU sees what it would see of a device.
 
-    Nothing changes without a mode, under one that leaves the step as it is, and within such a block.
-    A function mode is called at every operation and at every attribute of a tensor that is read.
-    torch.compile would trace through it, and compile anew.
+    Nothing changes without a mode, under a mode that leaves the step as it is, and within such a block. A function mode
+    is called at every operation and at every attribute of a tensor that is read. torch.compile would trace through it,
+    and compile anew.
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     on_a_device = any(isinstance(mode, OnADevice) for mode in modes)
@@ -104,7 +104,7 @@ def _is_on_device(hosts: Sequence[HostMade], tensor: Tensor) -> bool:
 
 
 def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]) -> Any:
-    """Return it as memory of the device; there it is a copy of what the host has, which stays the host's."""
+    """Return the result as memory of the device; what the host already has is copied, and stays the host's."""
     if not isinstance(returned, Tensor) or _is_on_device(hosts, returned):
         return returned
     returned = returned.clone() if any(returned is each for each in given) else returned
@@ -114,7 +114,7 @@ def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]
 
 
 def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-    """Steps taken, and what else is a single number, lie on the host unless a fused or captured update reads them."""
+    """Mark counters of steps, and other single numbers, as the host's unless a fused or captured update reads them."""
     for group in optimizer.param_groups:
         if group.get("capturable") or group.get("fused"):
             continue

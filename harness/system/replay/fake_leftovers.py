@@ -1,4 +1,4 @@
-"""Fake tensors that outlive their execution: what holds one computes without values from then on."""
+"""Find fake tensors that outlive their execution: an object that holds one computes without values from then on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def note_mode(mode: FakeTensorMode) -> None:
 def no_fake_tensors_left() -> Iterator[None]:
     """Decorate a function that executes something on fake tensors and undoes it.
 
-    Raises `FakeTensorsLeftError`, which names what holds them, where one is alive once the function has returned.
+    Raises `FakeTensorsLeftError` if a fake tensor is alive once the function has returned. The error names its holders.
     """
     gc.freeze()  # so that the collection afterwards looks at what the function made, and not at all that there is
     try:
@@ -74,9 +74,9 @@ def _require_none(error: BaseException | None) -> None:
 
 
 def _holders(values: list[Any]) -> set[str]:
-    """Return `Class.attribute`, `module.name` or `function` of what holds `values`, through containers.
+    """Return what holds `values`, also through containers, as `Class.attribute`, `module.name` or `function`.
 
-    What torch's internals hold is no training's.
+    Objects that torch's internals hold are left out: they are not the training's.
     """
     found = set[str]()
     level = {id(each): (each, "") for each in values}  # an object, and the path from it to a value
@@ -109,7 +109,7 @@ def _holders(values: list[Any]) -> set[str]:
 
 
 def _named(holder: Any, value: object, path: str) -> str:
-    """The path from a holder to what `value` leads to by `path`."""
+    """Return the path from a holder to a value: through `value`, and from there by `path`."""
     if isinstance(holder, list | tuple | deque | set):
         return f"[]{path}"
     own = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)

@@ -1,8 +1,8 @@
-"""Fake tensors for a stranger's step: an operator that torch cannot execute on them is executed on zeros, on a CPU.
+"""Run user steps on fake tensors: an operator that torch cannot execute on them is executed on zeros, on a CPU.
 
-Operators of people's own are seldom registered for fake tensors, and torch's form of some is of another device
-(`_grouped_mm` takes bfloat16 alone there). Their kernels say of which shapes their results are; whether those of
-people's own wait for the device stays unseen.
+Users' own operators are seldom registered for fake tensors, and torch's form of some is for another device
+(`_grouped_mm` takes bfloat16 alone there). Their kernels show the shapes of their results. Whether users' own operators
+wait for the device stays unseen.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         return tensor
 
     def _on_zeros(self, func: Any, args: Sequence[object], kwargs: Mapping[str, object], error: RuntimeError) -> object:
-        """Raises `error` where the kernel refuses, too: it is the step's own, or this needs values."""
+        """Execute an operator on zeros. Raises `error` if its kernel refuses too, needs values, or is on a device."""
         needs_values = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
         if not isinstance(func, OpOverload) or needs_values & {*func.tags}:
             raise error
@@ -97,7 +97,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _without_values(returned: Any) -> Any:
-    """Return what an operator returned, without the values that torch computes of one element of a real tensor."""
+    """Return what an operator returned, without the values that torch computes for one element of a real tensor."""
     for tensor in tensors_in(returned):
         if isinstance(tensor, FakeTensor):
             tensor.constant = None
@@ -113,8 +113,8 @@ def on_fake_tensors() -> Iterator[FakeStepMode]:
 
 
 def _reads_what_it_draws_from(func: Any, *args: Any, **kwargs: Any) -> bool:
-    """`multinomial` asks on the host whether its chances are such, on any device, where it draws once or puts nothing
-    back; no tag of torch's says so.
+    """Return True for a `multinomial` that draws once, or without putting back. On any device it then checks its
+    probabilities on the host, and torch has no tag that says so.
     """
     if func is not torch.ops.aten.multinomial.default:
         return False

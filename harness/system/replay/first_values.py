@@ -1,4 +1,4 @@
-"""Remember what the numbers in a step's code made of a tensor, and write to tensors outside of that step.
+"""Remember the first value of tensors that were created from constants, and write to tensors outside of a step.
 
 Optimizers make their state in the first step and change it there, and a capture begins before that step.
 """
@@ -45,7 +45,7 @@ class FirstValues(Observer):
         self._changed: Any = WeakTensorKeyDictionary()
 
     def put_back(self, tensor: Tensor) -> bool:
-        """Give the tensor its first value again; False where nobody knows it."""
+        """Give the tensor its first value again. Return False if that value is unknown."""
         if tensor not in self._values:
             return False
         value = self._values[tensor]
@@ -76,11 +76,11 @@ class FirstValues(Observer):
 
 
 def writing_to(tensor: Tensor) -> AbstractContextManager[object]:
-    """Within its block the tensor may be changed in place: torch lets inference alone write to what inference made."""
+    """Allow in-place changes of the tensor in the block: torch lets only inference mode write to inference tensors."""
     return torch.inference_mode() if tensor.is_inference() else nullcontext()
 
 
 def copy_into(tensor: Tensor, value: Tensor) -> None:
-    """Of a tensor that ranks share, into this rank's part."""
+    """Copy a value into a tensor; if ranks share the tensor, into this rank's part."""
     with writing_to(tensor):
         local(tensor).copy_(value)

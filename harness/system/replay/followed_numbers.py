@@ -1,12 +1,12 @@
-"""Python numbers that a step changes again and again, followed through one execution: what they are read for.
+"""Follow Python numbers that a step keeps changing through one execution, and find out what they are read for.
 
 A replay executes no Python, so such a number stays as it was at the capture. If the step only counts, the count is all
-that goes wrong. If the number reaches a comparison or a tensor, the captured step trains otherwise from then on. That
-may begin beyond all steps that were compared: `if done > 50`. So what decides is where a number leads, and not for how
-long both arms agreed.
+that goes wrong. If the number reaches a comparison or a tensor, the captured step trains differently from then on. That
+may begin after all compared steps: `if done > 50`. So what decides is where a number leads, and not for how long both
+arms agreed.
 
-A followed number stands in the place of a number. Arithmetic and `math` lead to further ones; text does not count as
-reading. C code that insists on a number refuses it, and then the number counts as read.
+A followed number takes the place of a number. Arithmetic and `math` make further followed numbers from it; text does
+not count as reading. C code that insists on a number refuses it, and then the number counts as read.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _is_followed(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, or the arguments of a call, without followed ones."""
+    """Return a number, or the arguments of a call, with plain numbers in place of followed ones."""
     if _is_followed(value):
         return value.value
     if type(value) is dict:
@@ -112,7 +112,7 @@ def _in(value: Any) -> Iterator[Followed]:
 
 
 def _calculated(function: Callable[..., Any], *given: Any) -> Any:
-    """Calculate with plain numbers. Numbers that come of it are followed, all else is a reading."""
+    """Calculate with plain numbers. Resulting numbers are followed; any other result is a reading."""
     sources, result = [*_in(given)], function(*_plain(given))
     if not sources or result is NotImplemented or (function is operator.mod and given[1] == 1 and result == 0):
         return result  # no number is otherwise by 1: batches that are accumulated one at a time
@@ -133,7 +133,7 @@ def _read(what: str, function: Callable[..., Any], *given: Any) -> Any:
 
 
 def _converted(function: Callable[..., Any], ours: Followed) -> Any:
-    """Make a plain number, which is a reading, unless a text is formatted by `%`."""
+    """Make a plain number, and note this as a reading, unless `%` is formatting a text."""
     caller = sys._getframe(2)
     if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":  # arithmetic has methods of its own
         ours.note("made a plain number, or an index,")
@@ -147,7 +147,7 @@ def _method(call: Callable[..., Any], function: Callable[..., Any], *, turned: b
 
 
 def _special_methods() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield what Python calls for operators and functions, by name."""
+    """Yield the special methods that Python calls for operators and functions, with their names."""
     for name in _ARITHMETIC:
         function: Callable[..., Any] = divmod if name == "divmod" else getattr(operator, f"__{name}__")
         yield name, _method(_calculated, function)
@@ -180,7 +180,7 @@ class _GivenToTorch(TorchFunctionMode):
 
 @contextmanager
 def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
-    """Within its block the slots hold followed numbers, and `math` leads from them to further ones."""
+    """Put followed numbers into the slots within the block, and let `math` make further ones from them."""
     functions = [(name, each) for name, each in vars(math).items() if callable(each) and not name.startswith("__")]
     for slot in slots:
         slot.put(Followed(slot.value(), frozenset({slot.name}), notes))
@@ -201,10 +201,10 @@ def can_follow() -> bool:
 
 
 def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bool) -> list[HostNumber]:
-    """Execute `body` twice more, after a first execution: what changes in the one is followed in the other.
+    """Execute `body` twice more, after a first execution: numbers that change in one are followed in the other.
 
-    What the first execution alone changes, such as a flag that something was built, is no number that a replay misses.
-    A number that cannot be followed, since the step refuses its class, counts as read. Whoever calls undoes it all.
+    Numbers that only the first execution changes, such as a flag that something was built, are not missed by a replay.
+    A number whose stand-in the step refuses counts as read. The caller must undo all executions.
     """
     changes = HostChanges(roots, of_device=of_device)
     body()
@@ -219,7 +219,7 @@ def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bo
 
 
 def _read_in(body: Callable[[], object], slots: Sequence[Slot]) -> dict[str, str] | None:
-    """Return what an execution reads the slots' numbers for, by name; None where it raises what it does not else."""
+    """Return what an execution reads the slots' numbers for, by name; None if it raises because of the stand-ins."""
     notes = dict[str, str]()
     try:
         with as_written(), _following(slots, notes):

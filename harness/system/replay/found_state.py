@@ -1,4 +1,4 @@
-"""The state of a training by category and name, as far as it can be found from the step.
+"""Find the state of a training by category and name, as far as the step reaches it.
 
 | category | what is in it |
 | --- | --- |
@@ -47,17 +47,17 @@ class _Entry(NamedTuple):
 
 
 def plain_name(name: str) -> str:
-    """A name without what `torch.compile` puts into it."""
+    """Return a name without what `torch.compile` puts into it."""
     return name.replace(_COMPILED, "")
 
 
 def found_state(*roots: object, parameters: Mapping[str, Tensor] | None = None) -> StateByCategory:
-    """Everything that can be found from `roots`; host values become tensors. `parameters` are left out."""
+    """Return all state that can be found from `roots`, host values as tensors. `parameters` are left out."""
     return state_of(reach(*roots), parameters or {})
 
 
 def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCategory:
-    """The found things as tensors by category and name, without the `parameters` that the adapter names itself."""
+    """Return found things as tensors by category and name, without the `parameters` that the adapter itself names."""
     known = {same(tensor) for tensor in parameters.values()}
     by_identity = {id(tensor): plain_name(name) for name, tensor in parameters.items()}
     registered: dict[str, list[_Entry]] = {"parameters": [], "buffers": []}
@@ -97,9 +97,9 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
 
 
 def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """Each module by its path; in the place of DistributedDataParallel, compiled or not, the model that it trains.
+    """Return modules by path, with the model that it trains in place of each DistributedDataParallel, compiled or not.
 
-    Where a step holds that one too, it goes by its own path.
+    Where a step holds that model too, the model keeps its own path.
     """
     found, held = {}, {id(module) for module in modules.values()}
     for path, module in modules.items():
@@ -112,7 +112,7 @@ def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
 
 
 def same(tensor: Tensor) -> tuple[object, ...]:
-    """Equal for a tensor and its views of the same elements, such as those of a `state_dict`."""
+    """Return a key that is equal for a tensor and its views of the same elements, such as those of a `state_dict`."""
     tensor = local(tensor)  # a DTensor has no address of its own
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return (id(tensor),)
@@ -139,14 +139,14 @@ def _state_dict(scheduler: LRScheduler) -> dict[str, Any]:
 
 
 def _setting(value: Any) -> Any:
-    """A number by its value in float32, in a tensor or not; anything else as it is."""
+    """Return a float, in a tensor or not, as its value in float32, and anything else unchanged."""
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
         value = value.item()
     return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Tensors and plain values below dictionaries, lists and tuples; functions and other objects are no state."""
+    """Yield tensors and plain values inside dictionaries, lists and tuples. Functions and objects are not state."""
     inside: list[tuple[str, Any]]
     if issubclass(type(value), dict):
         inside = asked(lambda: [(str(key), each) for key, each in value.items()], [])
@@ -161,9 +161,9 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tensor]:
-    """By the short name where it is one thing's alone, also among the long ones of others; each under some name.
+    """Return tensors by name: the short one where it is unique, also among others' long names, else the long one.
 
-    taken: names that things beside these have.
+    taken: names that things outside `entries` have.
     """
     names, clashing = [entry.short for entry in entries], True
     while clashing:
@@ -181,14 +181,14 @@ def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tens
 
 
 def as_tensor(value: Any) -> Tensor:
-    """A host value as a tensor of its own: numbers in 64 bits, text as bytes. A number's finiteness is not asked."""
+    """Return a host value's type and text as a uint8 tensor [n], or a tensor unchanged. NaN and inf are allowed."""
     if isinstance(value, Tensor):
         return value
     return torch.frombuffer(bytearray(f"{type(value).__name__} {value!r}".encode()), dtype=torch.uint8)
 
 
 def number_of(tensor: Tensor) -> float | None:
-    """The one number that a tensor holds, or that `as_tensor` made it of; None of all else, and of what is infinite."""
+    """Return the one finite number that a tensor holds, or that `as_tensor` turned into text; None for all else."""
     if tensor.is_meta or tensor.is_complex():
         return None
     if tensor.numel() == 1:

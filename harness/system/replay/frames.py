@@ -1,4 +1,4 @@
-"""Where in the user's code something happened: the innermost frame outside torch and the harness."""
+"""Find where in user code something happened: the innermost frame outside torch and the harness."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Place(NamedTuple):
 
 
 def innermost(frames: Iterable[tuple[str, int]]) -> Place:
-    """The last of `frames` (file, line; outermost first) that is user code.
+    """Return the last of `frames` (file, line; outermost first) that is user code or a planted fault.
 
-    Where no frame is, the last one of the harness's planted faults, and `?` for none at all.
+    Returns `?` as the file, and line 0, if there is no such frame.
     """
     known = list(frames)
     for file, line in reversed(known):
@@ -39,12 +39,12 @@ def innermost(frames: Iterable[tuple[str, int]]) -> Place:
 
 
 def of_traceback(trace: TracebackType | None) -> Place:
-    """The place an exception came from."""
+    """Return the place an exception came from."""
     return innermost((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace))
 
 
 def of_current_stack() -> Place:
-    """The place that is executing now."""
+    """Return the place that is executing now."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(1))]
     return innermost(reversed(frames))
 
@@ -60,7 +60,7 @@ def _is_machinery(file: str) -> bool:
 
 
 def asked_at() -> str:
-    """The line that is executing now, and behind it, where it lies in a library, the user's line that led there."""
+    """Return the line that is executing now and, if it is in a library, the user's line that led there."""
     place, frame = of_current_stack(), own_frame_of_stack()
     if frame is None or (relative(frame.file), frame.line) == place:
         return f"{place.file}:{place.line}"
@@ -68,7 +68,7 @@ def asked_at() -> str:
 
 
 def without_fused(error: BaseException) -> str:
-    """Return the class of the optimizer whose update raised the exception, if it has no argument `fused`; else ""."""
+    """Return a text naming the optimizer whose update raised the exception, if it has no argument `fused`; else ""."""
     holders = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
     optimizers = [each for each in holders if isinstance(each, torch.optim.Optimizer)]
     if not optimizers or "fused" in getattr(optimizers[-1], "defaults", {"fused": None}):
@@ -77,8 +77,8 @@ def without_fused(error: BaseException) -> str:
 
 
 def called_at(error: BaseException) -> str:
-    """Behind the place that an exception came from: its line of code, or, where it lies in a library, the user's line
-    that led there.
+    """Return what to write after the place an exception came from: its line of code or, if the place is in a library,
+    the user's line that led there.
     """
     frame, place = innermost_frame(error), of_traceback(error.__traceback__)
     if frame is None:

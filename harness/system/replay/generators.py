@@ -1,6 +1,6 @@
 """Read and set every random generator that a step can draw from: torch's, numpy's and Python's global ones.
 
-A step that sets a generator's state itself is noted: no replay does it again, and draws other numbers then.
+A step that sets a generator's state itself is noted: no replay sets it again, so a replay draws other numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Accessors = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 def global_generators() -> dict[str, Accessors]:
-    """By name, how to read and to set each generator that belongs to the process."""
+    """Return, by name, how to read and set each generator that belongs to the process."""
     devices: dict[str, Accessors] = {}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         devices = {f"torch.cuda:{index}": _of_device(index) for index in range(torch.cuda.device_count())}
@@ -32,7 +32,7 @@ def global_generators() -> dict[str, Accessors]:
 
 
 def host_generators() -> dict[str, Accessors]:
-    """Those of the process that no device has: they may be read while one captures."""
+    """Return the process's generators that belong to no device: they may be read while a device captures."""
     return {
         "torch.cpu": (torch.get_rng_state, torch.set_rng_state),
         "numpy": (np.random.get_state, np.random.set_state),
@@ -45,7 +45,7 @@ def _of_device(index: int) -> Accessors:
 
 
 def accessors_of(generator: object) -> Accessors | None:
-    """How to read and to set a generator object; None for anything else."""
+    """Return how to read and set a generator object, or None for anything else."""
     if isinstance(generator, torch.Generator):
         return generator.get_state, generator.set_state  # type: ignore[return-value]
     if isinstance(generator, random.Random):
@@ -61,7 +61,7 @@ def accessors_of(generator: object) -> Accessors | None:
 
 
 def states(generators: Mapping[str, Accessors]) -> dict[str, Any]:
-    """What each generator's `get` gives now; torch's as copies."""
+    """Return each generator's present state; torch's states as copies."""
     found = {}
     for name, (get, _) in generators.items():
         state = asked(get, None)  # the system's entropy has no state to give: `random.SystemRandom`
@@ -71,21 +71,21 @@ def states(generators: Mapping[str, Accessors]) -> dict[str, Any]:
 
 
 def restore(generators: Mapping[str, Accessors], known: Mapping[str, Any]) -> None:
-    """Put the generators back to the states that `states` gave; one that came later is left alone."""
+    """Restore the states that `states` returned; a generator that was added later is left alone."""
     for name, state in known.items():
         if name in generators:
             generators[name][1](state)
 
 
 def as_tensor(state: Any) -> Tensor:
-    """A generator's state as bytes [n], for a digest."""
+    """Return a generator's state as bytes [n], for a digest."""
     if isinstance(state, Tensor):
         return state.detach().cpu()
     return torch.frombuffer(bytearray(pickle.dumps(state, protocol=4)), dtype=torch.uint8)
 
 
 def seed_all(seed: int) -> None:
-    """Set every global generator by one seed, so that no arm draws on where another one left them."""
+    """Set every global generator by one seed, so that no arm continues where another arm stopped."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what a trainer may draw from
@@ -96,7 +96,7 @@ _set, _seed = torch.random.set_rng_state, torch.random.manual_seed
 
 @contextmanager
 def noted_generator_states() -> Iterator[list[str]]:
-    """Within its block each place that calls `torch.set_rng_state` or `torch.manual_seed` is noted, once."""
+    """Note each place in the block that calls `torch.set_rng_state` or `torch.manual_seed`, once."""
     told: list[str] = []
 
     def note(how: str) -> None:

@@ -1,10 +1,10 @@
-"""A CUDA graph: capture begin and end, replay, reset and re-capture, memory pools that graphs can share.
+"""Capture, replay, reset and re-capture a CUDA graph, in memory pools that graphs can share.
 
     graph = capture(3, None, step)      # three warm-up runs, then one recorded; recording executes nothing
     graph.replay()
 
-Everything a capture needs beside torch's own graph is here: a side stream, cuBLAS workspaces that exist before it
-begins, an end also when the captured code raises, an error for an empty graph, and the raw handle for a census.
+Everything a capture needs in addition to torch's own graph is here: a side stream, cuBLAS workspaces that exist before
+it begins, an end even if the captured code raises, an error for an empty graph, and the raw handle for a census.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class MemPoolId:
 
 
 def graph_pool_handle() -> MemPoolId:
-    """A new pool that several graphs may share. Raises `CudaGraphError` without CUDA."""
+    """Return a new pool that several graphs may share. Raises `CudaGraphError` without CUDA."""
     require_cuda()
     return MemPoolId(*torch.cuda.graph_pool_handle())
 
 
 def require_cuda() -> None:
-    """Raises `CudaGraphError` where CUDA graphs cannot exist, with the reason."""
+    """Raise `CudaGraphError`, with the reason, if CUDA graphs cannot exist here."""
     if torch.cuda.is_available():
         return
     got = "a torch built without CUDA" if torch.version.cuda is None else "no usable CUDA device"
@@ -88,7 +88,7 @@ class CudaGraph:
         self._capturing = graph
 
     def capture_end(self) -> None:
-        """End the capture and instantiate the graph. Raises `CudaGraphError` for an empty one."""
+        """End the capture and instantiate the graph. Raises `CudaGraphError` for an empty graph."""
         if self._capturing is None:
             raise CudaGraphError("a capture must have begun before it ends", remedy="call capture_begin() first")
         graph, self._capturing = self._capturing, None
@@ -110,7 +110,7 @@ class CudaGraph:
 
     @contextmanager
     def capturing(self, pool: MemPoolId | None = None, mode: CaptureMode = CaptureMode.RELAXED) -> Iterator[None]:
-        """Capture the body of a `with`. An exception inside ends the capture, then goes on."""
+        """Capture the body of a `with`. An exception inside ends the capture, and is raised again."""
         self.capture_begin(pool, mode)
         try:
             yield
@@ -126,22 +126,22 @@ class CudaGraph:
         self._captured().replay()
 
     def reset(self) -> None:
-        """Drop what was captured, so that another capture may follow. Nothing happens where nothing was."""
+        """Drop what was captured, so that another capture may follow. Does nothing if nothing was captured."""
         if self._graph is not None:
             torch.cuda.synchronize()  # a replay may be under way
             self._graph.reset()
             self._graph = None
 
     def pool(self) -> MemPoolId:
-        """The pool of this graph's memory."""
+        """Return the pool of this graph's memory."""
         return MemPoolId(*self._captured().pool())
 
     def raw(self) -> int:
-        """The `cudaGraph_t`, for a census; valid until `reset`."""
+        """Return the raw `cudaGraph_t`, for a census; valid until `reset`."""
         return int(self._captured().raw_cuda_graph())
 
     def node_count(self) -> int:
-        """Nodes of the graph."""
+        """Return the number of nodes in the graph."""
         return _node_count(self.raw())
 
     def _captured(self) -> Any:
@@ -153,7 +153,7 @@ class CudaGraph:
 def capture(
     warmup: int, pool: MemPoolId | None, function: Callable[[], object], mode: CaptureMode = CaptureMode.RELAXED
 ) -> CudaGraph:
-    """Run `function` `warmup` times, then capture it once; capturing executes nothing.
+    """Run `function` `warmup` times, then capture it once, and return the graph; capturing executes nothing.
 
     The warm-up runs are real: undo them, or count them as steps. They use the stream of the capture, so that
     libraries set up what they keep per stream.
@@ -178,8 +178,8 @@ def warm_up(stream: torch.cuda.Stream, function: Callable[[], object], times: in
 def bind_cublas(stream: torch.cuda.Stream) -> None:
     """Make this thread's cuBLAS handle allocate its workspace for `stream`.
 
-    Allocated inside a capture it would live in the graph's pool, and fail with memory nearly full (PMAT-063). That of
-    autograd's thread, where a step uses autograd, is made by the warm-up, on the same stream.
+    Allocated inside a capture it would live in the graph's pool, and fail with memory nearly full (PMAT-063). If a step
+    uses autograd, the warm-up makes the workspace of autograd's thread, on the same stream.
     """
     with torch.cuda.stream(stream), torch.no_grad():
         x = torch.ones(16, 16, device=stream.device)

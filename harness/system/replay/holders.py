@@ -1,5 +1,5 @@
-"""What holds a training's things beside attributes, dictionaries and lists: names of modules, data of classes, caches
-of functions, frames of generators, and what iterators and views are over.
+"""Find what holds a training's things apart from attributes, dictionaries and lists: names of modules, data of classes,
+caches of functions, frames of generators, and what iterators and views are over.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class OwnPart:
     """
 
     def __init__(self, owner: object, libraries: frozenset[str]) -> None:
-        """libraries: the top names of the packages that drive the object."""
+        """Hold the object and the libraries that drive it. libraries: the top names of their packages."""
         self.owner, self._libraries = owner, libraries
 
     def current(self) -> list[tuple[str, Any]]:
-        """Return name and value of each attribute that is the user's."""
+        """Return name and value of each attribute that user code made."""
         kinds = filter(self._is_librarys, type(self.owner).__mro__)
         bound = frozenset[str]().union(*map(_bound_by, kinds))
         return [(name, value) for name, value in vars(self.owner).items() if self._is_users(name, value, bound)]
@@ -84,14 +84,14 @@ class OwnPart:
 
 @functools.cache
 def _bound_by(kind: type) -> frozenset[str]:
-    """Names of attributes that the functions of a class bind, of whatever object."""
+    """Return the names of the attributes that functions of a class assign, on any object."""
     codes = [inspect.unwrap(function).__code__ for function in functions_of(kind)]
     instructions = (each for code in codes for each in dis.get_instructions(code))
     return frozenset(each.argval for each in instructions if each.opname == "STORE_ATTR")
 
 
 def data_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """Name and value of what a class itself holds, without functions and what else is read through `__get__`."""
+    """Yield name and value of a class's own data, without functions and other things read through `__get__`."""
     for name, value in list(vars(kind).items()):
         kind_of_value: Any = type(value)
         read_through = asked(partial(hasattr, kind_of_value, "__get__"), True)
@@ -100,7 +100,7 @@ def data_of(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def functions_of(kind: type) -> Iterator[FunctionType | LruCache[Any]]:
-    """The functions of a class: methods, and those of properties."""
+    """Yield the functions of a class: methods, and those of properties."""
     for value in list(vars(kind).values()):
         parts = [asked(partial(getattr, value, name, None), None) for name in ("__func__", "fget", "fset", "func")]
         for each in (value, *parts):
@@ -109,7 +109,7 @@ def functions_of(kind: type) -> Iterator[FunctionType | LruCache[Any]]:
 
 
 def seen_through(value: Any) -> list[Any] | None:
-    """What a view, an iterator or a context variable is over; None where it is none of these."""
+    """Return what a view, an iterator or a context variable is over; None for anything else."""
     if isinstance(value, ContextVar):
         return [value.get(None)]
     iterates = module_of(type(value)) in _ITERATORS and hasattr(type(value), "__next__")
@@ -119,7 +119,7 @@ def seen_through(value: Any) -> list[Any] | None:
 
 
 def locals_of(generator: GeneratorType[Any, Any, Any]) -> list[tuple[str, Any]]:
-    """Local variables of a generator that has not ended, which none but it can bind, and the one that it waits for."""
+    """Return an unfinished generator's local variables, which only it can bind, and the one that it waits for."""
     if generator.gi_frame is None:
         return []
     names = list(generator.gi_frame.f_locals.items())
@@ -131,20 +131,20 @@ def globals_of(generator: GeneratorType[Any, Any, Any]) -> dict[str, Any]:
 
 
 def key_name(key: Any, index: int) -> str:
-    """How an entry of a dictionary is called: by its key, or by its place where the key is an object."""
+    """Return the name of a dictionary entry: its key, or its index if the key is an object."""
     parts = key if issubclass(type(key), tuple) else (key,)
     return asked(partial(str, key), str(index)) if all(issubclass(type(part), ATOMS) for part in parts) else str(index)
 
 
 def slots_of(value: object) -> Iterator[tuple[str, Any]]:
-    """Name and value of every filled slot of an object."""
+    """Yield name and value of every filled slot of an object."""
     for name, slot in slots_of_class(type(value)):
         with suppress(AttributeError):  # an empty one
             yield name, slot.__get__(value)
 
 
 def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
-    """What a class and its bases declare in `__slots__`; private names as Python changes them."""
+    """Return the slots that a class and its bases declare in `__slots__`; private names as Python mangles them."""
     return [
         (name, slot)
         for each in kind.__mro__
@@ -155,9 +155,9 @@ def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
 
 
 def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
-    """Return what user code answers, or `otherwise` where it raises, as proxies and lazy properties may.
+    """Return what user code answers, or `otherwise` if it raises, as proxies and lazy properties may.
 
-    This is the search's one way to ask an object that may answer by code of its own.
+    The search must ask in this way wherever an object may run its own code to answer.
     """
     try:
         return question()
@@ -166,16 +166,16 @@ def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
 
 
 def module_of(thing: object) -> str:
-    """The name of its module; of a class past what its metaclass says, which may raise."""
+    """Return the name of a thing's module. For a class, bypass its metaclass, which may raise."""
     if issubclass(type(thing), type):
         return str(type.__getattribute__(thing, "__module__") or "")
     return str(asked(lambda: getattr(thing, "__module__", ""), "") or "")
 
 
 def names_of(code: CodeType) -> frozenset[str]:
-    """Names that a function's code looks up or binds, those of functions inside it included.
+    """Return the names that a function's code looks up or binds, including those of functions inside it.
 
-    None is of those that pytest puts there for its assertions, which no source can have: they lead to all that it runs.
+    Names that pytest adds for its assertions are left out: no source can have them, and they lead to all that it runs.
     """
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     own = frozenset(name for name in code.co_names if not name.startswith("@"))
@@ -183,14 +183,14 @@ def names_of(code: CodeType) -> frozenset[str]:
 
 
 def is_users(kind: type) -> bool:
-    """Whether a class is of no installed package, so that its methods and its data are the training's own."""
+    """Return True if a class belongs to no installed package, so that its methods and data are the training's own."""
     module = module_of(kind)
     file = getattr(sys.modules.get(module), "__file__", None)
     return module == "__main__" or (file is not None and is_users_file(file))
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether it is a function, or an object of a class, of an installed package, and nothing that trains."""
+    """Return True for a function of an installed package, or an object of its classes that does not train."""
     if issubclass(type(value), torch.Tensor | torch.nn.Module | torch.optim.Optimizer):
         return False
     if issubclass(type(value), FunctionType):
@@ -200,7 +200,7 @@ def is_foreign(value: Any) -> bool:
 
 
 def is_users_callable(value: Any) -> bool:
-    """Whether what is called is of no installed package: a function, a method, an object of a class of the user's."""
+    """Return True if a callable (function, method or object of a class) belongs to no installed package."""
     if issubclass(type(value), functools.partial):
         return is_users_callable(value.func)
     if issubclass(type(value), MethodType):
@@ -212,5 +212,5 @@ def is_users_callable(value: Any) -> bool:
 
 @functools.cache
 def is_users_file(file: str) -> bool:
-    """Whether code is the user's own: what a library or the harness binds in its own modules is left to it."""
+    """Return True if a file is user code. What a library or the harness binds in its own modules is left alone."""
     return is_users_code(Path(file))

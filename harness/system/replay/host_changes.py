@@ -1,5 +1,5 @@
-"""What one execution of a step changes on the host: numbers, numpy's arrays, tensors that are bound anew or given other
-memory, generators of the host; where a device's graph is replayed, tensors in the host's memory, too.
+"""Find what one execution of a step changes on the host: numbers, numpy's arrays, tensors that are bound anew or given
+other memory, and the host's generators. If a device's graph is replayed, tensors in the host's memory count, too.
 
 A replay executes no Python, so it does none of that again: training that needs it goes wrong without an error.
 """
@@ -28,7 +28,7 @@ KeptUp = list[tuple[Slot, str]]  # slots, each with the name of the result that 
 def keep_up(kept: KeptUp, results: Mapping[str, Tensor]) -> None:
     """Put a replay's results where the recorded execution left its own, such as `self.accuracy = …`.
 
-    A replay executes no Python, so what it computes would stay in memory that nobody reads.
+    A replay executes no Python, so its results would otherwise stay in memory that nothing reads.
     """
     for slot, name in kept:
         slot.put(results[name])
@@ -38,7 +38,7 @@ class HostChanges:
     """Made before an execution of the step; asked after it, while what it bound is still bound."""
 
     def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
-        """of_device: whether replays are of a device's graph, which has nothing of what torch does on the CPU."""
+        """Remember what is there. of_device: replays are of a device's graph, and repeat nothing done on the CPU."""
         self._roots, self._of_device = roots, of_device
         found = reach(*roots)
         memories = [] if of_device else _memories(found)
@@ -57,7 +57,7 @@ class HostChanges:
     def kept_up(self, results: Mapping[str, Tensor]) -> KeptUp:
         """Return the slots that the execution left its results in; `results` are its tensors by name.
 
-        None is of a list that grew: a replay appends nothing.
+        Slots of a list that grew are left out: a replay appends nothing.
         """
         by_elements = {same(tensor): name for name, tensor in results.items()}
         before = {id(tensor) for _, tensor in self._places.tensors()}
@@ -70,7 +70,7 @@ class HostChanges:
         ]
 
     def found(self, kept: KeptUp) -> list[str]:
-        """Return what changed, each by its path and how; without what replays keep up."""
+        """Return what changed, each by its path and how, except what replays keep up."""
         changes = [str(each) for each in self._changes(self._places, kept)]
         changes += [
             f"{path} (a tensor on the host, changed in place)"
@@ -87,12 +87,12 @@ class HostChanges:
         return list(dict.fromkeys([*changes, *drawn]))
 
     def numbers(self, kept: KeptUp) -> list[Slot]:
-        """Return the slots of which each number became another number."""
+        """Return the slots whose number became another number."""
         changes = [*self._changes(self._places, kept), *self._changes(self._kept_by_optimizers, kept)]
         return [each.slot for each in changes if type(each.was) in _NUMBERS and type(each.now) in _NUMBERS]
 
     def restore(self) -> None:
-        """Put back what places held, but those of optimizers."""
+        """Restore what places held, except those of optimizers."""
         self._places.restore()
 
     def _changes(self, snapshot: Snapshot, kept: KeptUp) -> list[Change]:
@@ -110,7 +110,7 @@ class HostChanges:
 
 
 def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
-    """The bytes [n] that each loose tensor on the host lies in."""
+    """Return the memory [n bytes] of each loose tensor on the host."""
     strided = [each for each in found.tensors.values() if _is_of_host(each) and each.layout is torch.strided]
     storages = [each.untyped_storage() for each in strided]
     # by addresses: within a recorded step a call of torch would count as the step's
@@ -122,7 +122,7 @@ def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
 
 
 def _is_of_a_tensor(place: Place, memories: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Return True for an array in the memory of a tensor: what a replay computes there is done again."""
+    """Return True for an array in the memory of a tensor: a replay repeats what is computed there."""
     array = place.owner if isinstance(place, Values) else None
     return isinstance(array, np.ndarray) and any(np.may_share_memory(array, memory) for memory in memories)
 

@@ -44,7 +44,7 @@ class HostMade:
         return func is LIFT or all(map(self.has, tensors_in([*args, *kwargs.values()])))
 
     def note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
-        """Keep up with an operator that was executed."""
+        """Update what the host holds after an operator was executed."""
         if self.alone(func, args, kwargs):
             for tensor in tensors_in(returned):
                 self.add(tensor)
@@ -60,7 +60,7 @@ def _reference(tensor: Tensor) -> StorageWeakRef:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Of an operator's arguments, also within lists."""
+    """Yield the tensors in an operator's arguments, also within lists."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple | list):

@@ -1,8 +1,8 @@
-"""What an import draws is not the training's: the process's generators are put back after it.
+"""Restore the process's generators after an import: what an import draws is not the training's.
 
-Libraries draw random numbers for ends of their own while they are imported (rich does, and httpx, transformers and many
-more import it). The arm that runs first in a process imports them, an arm after it does not: without this the two
-would start, or go on, from different generators.
+Libraries draw random numbers for their own purposes while they are imported (rich does, and httpx, transformers and
+many more import it). The first arm in a process imports them, a later arm does not. Without this module the two would
+start, or continue, from different generators.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UndrawnImports:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As the finders after this one, with a loader that puts the generators back."""
+        """Return what the later finders find, with a loader that restores the generators."""
         if getattr(self._thread, "importing", False) or not self._looks():
             return None
         others = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
@@ -47,7 +47,7 @@ class UndrawnImports:
         return threading.get_ident() == self.trains
 
     def _look_after(self, loader: Any) -> None:
-        """Classes that load, as for built-in modules, stay as they are: they belong to all. So does what takes none."""
+        """Wrap a loader's `exec_module`. Leave loaders alone that are classes, which all share, or that refuse it."""
         if not hasattr(loader, "exec_module") or "exec_module" in getattr(loader, "__dict__", {}):
             return
         execute = loader.exec_module
@@ -67,7 +67,7 @@ class UndrawnImports:
 
 
 def _generators_kept() -> Callable[[], None]:
-    """How to put back the generators of the host, which may be read while a device captures."""
+    """Return a function that restores the host's generators, which may be read while a device captures."""
     host = host_generators()
     known = {name: get() for name, (get, _) in host.items()}  # a copy of it would be fake in a pass over fake tensors
     return lambda: restore(host, known)
@@ -77,7 +77,7 @@ _UNDRAWN = UndrawnImports()
 
 
 def keep_imports_undrawn() -> None:
-    """From now on in this thread, and in no other of this process."""
+    """Keep imports undrawn from now on, in this thread and in no other of this process."""
     _UNDRAWN.trains = threading.get_ident()
     if _UNDRAWN not in sys.meta_path:
         sys.meta_path.insert(0, _UNDRAWN)

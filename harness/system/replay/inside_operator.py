@@ -1,4 +1,4 @@
-"""What an operator of somebody's own does within: a dispatch mode sees the operator, and none of those that it calls.
+"""Look inside a user-defined operator: a dispatch mode sees the operator, and none of the operators that it calls.
 
 A kernel that is written in Python, or that calls torch, dispatches again; one in C++ that reads memory itself shows
 nothing.
@@ -27,7 +27,7 @@ _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """What the operator returns, and the operators within that needed values on the host, each call once."""
+    """Return the operator's result, and the inner operators that needed values on the host, one entry per call."""
     if is_of_torch(func):
         return func(*args, **kwargs), []
     given = list(tensors_in([*args, *kwargs.values()]))
@@ -44,12 +44,12 @@ def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 @cache
 def is_of_torch(func: OpOverload) -> bool:
-    """Asked at each operation, so that it is known by the operator."""
+    """Return True for an operator of torch. Asked at each operation, so the answer is cached by operator."""
     return func.namespace in _OF_TORCH
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether it lies in the CPU's memory: a GPU has detectors of its own."""
+    """Return True if the tensor is in the CPU's memory: a GPU has its own detectors."""
     ordinary = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return ordinary and tensor.device.type == "cpu"
 
@@ -88,5 +88,5 @@ class _Read(TorchFunctionMode):
 
 
 def _is_host(value: object) -> bool:
-    """Of a name or a device alone: to print a tensor would read it."""
+    """Return True for a name or device of the CPU. Looks at nothing else: to print a tensor would read it."""
     return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cpu"

@@ -106,20 +106,20 @@ class Ledger(Observer):
         self._reached = 0  # marks that reached state, a loss or the host
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Take the memory for that of parameters, buffers or optimizers, whatever is written to it."""
+        """Mark the memory as that of parameters, buffers or optimizers, whatever is written to it."""
         for memory in self._in(list(tensors)):
             memory.is_kept = True
 
     def begin_with(self, tensors: Iterable[Tensor]) -> None:
-        """Take the memory for that of loose tensors from before the first step: data until a step writes to it, but
-        for a single number, which is a setting.
+        """Mark the memory as that of loose tensors from before the first step. It is data until a step writes to it,
+        but a single number is a setting.
         """
         for tensor in tensors:
             for memory in self._in(tensor):
                 memory.is_early, memory.made_of = True, DATA if tensor.numel() > 1 else 0
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """Know the memory of tensors that steps made which were not followed: of nothing, until a step shows more."""
+        """Know the memory of tensors from steps that were not followed: made of nothing, until a step shows more."""
         for memory in self._in(list(tensors), 0):
             if memory.born == self.step and not memory.is_kept:
                 memory.is_unseen = True
@@ -146,12 +146,12 @@ class Ledger(Observer):
         self._memories = {key: each for key, each in self._memories.items() if not _is_gone(each.reference)}
 
     def memory_of(self, tensor: Tensor) -> Memory | None:
-        """Return what is known of a tensor's memory; None where no step showed it."""
+        """Return what is known of a tensor's memory, or None if no step showed it."""
         has_storage = type(tensor) in _PLAIN and torch._C._has_storage(tensor)
         return self._memories.get(tensor.untyped_storage()._cdata) if has_storage else None
 
     def read_marks(self, also: Iterable[Memory] = ()) -> int:
-        """Return the marks of all memory that the training reads, over other memory too. also: more that is read."""
+        """Return the marks of all memory that the training reads, directly or not. also: further memory it reads."""
         reached, waiting = 0, self._reached & ~_MADE_OF
         for memory in also:
             waiting |= memory.made_of & ~_MADE_OF
@@ -256,7 +256,7 @@ class Ledger(Observer):
 
 
 def is_of_torch(tensor: Tensor) -> bool:
-    """Return True if torch made the memory of a tensor, and not numpy, say."""
+    """Return True if torch made the memory of a tensor, and not numpy, for example."""
     return type(tensor) in _PLAIN and torch._C._has_storage(tensor) and tensor.untyped_storage().resizable()
 
 
@@ -265,6 +265,6 @@ def _is_gone(reference: StorageWeakRef) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    """Return True if a tensor, or each of a list, is all of its storage."""
+    """Return True if a tensor, or each tensor of a list, fills its storage."""
     tensors = value if isinstance(value, list | tuple) else [value]
     return all(each.numel() * each.element_size() >= each.untyped_storage().nbytes() for each in tensors)

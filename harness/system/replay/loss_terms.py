@@ -1,4 +1,4 @@
-"""Measure what a loss is a sum of: terms that cancel leave a loss near 0, and its rounding is theirs.
+"""Measure the terms that a loss is a sum of: terms that cancel leave a loss near 0 with their own rounding.
 
 They may cancel in a sum over a batch, as advantages do, or before it in each of its elements: a margin that is just
 met, an estimate of a divergence.
@@ -48,7 +48,7 @@ class LossTerms(Observer):
         self._sizes: Any = WeakTensorKeyDictionary()
 
     def size_of(self, value: Any) -> Any:
-        """Return the size of a number; of any other tensor, the absolute values."""
+        """Return the size of a number, or the absolute values of any other tensor."""
         if not isinstance(value, Tensor):
             return abs(value)
         known = self._sizes.get(value)

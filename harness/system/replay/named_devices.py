@@ -39,7 +39,7 @@ def names_a_device(
 
 
 def caller() -> FrameType:
-    """Return the frame that called a torch function, for the mode that asks, behind modes that passed the call on."""
+    """Return the frame that called a torch function, past the modes that passed the call on to the one that asks."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":
         frame = frame.f_back
@@ -47,12 +47,12 @@ def caller() -> FrameType:
 
 
 def is_of_an_optimizer(frame: FrameType) -> bool:
-    """Return True within torch's own optimizers: a captured step's keep their state on the device."""
+    """Return True within torch's own optimizers: in a captured step they keep their state on the device."""
     return str(frame.f_globals.get("__name__", "")).startswith("torch.optim")
 
 
 def _means_the_host(device: object, frame: FrameType) -> bool:
-    """Return True for a literal "cpu": a variable that holds it for want of a GPU holds the GPU where there is one."""
+    """Return True for a literal "cpu". A variable that holds "cpu" for want of a GPU would hold the GPU elsewhere."""
     if str(device) != "cpu":
         return False
     if is_of_an_optimizer(frame):

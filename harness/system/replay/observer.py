@@ -1,4 +1,4 @@
-"""The base of what the harness puts between a step and torch to see the operators that the step executes."""
+"""Define the base of the modes with which the harness sees the operators that a step executes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which operators a step runs: by them a captured step that runs other kernels than the plain one is told apart.
+"""Name the operators that a step runs, to detect a captured step that runs other kernels than the plain one.
 
 Libraries ask whether they are captured and then take another way: transformers keeps the causal mask, and attention
-runs in another kernel. Both ways are right, and their roundings differ. Where such a kernel drops out, it draws other
-random numbers, too.
+runs in another kernel. Both ways are right, and their roundings differ. A kernel that drops out draws other random
+numbers, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOVES = frozenset(
 
 
 def operator_name(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the operator with its optional tensors that are given, or None for one that rounds nothing."""
+    """Return the operator, with the optional tensors it was given, or None for an operator that rounds nothing."""
     name, optional = _known(func)
     if name is None or not optional:
         return name
@@ -54,7 +54,7 @@ _DRAWS_BY = frozenset({"dropout", "dropout_p", "p", "train", "training"})
 
 
 def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: object) -> str | None:
-    """Return an operator that draws random numbers, with what it draws for; None for one that draws none.
+    """Return an operator that draws random numbers, with what it draws for, or None if it draws none.
 
     Which element gets which number depends on data types, shapes and order in memory. The form of
     an operator (in place, `out`, `_like`) does not change what it draws.
@@ -78,7 +78,7 @@ def _is_number(value: object) -> bool:
 
 @cache
 def _drawing(func: OpOverload) -> tuple[str | None, tuple[tuple[str, int, Any], ...]]:
-    """Return the name of an operator that may draw, None for others, and its arguments that say if it does."""
+    """Return the name of an operator that may draw, None for others, and the arguments that decide whether it does."""
     arguments, read = [*enumerate(func._schema.arguments)], {*_DRAWS_BY, "generator"}
     drops_out = any(each.name == "dropout_p" for _, each in arguments)  # so do kernels of packages, without the tag
     if not drops_out and torch.Tag.nondeterministic_seeded not in func.tags:
@@ -106,7 +106,7 @@ class OperatorWatch(Observer):
 
     @property
     def form(self) -> str:
-        """The digest of all operators in their order, with types, shapes and strides of what they read and return."""
+        """Return the digest of all operators in order, with types, shapes and strides of what they read and return."""
         return self._form.hexdigest()[:16]
 
     def __torch_dispatch__(

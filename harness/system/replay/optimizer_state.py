@@ -1,7 +1,7 @@
-"""What an optimizer keeps for each parameter, or under a name of its own, and the way back to it.
+"""Read and restore what an optimizer keeps for each parameter, or under a name of its own.
 
-Most keep a tensor under a name for each parameter. Some keep lists of them (Shampoo's statistics), and some a count for
-all parameters together (MADGRAD's), which lies beside the entries of parameters.
+Most keep a tensor under a name for each parameter. Some keep lists of them (Shampoo's statistics). Some keep a count
+for all parameters together (MADGRAD's), next to the entries of parameters.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OptimizerState(Place):
         return found
 
     def name(self, key: tuple[Any, Any], _index: int) -> str:
-        """Parameters go by their number."""
+        """Return the entry's name; parameters are named by their number."""
         number = next((str(number) for number, each in enumerate(self.owner.state) if each is key[0]), "")
         return joined(joined(self.path, f"state.{number}"), "" if key[1] is _WHOLE else str(key[1]))
 
@@ -63,9 +63,9 @@ class OptimizerState(Place):
             self.put(key, value)
 
     def begin_anew(self, key: tuple[Any, Any], value: Any, first_values: FirstValues) -> None:
-        """Give what was made lazily, under this key, the value that it began with.
+        """Give state that was made lazily, under this key, the value that it began with.
 
-        Raises `StateError` where numbers alone did not make it.
+        Raises `StateError` if it was made from anything but numbers.
         """
         parts = [part for part in parts_of(value) if part is not None]
         dampened = any(group.get("dampening", 0) for group in self.owner.param_groups)

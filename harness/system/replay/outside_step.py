@@ -1,4 +1,4 @@
-"""What the harness does between two steps, such as making a batch: no detector takes it for a part of the step."""
+"""Mark what the harness does between two steps, such as making a batch: no detector counts it as part of the step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _depth = 0
 def not_of_the_step() -> Iterator[None]:
     """Suspend what watches a step within the block: dispatch modes, torch's sync warnings, counts of waiting calls.
 
-    A profile shows the block as the range `OUTSIDE`; who reads the profile leaves the range out.
+    A profile shows the block as the range `OUTSIDE`; readers of the profile leave the range out.
     """
     global _depth  # noqa: PLW0603
     # without a profiler the range would cost each timed step some microseconds

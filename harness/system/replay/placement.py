@@ -1,9 +1,9 @@
 """Foresee on a CPU which tensors a step would keep on the host of a GPU, and copy from there in every step.
 
 torch without CUDA aborts the process when autograd meets a fake tensor of a CUDA device. So a step is executed on the
-CPU, and every torch function that its training calls is noted from its opening on: what names a device places its
-result there (`x.to(device)`, `torch.zeros(3, device=device)`), what is computed from a placed tensor is placed, too,
-and everything else that is made lies on the host. Where a tensor lies that was there before stays unknown.
+CPU, and every torch function that its training calls is noted from its opening on. A call that names a device places
+its result there (`x.to(device)`, `torch.zeros(3, device=device)`). What is computed from a placed tensor is placed,
+too. Everything else that is made is on the host. Where an earlier tensor is stays unknown.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Placement(TorchFunctionMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within the block a step is executed. Only the lines of the last one are kept."""
+        """Watch the step that is executed in the block. Only the lines of the last step are kept."""
         self._steps += 1
         self._forget()
         self._watching = True
@@ -97,7 +97,7 @@ class Placement(TorchFunctionMode):
             self._lines.clear()
 
     def side_of(self, tensor: Tensor) -> Side | None:
-        """Return where the tensor would lie; None for what was there before, or has no memory of its own."""
+        """Return where the tensor would be; None for a tensor from before, or without memory of its own."""
         memory = self._memory(tensor)
         return None if memory is None else memory.side
 
@@ -133,7 +133,7 @@ class Placement(TorchFunctionMode):
         return returned
 
     def _moved(self, returned: Any, given: Sequence[Tensor], side: Side) -> Any:
-        """Return what a call that names a device returns; a copy of what lies on the other side, as on a GPU."""
+        """Return what a call that names a device returns, copied if it is on the other side, as on a GPU."""
         if not isinstance(returned, Tensor):
             return returned
         memory = self._memory(returned)
@@ -203,7 +203,7 @@ class Placement(TorchFunctionMode):
                 level += [each for each, _ in node.next_functions]
 
     def line(self) -> str:
-        """Return the line that executes now; in a backward pass the line that made its node."""
+        """Return the line that executes now or, in a backward pass, the line that made its node."""
         node = torch._C._current_autograd_node()
         return asked_at() if node is None else self._lines.get(node) or asked_at()
 

@@ -1,4 +1,4 @@
-"""The places that a training keeps things in. Each is read, compared, put back, kept up and named in the same way.
+"""Model the places that a training keeps things in. Each is read, compared, restored, kept up and named alike.
 
 `reachable` finds them, `snapshots` remembers many of them at once. A slot is one entry of a place.
 """
@@ -46,7 +46,7 @@ class Slot(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, Any]:
-        """Equal for slots of the same thing: each walk makes places of its own."""
+        """Return a key that is equal for slots of the same thing: each walk makes its own places."""
         return id(self.place.owner), self.key
 
     def value(self) -> Any:
@@ -84,28 +84,28 @@ class Place:
         self.identity: tuple[Any, ...] = (id(owner),)
 
     def read(self) -> Any:
-        """Return a shallow copy."""
+        """Return a shallow copy of what the place holds."""
         return dict(self.owner)
 
     def put(self, key: Any, value: object) -> None:
         self.owner[key] = value
 
     def fill(self, entries: dict[Any, Any]) -> None:
-        """Make it hold these entries, in their order, and no others."""
+        """Make the place hold these entries, in their order, and no others."""
         self.owner.clear()
         self.owner.update(entries)
 
     def entries(self, held: Any) -> Collection[tuple[Any, Any]]:
-        """Yield key and value of each entry of what `read` returned."""
+        """Return key and value of each entry of what `read` returned."""
         found: Collection[tuple[Any, Any]] = held.items()
         return found
 
     def name(self, key: Any, index: int) -> str:
-        """Return the name of the entry with this key, which is the one at this index."""
+        """Return the name of the entry with this key, which is at this index."""
         return joined(self.path, key_name(key, index))
 
     def is_as(self, before: Any) -> bool:
-        """Return True if it holds what it held: the same objects in the same order."""
+        """Return True if the place holds what it held: the same objects in the same order."""
         now = self.read()
         if isinstance(now, dict):
             if [*map(hash, now)] != [*map(hash, before)]:  # two tensors that are keys are equal to no truth
@@ -114,7 +114,7 @@ class Place:
         return len(now) == len(before) and all(map(operator.is_, now, before))
 
     def restore(self, before: Any, stays: Stays) -> None:
-        """Put back what it held. Entries that came to be stay if their values do."""
+        """Restore what the place held. New entries stay if their values do."""
         held, now = dict(self.entries(before)), enumerate(self.entries(self.read()))
         came = ((Slot(self, key, self.name(key, index)), each) for index, (key, each) in now if held.get(key) is None)
         self.fill({**held, **{slot.key: each for slot, each in came if stays(slot, each)}})
@@ -161,7 +161,7 @@ class Bindings(Place):
     """
 
     def __init__(self, owner: object, path: str, names: frozenset[str] = frozenset()) -> None:
-        """owner: a module's dictionary, a class, a closure's cell, or an object with slots; names: of a module's."""
+        """Hold an owner: a module's dictionary, class, closure's cell, or object with slots. names: a module's."""
         super().__init__(owner, path)
         self.is_shared = isinstance(owner, dict | type)  # what an object has is its own
         self.identity = id(owner), names
@@ -214,8 +214,8 @@ class Memo(_Whole):
         return size
 
     def results(self) -> list[Any]:
-        """Return what is kept, as the collector of garbage sees it: before the function a dictionary, and before that,
-        where it is bounded, a chain of keys with their results.
+        """Return the kept results, found through the garbage collector: before the function comes a dictionary and, if
+        the cache is bounded, before that a chain of keys with their results.
         """
         held = gc.get_referents(self.owner)
         function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
@@ -230,7 +230,7 @@ class Memo(_Whole):
         return self.read() == before
 
     def restore(self, before: int, stays: Stays) -> None:
-        """New results stay next to earlier ones, which may be a training's own; fake ones, nobody's, go."""
+        """Clear a cache that was empty before, or has fake results; the training may need results from before."""
         results = self.results()
         fake = any(isinstance(each, FakeTensor) for each in parts_of(results))
         if fake or (before == 0 and not stays(Slot(self, None, self.path), results)):
@@ -245,7 +245,7 @@ class Values(_Whole):
 
     @staticmethod
     def has(value: object) -> bool:
-        """Return True if a value is such data, which can be changed, and there is room for a copy of it."""
+        """Return True if a value is data that can be changed, and is small enough to copy."""
         if isinstance(value, np.ndarray):
             return bool(value.flags.writeable) and value.nbytes <= LARGEST
         return isinstance(value, set | bytearray | array) and sys.getsizeof(value) <= LARGEST
@@ -254,7 +254,7 @@ class Values(_Whole):
         return self.owner.copy() if isinstance(self.owner, np.ndarray | set) else self.owner[:]
 
     def is_as(self, before: Any) -> bool:
-        """NaN is as NaN; the bytes of an array of objects are their addresses."""
+        """Return True if the data is unchanged: NaN equals NaN, and objects in an array are compared by address."""
         if not isinstance(self.owner, np.ndarray):
             return bool(self.owner == before)
         return bool(self.owner.tobytes() == before.tobytes())
@@ -271,7 +271,7 @@ class Values(_Whole):
 
 
 def contents(cell: CellType) -> Any:
-    """Return what a closure's cell holds, `ABSENT` if that is nothing."""
+    """Return what a closure's cell holds, or `ABSENT` if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -283,7 +283,7 @@ def joined(path: str, name: str) -> str:
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """Yield what lies within lists, tuples and dictionaries."""
+    """Yield what is inside lists, tuples and dictionaries."""
     if isinstance(value, dict | list | tuple):
         for each in value.values() if isinstance(value, dict) else value:
             yield from parts_of(each)

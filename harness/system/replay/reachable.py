@@ -1,9 +1,9 @@
-"""What a step can reach: modules, optimizers, schedulers, scalers, generators, loose tensors, and what holds them.
+"""Find what a step can reach: modules, optimizers, schedulers, scalers, generators, loose tensors, and their holders.
 
-The way leads from functions over closures, defaults, their attributes and the globals that their code names, from
-modules, optimizers and tensors over hooks of the user's own, from tensors and objects of anybody's own classes over
-their attributes, and on to the data and methods of the classes themselves where these are of no installed package.
-Objects of torch, numpy and the standard library are not looked into, but for containers and what `holders` knows.
+The search goes from functions to closures, defaults, their attributes and the globals that their code names; from
+modules, optimizers and tensors to users' own hooks; from tensors and objects of users' classes to their attributes, and
+on to the data and methods of the classes themselves if these belong to no installed package. It does not look into
+objects of torch, numpy and the standard library, except for containers and what `holders` knows.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Reachable:
     of_optimizers: list[OptimizerState] = field(default_factory=list)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every tensor by its path, but those that optimizers hold: loose, registered, and loss scales."""
+        """Yield every tensor by its path, except those that optimizers hold: loose, registered, and loss scales."""
         yield from self.tensors.items()
         yield from self.memoized.items()
         for path, module in self.modules.items():
@@ -74,7 +74,7 @@ class Reachable:
 
 
 def reach(*roots: object) -> Reachable:
-    """Walk from `roots`. An object that raises when it is asked for something has no state that can be seen."""
+    """Walk from `roots`, and return what is found. An object that raises when it is read has no visible state."""
     walk = _Walk()
     walk.follow([("", root) for root in roots])
     registered = {id(tensor) for module in walk.found.modules.values() for tensor in tensors_of(module)}
@@ -83,7 +83,7 @@ def reach(*roots: object) -> Reachable:
 
 
 def tensors_of(module: nn.Module) -> Iterator[Tensor]:
-    """Parameters and buffers of a module and its submodules."""
+    """Yield the parameters and buffers of a module and its submodules."""
     yield from module.parameters()
     yield from module.buffers()
 
@@ -98,7 +98,7 @@ class _Walk:
         self._methods: set[int] = set()  # identities of functions that are reached through their class alone
 
     def follow(self, entries: list[tuple[str, Any]]) -> None:
-        """Depth first, in order; a list instead of recursion, since chains of objects may be long."""
+        """Walk depth first, in order. Uses a list instead of recursion, since chains of objects may be long."""
         waiting = entries[::-1]
         while waiting or self._last:
             if not waiting:
@@ -188,7 +188,7 @@ class _Walk:
         return inside
 
     def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
-        """What scripts hang on a parameter, `p.velocity`, and what it calls when its gradient comes."""
+        """Return what scripts hang on a parameter (`p.velocity`), and the hooks that it calls for its gradient."""
         if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):  # torch's other kinds keep their own
             return []
         self._hold(Place(vars(tensor), path))
@@ -210,7 +210,7 @@ class _Walk:
         return inside
 
     def _of_code(self, path: str, value: Any) -> list[tuple[str, Any]] | None:
-        """Inside a class, or something of functions; None where it is neither."""
+        """Return what is inside a class, or a thing made of functions; None for anything else."""
         inside: list[tuple[str, Any]] | None = None
         if isinstance(value, type):
             inside = self._class(path, value)
@@ -265,7 +265,7 @@ class _Walk:
         return [*entries, ("", type(value))]
 
     def _class(self, path: str, kind: type) -> list[tuple[str, Any]]:
-        """Of a class of the user's: its data, what its methods name, and the classes that it is made of."""
+        """Return a user class's data, methods and bases; of any other class the bases alone."""
         bases = [("", base) for base in kind.__bases__ if base is not object]
         if not _is_own(kind) or not holders.is_users(kind):
             return bases
@@ -300,7 +300,7 @@ class _Walk:
         ]
 
     def _named(self, path: str, code: CodeType, module: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Globals that the code names, and what it names of modules among them."""
+        """Return the globals that the code names, and what it names in modules among them."""
         entries: list[tuple[str, Any]] = []
         names, is_users = holders.names_of(code), holders.is_users_file(code.co_filename)
         if is_users:
@@ -318,13 +318,13 @@ class _Walk:
 
 
 def _hooks(owner: object, kinds: Iterable[str]) -> list[tuple[str, Any]]:
-    """Functions of the user's own that it calls by itself."""
+    """Return the user's own functions that the object calls by itself."""
     held = [hook for kind in kinds for hook in (getattr(owner, kind, None) or {}).values()]
     return [("", hook) for hook in held if holders.is_users_callable(hook)]
 
 
 def _wrapped(optimizer: Optimizer) -> Optimizer | None:
-    """What a library's wrapper around torch's optimizer shares its state with: accelerate's, Lightning's."""
+    """Return the optimizer that a library's wrapper shares its state with: accelerate's or Lightning's wrapper."""
     inner = getattr(optimizer, "optimizer", None) or getattr(optimizer, "_optimizer", None)
     return inner if isinstance(inner, Optimizer) and inner.state is optimizer.state else None
 
@@ -343,7 +343,7 @@ def _is_own_code(module: Mapping[str, Any]) -> bool:
 
 
 def _free(path: str, taken: Mapping[str, object]) -> str:
-    """The path, or with a number where another thing has it: two roots have none."""
+    """Return the path, with a number if another thing has this path: roots have empty paths."""
     if path not in taken:
         return path
     count = sum(other == path or other.startswith(f"{path}#") for other in taken)

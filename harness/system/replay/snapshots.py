@@ -1,4 +1,4 @@
-"""What places held at one time: what differs since then, by slot and name, and the way back."""
+"""Remember what places held at one time, list what differs since then, and restore it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Snapshot:
         return any(True for _ in self._others())
 
     def changes(self) -> list[Change]:
-        """Return the slots that differ, each once: functions of one module may name the same of it."""
+        """Return the slots that differ, each once: functions of one module may name the same global."""
         found: dict[tuple[int, Any], Change] = {}
         for place, held in self._others():
             for each in asked(lambda: [*place.changes(held)], []):  # noqa: B023 - called here
@@ -41,12 +41,12 @@ class Snapshot:
         return [*found.values()]
 
     def restore(self, stays: Stays = lambda _slot, _value: False) -> None:
-        """Put back what every place held; of what came to be that stays for which `stays` is true."""
+        """Restore what every place held; new entries stay if `stays` is true for them."""
         for place, held in self._others():
             place.restore(held, stays)
 
     def grown(self) -> None:
-        """Call after one of several executions: a list that is longer once more after another one is a log."""
+        """Note the lengths of lists after one of several executions: a list that grows in the next, too, is a log."""
         for place, _ in self._held.values():
             if isinstance(place, Elements):
                 place.grew_to = asked(partial(len, place.owner), None)
@@ -59,5 +59,5 @@ class Snapshot:
                     yield Slot(place, key, place.name(key, index)), value
 
     def _others(self) -> Iterator[tuple[Place, Any]]:
-        """Yield the places that hold something else than they did."""
+        """Return the places that hold something else than they did."""
         return ((place, held) for place, held in self._held.values() if not asked(partial(place.is_as, held), True))

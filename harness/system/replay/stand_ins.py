@@ -1,4 +1,4 @@
-"""Put functions in the place of torch's own for a block: a capture is seen, compiled code runs as written."""
+"""Replace torch's own functions for a block: a capture is seen, compiled code runs as written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.system.replay.frames import asked_at
 
 @contextmanager
 def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
-    """Within its block each module has `stand_in` under that name."""
+    """Put `stand_in` under that name into each module within the block."""
     before = [getattr(module, name) for module in modules]
     try:
         for module in modules:
@@ -31,9 +31,9 @@ _capturing = torch.cuda.is_current_stream_capturing
 
 @contextmanager
 def as_captured() -> Iterator[list[str]]:
-    """Within its block `torch.cuda.is_current_stream_capturing()` is true, but for torch itself; who asked is noted.
+    """Make `torch.cuda.is_current_stream_capturing()` true within the block, except for torch; yield who asked.
 
-    Of a real capture nobody needs it, and there compiled code may hold torch's own function to its identity.
+    A real capture does not need it, and compiled code there may rely on the identity of torch's own function.
     """
     asked: list[str] = []
 
@@ -50,7 +50,7 @@ def as_captured() -> Iterator[list[str]]:
 
 @contextmanager
 def as_written() -> Iterator[list[str]]:
-    """Within its block nothing is compiled and no compiled code runs. Yields the lines that called such code."""
+    """Compile nothing, and run no compiled code, within the block. Yield the lines that called such code."""
     from torch._dynamo import eval_frame
 
     calls: list[str] = []

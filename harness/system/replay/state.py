@@ -79,8 +79,8 @@ class StateGuard:
 
     @contextmanager
     def first_execution(self) -> Iterator[None]:
-        """Execute the step first in the block: this shows which tensors come to be, what numbers they are made of, and
-        whether later executions leave them alone.
+        """Execute the step for the first time in the block. This shows which tensors are created, from which numbers,
+        and whether later executions leave them alone.
         """
         with self._first_values:
             yield
@@ -90,15 +90,15 @@ class StateGuard:
 
     @property
     def created_state(self) -> bool:
-        """Whether an optimizer made its state during the guarded execution, or an attribute changed."""
+        """Return True if an optimizer made its state during the guarded execution, or an attribute changed."""
         return self._places.changed()
 
     def restore(self, *, keep_created: bool = False) -> None:
-        """Put everything back. `keep_created`: lazily made state stays, an optimizer's, a gradient scaler's or a table,
-        with the value that it began with.
+        """Restore everything. With `keep_created` lazily made state (an optimizer's, a gradient scaler's, a table)
+        stays, with the value that it began with.
 
         A capture needs that: state created inside it would be created again by every replay. Raises `StateError` for
-        what later executions change and numbers alone did not make.
+        state that later executions change and that was not made from numbers alone.
         """
         with _disable_current_modes(), torch.no_grad():
             kept = self._begin_anew() if keep_created else set()
@@ -126,9 +126,9 @@ class StateGuard:
         return [(path, each) for path, each in reach(*self._roots).named_tensors() if id(each) not in self._before]
 
     def _begin_anew(self) -> set[int]:
-        """Return the identities of tensors that came to be and stay, each with the value that it began with.
+        """Return the identities of the created tensors that stay, each reset to the value that it began with.
 
-        What every execution makes anew does not stay.
+        Tensors that every execution makes anew do not stay.
         """
         stay = [(path, tensor) for path, tensor in self._new_tensors() if id(tensor) in self._created]
         for path, tensor in stay:
@@ -181,7 +181,7 @@ def _is_made_of(value: Any, kept: set[int]) -> bool:
 
 
 def _put_back_gradient(known: _Known) -> None:
-    """A step may have frozen the tensor, thawed it, or written to it what it had not detached."""
+    """Restore gradient and `requires_grad`: a step may freeze or thaw the tensor, or write undetached values to it."""
     tensor = known.tensor
     if not tensor.is_leaf and not tensor._is_view():
         tensor.detach_()
@@ -191,8 +191,8 @@ def _put_back_gradient(known: _Known) -> None:
 
 
 def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
-    """Where a step assigned to `.data`, as optimizers in eight bits and swapped averages do: an execution on fake
-    tensors leaves memory without values there.
+    """Restore the memory if a step assigned to `.data`, as 8-bit optimizers and swapped averages do: an execution on
+    fake tensors leaves memory without values there.
     """
     elsewhere = tensor.device != memory.device  # without values: nobody asks for its address
     if tensor.layout is torch.strided and (elsewhere or (memory.numel() and same(tensor) != same(memory))):
@@ -200,7 +200,7 @@ def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
 
 
 def _put_back(tensor: Tensor, value: Tensor) -> None:
-    """Copy a saved value back. Nobody can write to an expanded tensor, whose elements share their memory."""
+    """Copy a saved value back. Skip expanded tensors: their elements share memory, so nobody can write to them."""
     held = local(tensor)
     strided = held.layout is torch.strided
     if not strided or all(stride or size <= 1 for size, stride in zip(held.shape, held.stride(), strict=True)):
@@ -208,6 +208,6 @@ def _put_back(tensor: Tensor, value: Tensor) -> None:
 
 
 def _saved(tensor: Tensor) -> Tensor:
-    """A copy on the host: it lives through warm-up and capture, when the device's memory is at its peak. Of a tensor
-    that ranks share, this rank's part."""
+    """Return a copy on the host, of this rank's part if ranks share the tensor. The copy lives through warm-up and
+    capture, when the device's memory is at its peak."""
     return local(tensor).detach().to("cpu", copy=True)

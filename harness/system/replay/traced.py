@@ -1,10 +1,9 @@
 """Record a whole training step as ATen operators, and replay it bit for bit, without CUDA.
 
-Order (each execution is undone before the next): the fake pass, in which a host sync fails; real
-executions that let lazy state come to be, if the fake pass saw any or waited; in the latter case
-the fake pass again, since what the first step alone does is done in the warm-up of a CUDA graph;
-recording (`operations`), which executes the step. A replay runs the recorded operators on the same
-tensors. This is not a CUDA graph: it shows what would break a capture, and nothing about speed,
+Order (each execution is undone before the next): the fake pass, in which a host sync fails; real executions that make
+lazy state, if the fake pass saw any or waited; if it waited, the fake pass again, since a CUDA graph's warm-up also
+does what the first step alone does; recording (`operations`), which executes the step. A replay runs the recorded
+operators on the same tensors. This is not a CUDA graph: it shows what would break a capture, and nothing about speed,
 memory or loading.
 """
 
@@ -82,7 +81,7 @@ class TracedStep:
         roots: Sequence[object] = (),
         under: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """under: put around the body that is recorded, as a watch whose copies each replay shall make."""
+        """Prepare a recording. under: put around the recorded body, as a watch whose copies each replay must make."""
         self._body, self._state, self._roots, self._under = body, state, roots, under
         self.buffers = StaticAddresses(static)
         self._read_outputs: State = outputs or dict
@@ -100,7 +99,7 @@ class TracedStep:
         self.replays = 0
 
     def record(self) -> None:
-        """Fake pass, then recording. Raises `HostSyncError` or `NotTraceableError`; the state is then as before."""
+        """Run the fake pass, then record. On `HostSyncError` and `NotTraceableError` the state is as before."""
         self._require_whole()
         self.fake_pass_clean = False
         try:
@@ -132,7 +131,7 @@ class TracedStep:
         self.buffers.remember()
 
     def _require_whole(self) -> None:
-        """FSDP2 gathers into buffers of its own, which would be left without values by a pass on fake tensors."""
+        """Refuse tensors that ranks share: a pass on fake tensors would leave FSDP2's own buffers without values."""
         named = {id(tensor): (name, tensor) for name, tensor in [*self._registered(), *self._state().items()]}
         spread = [name for name, tensor in named.values() if is_distributed(tensor)]
         if spread:
@@ -166,7 +165,7 @@ class TracedStep:
         return done.created_state
 
     def replay(self) -> Tensor:
-        """Execute the recorded operators once; the 0-d loss in storage of its own."""
+        """Execute the recorded operators once, and return the 0-d loss in its own storage."""
         if self._recorded is None:
             self.record()
         self.buffers.check()
@@ -201,14 +200,14 @@ class TracedStep:
             return follow(self._body, self._roots, of_device=False)
 
     def _create_state(self) -> None:
-        """Raises `NotTraceableError` where the state that the step makes lazily cannot be made before it."""
+        """Make lazy state before the recording. Raises `NotTraceableError` if that is impossible."""
         try:
             self._execute_twice()
         except StateError as error:
             raise NotTraceableError(error.rule, where=error.where, got=error.got, remedy=error.remedy) from error
 
     def _execute_twice(self) -> None:
-        """The second execution shows whether what the first one built is left alone from then on."""
+        """Execute the body twice: the second time shows whether it leaves alone what the first one built."""
         with StateGuard(self._state, self._roots) as guard:
             with as_written():
                 with guard.first_execution():

@@ -1,4 +1,4 @@
-"""Operators that torch documents to repeat no bits on CUDA, unless deterministic algorithms are asked for.
+"""List operators that torch documents not to repeat their bits on CUDA, unless deterministic algorithms are on.
 
 Source: the lists in the documentation of `torch.use_deterministic_algorithms`. Each row has the words by which torch
 documents it, the operators that a step dispatches for it, and whether torch has a deterministic form of it.
@@ -111,7 +111,7 @@ for _row in UNREPEATED:
 
 
 def unrepeated(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the operator's name where torch documents that such a call may not repeat its bits; else None."""
+    """Return the operator's name if torch documents that such a call may not repeat its bits; else None."""
     rows = _rows(func)
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""Where a step reads values of its tensors on the host, while it really executes."""
+"""Find where a step reads values of its tensors on the host, while it really executes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Waits(Observer):
         return returned
 
     def sentence(self) -> str:
-        """`; its steps read values on the host at FILE:LINE (N times), …`; empty where none was seen."""
+        """Return `; its steps read values on the host at FILE:LINE (N times), …`, or "" if no read was seen."""
         if not self.seen:
             return ""
         places = [f"{place.file}:{place.line} ({count} times)" for place, count in self.seen.most_common()]
