@@ -11,7 +11,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,21 +77,21 @@ class Redaction:
                 before = read_bytes(path).decode("utf-8")
             except (Damaged, UnicodeDecodeError):
                 continue
-            redact: Callable[[str], str] = self.json if path.suffix in {".json", ".jsonl"} else self.text
-            after = before if path.suffix == ".csv" else "\n".join(_each(redact, before.split("\n")))
+            if path.suffix == ".csv":
+                continue
+            redact = self._json_or_text if path.suffix in {".json", ".jsonl"} else self.text
+            parts = [before] if path.suffix == ".json" else before.split("\n")
+            after = "\n".join(map(redact, parts))
             if after != before:
                 path.write_text(after, encoding="utf-8", newline="")
 
-
-def _each(redact: Callable[[str], str], lines: list[str]) -> list[str]:
-    """Return the lines, each redacted by itself; a damaged line stays as it is."""
-    redacted = []
-    for line in lines:
+    def _json_or_text(self, text: str) -> str:
+        """Return JSON with its texts redacted; what is no JSON, such as a line that was torn, as plain text."""
         try:
-            redacted.append(redact(line))
-        except ValueError:
-            redacted.append(line)
-    return redacted
+            json.loads(text)
+        except (ValueError, RecursionError):
+            return self.text(text)
+        return self.json(text)
 
 
 def of_this_machine(kept: Collection[str] = ()) -> Redaction:

@@ -52,6 +52,15 @@ def test_json_keeps_every_other_character() -> None:
     assert REDACTION.json(before) == after
 
 
+def test_a_line_that_was_torn_has_no_name_either(tmp_path: Path) -> None:
+    whole, torn = json.dumps({"message": "on node-17"}), '{"message": "kimberly on node-'
+    (tmp_path / "records.jsonl").write_text(f"{whole}\n{torn}17 and mo")
+    Redaction(frozenset({"node-17"}), frozenset({"kimberly"})).directory(tmp_path)
+    kept, cut = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert json.loads(kept) == {"message": "on <host>"}
+    assert cut == '{"message": "<user> on <host> and mo'
+
+
 @pytest.mark.parametrize(
     ("asked", "ci", "does"),
     [(None, "true", True), (None, "1", True), (None, "", False), (None, "false", False), (False, "true", False)],
