@@ -145,14 +145,13 @@ OF_GROUP = re.compile(r"(?:^|[. ])(group\d+\..+)")  # in the path to a setting o
 
 
 def weight(name: str) -> int:
-    """Return the place at which a sentence lists a thing of the state, given by `category name` or path.
+    """Return the place at which a sentence lists a thing of the state, given by `category name`.
 
     A user's own named state comes first, an optimizer's settings after all that it trains, and its moments last.
     """
-    category = name.partition(" ")[0]
-    if OF_GROUP.search(name):
-        return len(_REGISTERED)
-    return _REGISTERED.index(category) + 1 + (category == "optimizer") if category in _REGISTERED else 0
+    category, _, own = name.partition(" ")
+    moment = category == "optimizer" and not OF_GROUP.search(own)
+    return _REGISTERED.index(category) + 1 + moment if category in _REGISTERED else 0
 
 
 def some(names: list[str], limit: int = 3) -> str:

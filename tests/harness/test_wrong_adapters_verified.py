@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 import re
 import subprocess
@@ -17,6 +16,8 @@ import pytest
 import yaml
 from warm_start import path_of_commands
 from wrong_adapters import ADAPTERS, DESCRIBED, RIGHT
+
+from harness.finished_runs.rejudge import rejudged
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -80,7 +81,7 @@ def verified(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Verified:
     return Verified(
         done.returncode,
         done.stdout,
-        {each["claim"]: each for each in json.loads((run / "verdicts.json").read_text())["claims"]},
+        {each.claim: each.model_dump(mode="json") for each in rejudged(run).judgement.verdicts},
         html.unescape((run / "report.html").read_text()),
         cases,
     )

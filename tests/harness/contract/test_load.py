@@ -16,9 +16,9 @@ from harness.kinds.trajectory.model import TrajectoryMatch
 Toy = Callable[..., Path]
 
 KINDS = (
-    "trajectory_match, gradient_match, capture, capture_fallback, throughput_ratio, host_syncs, ptx_target, prewarm, "
-    "kernel_match, step_match, repeatability, runs_differ, step_accuracy, accumulation, not_worse, memory_steady, "
-    "peak_memory, long_replay, resume, evaluation, ranks_agree, ranks_match, composite"
+    "trajectory_match, repeatability, runs_differ, gradient_match, accumulation, step_match, step_accuracy, not_worse, "
+    "resume, evaluation, throughput_ratio, capture, capture_fallback, host_syncs, long_replay, memory_steady, "
+    "peak_memory, kernel_match, prewarm, ptx_target, ranks_agree, ranks_match, composite"
 )
 SORTED = ", ".join(sorted(KINDS.split(", ")))
 NAME = "'^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$'"

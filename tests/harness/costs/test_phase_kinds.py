@@ -12,6 +12,7 @@ from import_statements import SOURCES
 from run_builders import make_contract
 
 from harness.costs.kinds import Kind, control_arms, kind_of
+from harness.evidence import run_records
 from harness.execution import recorder
 
 OF_AN_ARM = "arm.0: "  # an `ArmLife` puts arm and replica before the name
@@ -47,14 +48,14 @@ def _text(node: ast.expr) -> str | None:
     if isinstance(node, ast.Call):  # a wait: of an arm, or of the worker, as it comes
         return _text(node.args[-1])
     if isinstance(node, ast.Name):
-        return AGAIN if node.id == "before" else getattr(recorder, node.id, None)
+        return AGAIN if node.id == "before" else getattr(recorder, node.id, getattr(run_records, node.id, None))
     return None
 
 
 NAMED = [
     named
     for path in SOURCES
-    if "runners" in path.parts or "processes" in path.parts
+    if {"execution", "devices", "processes"} & set(path.parts)
     for named in phases_named(path, path.read_text(encoding="utf-8"))
     # without those that name no phase of their own: with arm and replica before a name of the list, and one resumed
     if named.name not in {"arm: arm", AGAIN}

@@ -20,9 +20,15 @@ WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=8)
 WRAPPED = sorted(set(HARNESS_FAULTS) - {SWAPPED_ARMS})
 
 
-@pytest.mark.parametrize("module", ["wrappers", "resolve", "step_function", "made_step", "huggingface", "protocol"])
+OF_TRAINERS = ["extras.trainers.huggingface", "extras.trainers.made_trainer"]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [*(f"system.{name}" for name in ("wrappers", "resolve", "step_function", "made_step", "protocol")), *OF_TRAINERS],
+)
 def test_describing_needs_no_torch(module: str) -> None:
-    code = f"import sys, harness.system.{module} as m; assert 'torch' not in sys.modules, 'torch was imported'"
+    code = f"import sys, harness.{module} as m; assert 'torch' not in sys.modules, 'torch was imported'"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
