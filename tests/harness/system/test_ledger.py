@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
+import os
+import subprocess
+import sys
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,15 +61,24 @@ def test_an_observed_training_ends_in_the_bits_of_an_unobserved_one() -> None:
     assert ledger.failure is None
 
 
-@pytest.mark.slow
-def test_an_observed_training_of_compiled_code_ends_in_the_bits_of_an_unobserved_one() -> None:
-    # before inductor's threads import it, several at once: then it does not find its own distutils
-    importlib.import_module("setuptools")
+def compare_compiled() -> None:
+    """Train compiled code with and without a ledger, for a process of its own."""
     ledger = Ledger()
     observed = trained(ledger, compiled=True)
     torch._dynamo.reset()
     assert_equal(observed, trained(nullcontext(), compiled=True))
     assert ledger.failure is None
+
+
+@pytest.mark.slow
+def test_an_observed_training_of_compiled_code_ends_in_the_bits_of_an_unobserved_one() -> None:
+    """In a process of its own: threads of an inductor that another test began import setuptools, and so does this one.
+
+    Where several import it at once, it does not find its own distutils.
+    """
+    program = f"import setuptools, {Path(__file__).stem} as tests; tests.compare_compiled()"
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    subprocess.run([sys.executable, "-c", program], env=variables, check=True)
 
 
 def test_compiled_code_stays_compiled() -> None:
