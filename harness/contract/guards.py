@@ -54,7 +54,7 @@ class Guards(Strict):
 
 
 class Guarding(Judged):
-    """What follows from the guards of a judgement that has them."""
+    """Derive demands, arms and step counts from the guards of a judgement."""
 
     broken_by: ClassVar = {
         "guards.steps": Demand(("vacuous_steps",)),
@@ -95,7 +95,7 @@ class Guarding(Judged):
 
 
 class Guarded(Guarding):
-    """What follows from `equality` with its bound, too."""
+    """Derive demands from `equality` and its bound, too."""
 
     broken_by: ClassVar = {
         "equality": Demand(("differs",)),
