@@ -9,7 +9,6 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Any
 
 import hypothesis
@@ -42,65 +41,13 @@ for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.S
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Files of which one process of xdist runs every test: they share a fixture, a page or a library that takes seconds.
-TOGETHER = {
-    "test_against_huggingface.py": "transformers",
-    "test_arms_fail_alone.py": "arms that fail",
-    "test_deaths.py": "a part of the table of deaths",
-    "test_doctor_promises.py": "promises and verdicts of five systems",
-    "test_drill_lanes.py": "a drill in lanes",
-    "test_drill_recheck.py": "a drill judged again",
-    "test_drill_run.py": "a drill",
-    "test_drives.py": "libraries of the examples",
-    "test_checks_in_chromium.py": "checks of a browser",
-    "test_data_parallel.py": "two ranks of the trainer",
-    "test_examples.py": "libraries of the examples",
-    "test_fuzz_readers.py": "a reader of each kind",
-    "test_gate_page.py": "the gate's page",
-    "test_glossary.py": "figures of every judge",
-    "test_html_report.py": "pages of every verdict",
-    "test_field_bug_packages.py": "releases of the museum",
-    "test_field_bug_trainers.py": "trainers under the museum's claims",
-    "test_field_bugs.py": "the museum",
-    "test_huggingface.py": "transformers",
-    "test_interrupted_gate.py": "a gate that nobody kills",
-    "test_kernel_cases.py": "kernels interpreted",
-    "test_kernel_interpreted.py": "kernels interpreted",
-    "test_nf4.py": "bitsandbytes",
-    "test_peer_worker.py": "a worker of peers",
-    "test_plan_faults.py": "kernels of recorded steps",
-    "test_plain_install.py": "a plain install on two systems",
-    "test_prewarm_plan.py": "kernels of recorded steps",
-    "test_random_kills.py": "a command that nobody kills",
-    "test_rank_deaths.py": "ranks that die",
-    "test_rehearse_workflow.py": "a workflow rehearsed",
-    "test_report_size.py": "pages of published runs",
-    "test_reports_in_chromium.py": "a browser",
-    "test_resume.py": "a process that forks others",
-    "test_slurm.py": "a cluster",
-    "test_step_accuracy_on_a_cpu.py": "transformers",
-    "test_step_match.py": "transformers",
-    "test_templates_drilled.py": "trainers under the museum's claims",
-    "test_toy_kind.py": "a kind of a plugin",
-    "test_transformers_twin.py": "transformers",
-    "test_upstream_counterexamples.py": "transformers",
-    "test_walkthroughs.py": "pages followed",
-    "test_verified.py": "two commits verified",
-    "test_workflow_lint.py": "actionlint",
-    "test_wrong_adapters_verified.py": "every wrong adapter verified",
-}
-
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Test by test, but for the files that stay together; these begin first. (`xdist_group` marks would say the same,
-    and are not seen by xdist 3.8 beside pytest 9.2.)
-    """
-    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+    """Return the scheduler that gives files to processes."""
+    from by_file import ByFile
 
-    scheduling = LoadScopeScheduling(config, log)
-    scheduling._split_scope = lambda nodeid: TOGETHER.get(PurePath(nodeid.partition("::")[0]).name, nodeid)
-    return scheduling
+    return ByFile(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

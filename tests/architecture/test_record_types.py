@@ -16,13 +16,14 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 
 REGISTRY = "harness.evidence.run_evidence"
 MOST = 2  # record types that code outside of the registry may name together: a pair is no list
-_IS_TAG = re.compile(r"record: Literal\[").match
+_IS_TAG = re.compile(r"record: Literal\[")
 
 
 def _declared(path: Path) -> Iterator[str]:
     """Yield the classes of a file that are record types: their field `record` is one word."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ClassDef) and any(map(_IS_TAG, map(ast.unparse, node.body))):
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)) if _IS_TAG.search(source) else ():
+        if isinstance(node, ast.ClassDef) and any(map(_IS_TAG.match, map(ast.unparse, node.body))):
             yield node.name
 
 

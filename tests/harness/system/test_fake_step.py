@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from unittest import mock
 
 import pytest
@@ -41,6 +42,15 @@ def test_an_operator_of_ones_own_is_recorded_and_named() -> None:
 def test_a_step_that_its_own_kernel_refuses_says_what_torch_does_of_it() -> None:
     with pytest.raises(NotTraceableError, match="There was no fake impl registered"):
         step_of(torch.ones(())).record()
+
+
+def test_a_pass_leaves_frozen_what_its_process_froze() -> None:
+    """Each arm ends with a collection: of an unfrozen process it looks through all of torch, for half a second."""
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    TracedStep(torch.ones(2).sum, dict).record()
+    assert gc.get_freeze_count() > frozen * 0.9  # what dies leaves
+    assert gc.isenabled()
 
 
 def test_an_operator_of_torch_with_a_form_of_another_device_is_not_unseen() -> None:
