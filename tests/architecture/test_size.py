@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (483, 63_165), "tests": (597, 82_733), "reference_impl": (149, 17_300)}
+BUDGET = {"harness": (483, 63_169), "tests": (598, 82_745), "reference_impl": (149, 17_265)}
 
 
 def size(folder: str) -> tuple[int, int]:
