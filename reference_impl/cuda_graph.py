@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from harness.devices.graphs import graph_pool_handle
 from harness.system.protocol import CaptureRecord
 from harness.system.replay.captured_step import CapturedStep, CaptureFailedError
-from harness.system.replay.graph import graph_pool_handle
 from harness.system.replay.state import State
 from harness.system.replay.traced import HostSyncError, NotTraceableError, TracedStep
 from reference_impl.errors import ReferenceImplError

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.devices.graphs import CudaGraph, MemPoolId
+from harness.devices.graphs import warm_up as warm_up_on
 from harness.system.protocol import CaptureRecord
-from harness.system.replay.graph import CudaGraph, MemPoolId
-from harness.system.replay.graph import warm_up as warm_up_on
 from harness.system.replay.traced import TracedStep
 
 Body = Callable[[], Tensor]

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
-from harness.system.replay.graph import graph_pool_handle
+from harness.devices.graphs import graph_pool_handle
 from harness.system.step_function import StepFunction
 
 ON_GPU = torch.cuda.is_available()

@@ -56,10 +56,17 @@ def clipped_by(tables: Mapping[int, int], arguments: Sequence[int]) -> int:
     return next((tables[argument] for argument in arguments if argument in tables), 0)
 
 
+def node_count(graph: Any) -> int:
+    """Return the number of nodes of the raw `cudaGraph_t`, a child graph as one."""
+    from cuda.bindings import runtime
+
+    return int(_checked(runtime.cudaGraphGetNodes(graph, 0), "cudaGraphGetNodes")[-1])
+
+
 def _nodes(graph: Any) -> Iterator[tuple[Any, Any]]:
     from cuda.bindings import runtime
 
-    count = int(_checked(runtime.cudaGraphGetNodes(graph, 0), "cudaGraphGetNodes")[-1])
+    count = node_count(graph)
     if count == 0:
         return
     nodes, *_ = _checked(runtime.cudaGraphGetNodes(graph, count), "cudaGraphGetNodes")

@@ -18,6 +18,12 @@ _FIRST_SIZE = 2**36  # bytes
 LEFT_FREE = 2**22
 
 
+def take(size: int) -> None:
+    """Take `size` bytes from the driver, and never give them back. Raises DriverError if it has no such block."""
+    if _allocate(ctypes.CDLL("libcuda.so.1"), size) is None:
+        raise DriverError("cuMemAlloc_v2", _OUT_OF_MEMORY)
+
+
 @contextmanager
 def full(*, but: int = 0, library: Any = None) -> Iterator[None]:
     """Fill the current context's device within the block, and leave `but` bytes and less than LEFT_FREE more free.

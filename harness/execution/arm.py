@@ -15,6 +15,7 @@ from typing import Self
 
 from torch import Tensor
 
+from harness.devices.profiler import Watched
 from harness.evidence.arm_records import ArmEnd, ArmStart, Clip, StepWatch
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Part
@@ -27,7 +28,6 @@ from harness.execution.watchers.capture_attempts import attempts_of
 from harness.execution.watchers.capture_watch import CaptureWatch, Watcher
 from harness.execution.watchers.draws import DrawWatch
 from harness.execution.watchers.moves import median_moved, sampled
-from harness.execution.watchers.profiling import Watched
 from harness.execution.watchers.reductions import digest_of_all, digest_of_rounded
 from harness.execution.watchers.state_watch import Ends, StateWatch, named_parameters
 from harness.kinds import probe_named

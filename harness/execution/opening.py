@@ -7,12 +7,12 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from harness.commits.import_path import in_use
+from harness.devices.torch_settings import deterministic_algorithms
 from harness.errors import UsageError
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.execution import rank_seat
 from harness.execution.announced import AnnouncedSteps, announced_steps
 from harness.execution.probes.nudge import nudge
-from harness.execution.torch_settings import deterministic_algorithms
 from harness.system.adapter_checks import AdapterError, describe_value, names
 from harness.system.protocol import TrainingRun, TrainingSystem
 from harness.system.resolve import resolve
@@ -126,9 +126,9 @@ def release_memory() -> None:
     """Return unused memory to the device. Raises torch's error if the device cannot be used any more."""
     import gc
 
-    import torch
+    from harness.devices.allocator import empty_cache
+    from harness.devices.device import synchronize
 
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+    synchronize()
+    empty_cache()

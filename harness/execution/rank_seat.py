@@ -165,16 +165,13 @@ def _store(seat: Seat, name: str) -> Store:
 
 
 def _initialize(seat: Seat, ranks: int, *, on_cuda: bool) -> None:
-    import torch
     import torch.distributed as dist
 
-    cuda = on_cuda and torch.cuda.is_available()
-    device = torch.device("cuda", seat.rank) if cuda else None
-    if device is not None:
-        torch.cuda.set_device(device)
-    dist.init_process_group(
-        "nccl" if cuda else "gloo", store=seat.store, rank=seat.rank, world_size=ranks, device_id=device
-    )
+    from harness.devices.device import select
+
+    device = select(seat.rank) if on_cuda else None
+    backend = "gloo" if device is None else "nccl"
+    dist.init_process_group(backend, store=seat.store, rank=seat.rank, world_size=ranks, device_id=device)
 
 
 def _leave(seat: Seat) -> None:

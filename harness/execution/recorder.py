@@ -7,7 +7,6 @@ by the thread that does the work and by nothing else: a background thread would 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -18,6 +17,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Self
 
+from harness.devices.quiet import wait_for_quiet_device
 from harness.evidence.base import Record
 from harness.evidence.layout import METRIC_NAME, RECORDS, SERIES_COLUMNS, series_name
 from harness.evidence.run_records import Complete, Phase
@@ -25,16 +25,10 @@ from harness.execution.rank_seat import note_phase
 from harness.numbers import dump_json, encode
 from harness.processes.line import ALONE, TOGETHER, Line
 
-# bound here, before a system is imported: it could replace it in its module
-
-
 HEARTBEAT = "heartbeat"
 WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
 WAITS = (WAIT_ALONE, WAIT_TOGETHER)  # for the supervisor, while other ranks wait for this one
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
-SHORT_S = 0.5e-3  # chosen: far more than a kernel and its wait take alone, less than another context's time slice
-QUIET_S = 0.02  # chosen: several time slices
-LIMIT_S = 5.0  # a stopped process has at most a block of 50 enqueued steps left
 
 
 def _loss(value: float) -> str:
@@ -198,18 +192,3 @@ class Recorder:
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
-
-
-def wait_for_quiet_device() -> None:
-    """Wait until a short kernel has taken no longer than alone for 20 ms, but five seconds at most."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return
-    torch.cuda.synchronize()
-    value = torch.zeros(1, device="cuda")
-    began = quiet_since = monotonic()
-    while (now := monotonic()) - quiet_since < QUIET_S and now - began < LIMIT_S:
-        value.add_(1)
-        torch.cuda.synchronize()
-        if monotonic() - now > SHORT_S:
-            quiet_since = monotonic()

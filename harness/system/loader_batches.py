@@ -31,7 +31,7 @@ class LoaderBatches:
         self._states: dict[str, Any] = {key: each.get_state() for key, each in self._of_loader.items()}
 
     def __call__(self, index: int) -> Any:
-        from harness.system.replay.outside_step import not_of_the_step
+        from harness.devices.host_waits import not_of_the_step
 
         if len(self._kept) <= index:
             with not_of_the_step(), self._own_generators():

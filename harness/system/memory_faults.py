@@ -23,10 +23,11 @@ def spike(loss: Tensor) -> None:
     """Allocate all free memory of the loss's device except SPARED bytes, and free it again."""
     import torch
 
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info(loss.device)
-    torch.empty(max(1, free - SPARED), dtype=torch.uint8, device=loss.device)
-    torch.cuda.empty_cache()
+    from harness.devices.allocator import empty_cache, free_bytes
+
+    empty_cache()
+    torch.empty(max(1, free_bytes(loss.device) - SPARED), dtype=torch.uint8, device=loss.device)
+    empty_cache()
 
 
 class MemorySpike(FaultyRun):
@@ -41,10 +42,10 @@ class ResetPeak(FaultyRun):
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
         if index == self._faulty_step:
-            import torch
+            from harness.devices.allocator import reset_peaks
 
             spike(loss)
-            torch.cuda.reset_peak_memory_stats()
+            reset_peaks()
         return loss
 
 
@@ -60,9 +61,11 @@ class RetainedTensors(FaultyRun):
     def step(self, index: int) -> Tensor:
         import torch
 
+        from harness.devices.allocator import free_bytes
+
         loss = self._inner.step(index)
         if index == self._faulty_step:
-            self._share = torch.cuda.mem_get_info(loss.device)[0] // 2 // (self._steps - index)
+            self._share = free_bytes(loss.device) // 2 // (self._steps - index)
         if index >= self._faulty_step:
             self._kept.append(torch.empty(max(1, self._share), dtype=torch.uint8, device=loss.device))
         return loss
@@ -87,15 +90,9 @@ class HiddenMemory(FaultyRun):
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
         if index == self._faulty_step:
-            import ctypes
+            from harness.devices import allocator, device_memory
 
-            import torch
-
-            driver = ctypes.CDLL("libcuda.so.1")
-            address, size = ctypes.c_uint64(), torch.cuda.mem_get_info(loss.device)[0] // 2
-            code = driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
-            if code != 0:
-                raise RuntimeError(f"cuMemAlloc_v2 gave {code}")
+            device_memory.take(allocator.free_bytes(loss.device) // 2)
         return loss
 
 
@@ -133,11 +130,10 @@ class LateDroppedUpdate(LateFault):
 
 class SlowingSteps(FaultyRun):
     def step(self, index: int) -> Tensor:
+        from harness.devices.device import wait_for
+
         started = time.perf_counter()
         loss = self._inner.step(index)
-        if loss.is_cuda:
-            import torch
-
-            torch.cuda.synchronize(loss.device)
+        wait_for(loss)
         time.sleep(SLOWING * index / self._steps * (time.perf_counter() - started))
         return loss

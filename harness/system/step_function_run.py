@@ -133,7 +133,7 @@ class StepFunctionRun:
 
     def _batch(self, index: int) -> dict[str, Tensor]:
         """Return the batch of a step. Making it, and moving it to the device, is the harness's work."""
-        from harness.system.replay.outside_step import not_of_the_step
+        from harness.devices.host_waits import not_of_the_step
 
         with not_of_the_step():
             given = self._function.batch(index)
@@ -334,11 +334,10 @@ class StepFunctionRun:
         shape.captured, shape.watch = traced, watch
 
     def _capture_graph(self, shape: _Shape, static: Callable[[], Mapping[str, Tensor]]) -> None:
-        import torch
-
+        from harness.devices.graphs import new_stream
         from harness.system.replay.captured_step import CapturedStep
 
-        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream = self._stream or new_stream()
         captured = CapturedStep(
             self.step_body(),
             self.state_tensors,

@@ -219,11 +219,10 @@ class DecoyGraph(FaultyRun):
     def _capture(self, loss: Tensor) -> None:
         import torch
 
+        from harness.devices.graphs import capture
+
         self._buffer = torch.zeros(16, device=loss.device)
-        self._graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with torch.cuda.graph(self._graph):
-            self._buffer.add_(1.0)
-        self._graph.instantiate()
+        self._graph = capture(0, None, lambda: self._buffer.add_(1.0))
 
     def capture_record(self) -> CaptureRecord:
         address = {"decoy": self._buffer.data_ptr()} if self._graph is not None else {}
@@ -236,7 +235,7 @@ class DecoyGraph(FaultyRun):
             warmup_steps=0,
             replays=self._replays,
             uncaptured_steps=0,
-            graphs={"decoy": self._graph.raw_cuda_graph()} if self._graph is not None else {},
+            graphs={"decoy": self._graph.raw()} if self._graph is not None else {},
             static_buffers=address,
             captured_addresses=address,
         )
@@ -247,12 +246,11 @@ class Slowed(FaultyRun):
     least_seconds = 0.0
 
     def step(self, index: int) -> Tensor:
+        from harness.devices.device import wait_for
+
         started = time.perf_counter()
         loss = self._inner.step(index)
-        if loss.is_cuda:
-            import torch
-
-            torch.cuda.synchronize(loss.device)
+        wait_for(loss)
         time.sleep(max(self.least_seconds, (self.slowdown - 1) * (time.perf_counter() - started)))
         return loss
 

@@ -47,7 +47,7 @@ def unended_capture(capturing: CapturingTrainer) -> None:
     open_captures = list[Any]()
 
     def begin_and_return() -> None:
-        from harness.system.replay.graph import CaptureMode, CudaGraph
+        from harness.devices.graphs import CaptureMode, CudaGraph
 
         graph = CudaGraph(capturing._stream)
         graph.capture_begin(capturing._pool, CaptureMode.THREAD_LOCAL)
@@ -154,7 +154,7 @@ def growing_memory(capturing: CapturingTrainer) -> None:
     needs="cuda",
 )
 def leaking_recapture(capturing: CapturingTrainer) -> None:
-    from harness.system.replay.graph import graph_pool_handle
+    from harness.devices.graphs import graph_pool_handle
 
     kept = list[Any]()
 

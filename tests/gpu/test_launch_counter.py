@@ -20,7 +20,7 @@ import json
 import torch
 from harness.devices.device_work import launches_in
 from harness.devices.launch_counter import counter_of_this_process
-from harness.execution.watchers.profiling import Watched, graph_launches, prime_profiler
+from harness.devices.profiler import Watched, graph_launches, prime_profiler
 
 value, other = torch.zeros(64, device="cuda"), torch.zeros(64, device="cuda")
 graph = torch.cuda.CUDAGraph()
@@ -41,7 +41,7 @@ def eager(times):
 
 def profiled(times):
     watched = Watched()
-    with graph_launches(watched, times, replays=True):
+    with graph_launches(watched, times, ranks=1, replays=True):
         replay(times)
     return [watched.graph_launches, watched.sees_planted, watched.device_seconds > 0]
 """

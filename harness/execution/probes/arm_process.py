@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Literal
 
 from harness.commits.import_path import ImportPath
+from harness.devices.quiet import wait_for_quiet_device
 from harness.evidence.base import Record
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Block, TimingEvidence
@@ -66,7 +67,6 @@ def _serve(line: Line, run: Run, arm: str, recorder: Recorder) -> None:
     # torch, and with it what looks for a device: by now the path is the commit's
     from harness.execution.probes.throughput import TimedProcess
     from harness.execution.probes.timed_arm import raise_clocks
-    from harness.execution.recorder import wait_for_quiet_device
 
     with ExitStack() as opened, ExitStack() as counting:
         process = TimedProcess(run, recorder, opened)

@@ -75,11 +75,11 @@ def _on_device(run: Run, arm: str, recorder: Recorder) -> KernelsEvidence:
 
 def train(training: TrainingRun, steps: int) -> None:
     """Train from step 0 and wait for the device."""
-    import torch
+    from harness.devices.device import synchronize
 
     for index in range(steps):
         training.step(index)
-    torch.cuda.synchronize()
+    synchronize()
 
 
 def evidence(

@@ -17,11 +17,11 @@ from time import monotonic
 
 import torch
 
+from harness.devices.allocator import memory_sample
+from harness.devices.device import has_cuda, synchronize
 from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock
 from harness.evidence.plan_records import Run
 from harness.execution.arm import ArmLife
-from harness.execution.probes.paired import memory_sample
-from harness.execution.probes.timed_arm import ON_CUDA, synchronize
 from harness.execution.recorder import Recorder, SeriesWriter
 
 YARDSTICK_ELEMENTS = 2**20  # on a GPU: kernels of a few microseconds, as a launch takes
@@ -113,7 +113,7 @@ class SeenSteps:
             raise RuntimeError("a block without a step")
         step, loss, digest, clipped, tokens = self._last
         self._series.rows([step], [loss], [digest], [clipped], [tokens], self._metrics)
-        memory = memory_sample(self._steps[-1]) if ON_CUDA else None
+        memory = memory_sample(self._steps[-1])
         block = ReplayBlock(
             first_step=self._steps[0],
             steps=len(self._steps),
@@ -133,14 +133,14 @@ class Yardstick:
     """A fixed piece of work, of the device where there is one: what it takes says how fast the machine is just now."""
 
     def __init__(self) -> None:
-        self._values = torch.zeros(YARDSTICK_ELEMENTS if ON_CUDA else 1, device="cuda" if ON_CUDA else "cpu")
+        self._values = torch.zeros(YARDSTICK_ELEMENTS if has_cuda() else 1, device="cuda" if has_cuda() else "cpu")
         self.seconds()  # the first one loads the kernel
 
     def seconds(self) -> float:
         """Return how many seconds the work takes now."""
         synchronize()
         began = monotonic()
-        if ON_CUDA:
+        if has_cuda():
             for _ in range(YARDSTICK_LAUNCHES):
                 self._values.cos_()
         else:

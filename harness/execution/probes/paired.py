@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-import torch
 from torch import Tensor
 
+from harness.devices.allocator import memory_sample
 from harness.errors import UsageError
 from harness.evidence.arm_records import (
     DetectorReading,
@@ -200,14 +200,5 @@ def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
 
 
 def _sample_memory(samples: list[MemorySample], index: int) -> None:
-    if torch.cuda.is_available():
-        samples.append(memory_sample(index))
-
-
-def memory_sample(step: int) -> MemorySample:
-    """Return torch's own count of CUDA memory now. One call builds all that it counts, without a host sync."""
-    counted = torch.cuda.memory_stats_as_nested_dict()
-    allocated, reserved = (
-        counted[name]["all"]["current"] if name in counted else 0 for name in ("allocated_bytes", "reserved_bytes")
-    )
-    return MemorySample(step=step, allocated_bytes=allocated, reserved_bytes=reserved)
+    if (sample := memory_sample(index)) is not None:
+        samples.append(sample)

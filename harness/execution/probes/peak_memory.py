@@ -8,21 +8,26 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from harness.devices.cuda_memory import CudaMemory
+from harness.devices.device import has_cuda
 from harness.devices.peak_watch import PeakWatch
 from harness.evidence.arm_records import MemoryPeak
 from harness.evidence.plan_records import Run
+from harness.execution import rank_seat
 from harness.execution.arm import ArmLife
 from harness.execution.recorder import Recorder
 from harness.execution.watchers.capture_watch import Watcher
-from harness.execution.watchers.cuda_memory import CudaMemory
+from harness.system.protocol import NotAvailable
 
 
 def execute(run: Run, recorder: Recorder) -> None:
     """Measure the run's arm: its opening, then its steps. The watch begins before anything uses the device."""
+    if not has_cuda():
+        raise NotAvailable("needs CUDA: the peak of device memory is measured on a device")
     (arm,) = run.arms
     peaks: list[MemoryPeak] = []
     with ExitStack() as stack:
-        watch = stack.enter_context(PeakWatch(CudaMemory()))
+        watch = stack.enter_context(PeakWatch(CudaMemory(rank_seat.number())))
         with watch.measuring(peaks.append):
             life = stack.enter_context(ArmLife(run, arm, recorder))
         with watch.apart():

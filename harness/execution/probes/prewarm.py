@@ -16,7 +16,9 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from harness.devices import device_memory
+from harness.devices.allocator import empty_cache, free_bytes, reserved_bytes
 from harness.devices.cuda_driver import devices
+from harness.devices.device import synchronize
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import JitEvent, PrewarmEvidence
 from harness.execution.announced import ROUNDS, shapes_of
@@ -49,14 +51,14 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
         train(training, shapes_of(run) * ROUNDS)
     else:
         probe.wait_until_ready()
-        torch.cuda.synchronize()  # what opening began is done: while the other measures, this process does nothing
+        synchronize()  # what opening began is done: while the other measures, this process does nothing
         with recorder.alone():
             recorder.phase(f"{arm}: measure a step's memory in another process")
             memory = probe.measure()
             with full_memory(memory) as free:
                 recorder.phase(f"{arm}: steps")
                 steps, failure = _steps_in_full_memory(training, shapes_of(run) * ROUNDS)
-            torch.cuda.empty_cache()  # what was reserved, too
+            empty_cache()  # what was reserved, too
     # a capture that found no memory falls back to plain steps: they are not what was to run
     if failure is None and isinstance(training, HasCapture):
         failure = training.capture_record().failure
@@ -72,7 +74,7 @@ def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str |
     for index in range(count):
         try:
             training.step(index)
-            torch.cuda.synchronize()
+            synchronize()
         except RuntimeError as error:  # torch's out of memory, cuBLAS's failed handle: what filling is to show
             return index, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return count, None
@@ -101,8 +103,7 @@ def full_memory(memory: StepMemory) -> Iterator[int]:
     """Reserve `memory` in torch's cache, take the rest from the driver, and yield the bytes that are left."""
     reserve(memory)
     with device_memory.full(but=memory.outside_bytes):
-        free, _total = torch.cuda.mem_get_info()
-        yield free
+        yield free_bytes()
 
 
 def reserve(memory: StepMemory) -> None:
@@ -112,8 +113,8 @@ def reserve(memory: StepMemory) -> None:
     torch gives whole unused segments back to the driver. Other memory that the step keeps holds the segment
     that it was cut from. With the segments of a run that had all memory, it holds as little as there.
     """
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
+    synchronize()
+    empty_cache()
     rest = memory.large_bytes - sum(memory.segments) + memory.large_bytes // _SPARE_PARTS
     held = [_grow_cache(size, size) for size in (*memory.segments, max(rest, 0))]
     held.append(_grow_cache(memory.small_bytes, SMALL_ALLOCATION))
@@ -126,8 +127,8 @@ def _grow_cache(size: int, part: int) -> list[torch.Tensor]:
     The first ones may fit into gaps that the upload left. No graph's pool gets those, so they don't count:
     on an H200 such gaps swallowed 386 of 3320 MiB, and a capture of 28 layers failed for want of 23.
     """
-    goal = torch.cuda.memory_reserved() + size
+    goal = reserved_bytes() + size
     tensors: list[torch.Tensor] = []
-    while torch.cuda.memory_reserved() < goal:
+    while reserved_bytes() < goal:
         tensors.append(torch.empty(part, dtype=torch.uint8, device="cuda"))
     return tensors

@@ -6,13 +6,12 @@ so what has grown is what a re-capture leaves behind.
 
 from __future__ import annotations
 
-import torch
-
+from harness.devices.allocator import memory_sample
+from harness.devices.device import synchronize
 from harness.evidence.arm_records import MemoryEvidence, MemorySample
 from harness.evidence.plan_records import Run
 from harness.execution.announced import captures_of, shapes_of
 from harness.execution.arm import ArmLife
-from harness.execution.probes.paired import memory_sample
 from harness.execution.recorder import Recorder
 from harness.system.protocol import CanRecapture, NotAvailable
 
@@ -39,9 +38,9 @@ def _recapture(life: ArmLife) -> None:
             training.forget_captures()
         life.step(index)
         block.write()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-            samples.append(memory_sample(index))
+        synchronize()
+        if (sample := memory_sample(index)) is not None:
+            samples.append(sample)
     life.end()
     life.census(asked=True)
     life.recorder.write(MemoryEvidence(arm=life.arm, replica=life.replica, per="recapture", samples=samples))

@@ -102,34 +102,12 @@ def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
 
     What lies outside torch's pools is known by the whole device's free memory, so nothing else may use the device.
     """
-    import torch
+    from harness.devices.allocator import growth
 
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before, free_before = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
-    known = _large_segments()
-    train(training, shapes_of(run) * ROUNDS)
-    after, free_after = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
-    segments = [size for address, size in _large_segments().items() if address not in known]
-    growth = {
-        pool: after[f"reserved_bytes.{pool}_pool.peak"] - before[f"reserved_bytes.{pool}_pool.current"]
-        for pool in ("large", "small")
-    }
+    grown = growth(lambda: train(training, shapes_of(run) * ROUNDS))
     # An instantiated graph lives outside torch's pools. Without one, whatever the driver gives is made too late.
-    reserved = sum(figures["reserved_bytes.all.current"] * sign for figures, sign in ((after, 1), (before, -1)))
-    outside = max(0, free_before - free_after - reserved) if run.arms[arm].arm.capture != "none" else 0
-    return StepMemory(
-        large_bytes=growth["large"], small_bytes=growth["small"], outside_bytes=outside, segments=segments
-    )
-
-
-def _large_segments() -> dict[int, int]:
-    """Return bytes by address of the driver's memory that torch's large pools hold, those of graphs too."""
-    import torch
-
-    snapshot = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-    return {one["address"]: one["total_size"] for one in snapshot if one["segment_type"] == "large"}
+    outside = max(0, grown.taken - grown.reserved) if run.arms[arm].arm.capture != "none" else 0
+    return StepMemory(large_bytes=grown.large, small_bytes=grown.small, outside_bytes=outside, segments=grown.segments)
 
 
 if __name__ == "__main__":

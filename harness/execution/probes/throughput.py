@@ -17,17 +17,18 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
+from harness.devices.device import has_cuda
 from harness.devices.launch_counter import counter_of_this_process
 from harness.devices.pace import Paces, slower
+from harness.devices.profiler import Watched, prime_profiler
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import TIMED_PHASE, Block, TimingEvidence
 from harness.execution.announced import TIMED_WATCHED_STEPS, WARMUP_STEPS
 from harness.execution.arm import ArmLife
-from harness.execution.probes.timed_arm import ON_CUDA, TimedArm, undisturbed
+from harness.execution.probes.timed_arm import TimedArm, undisturbed
 from harness.execution.probes.timed_rounds import PROFILED_PROCESS, arms_of, timed_rounds
 from harness.execution.recorder import Recorder
 from harness.execution.watchers.capture_attempts import attempts_of
-from harness.execution.watchers.profiling import Watched, prime_profiler
 from harness.execution.watchers.state_watch import Ends
 from harness.system.protocol import CaptureRecord
 
@@ -54,7 +55,7 @@ class TimedProcess:
 
     def __init__(self, run: Run, recorder: Recorder, stack: ExitStack) -> None:
         self.run, self.recorder, self._stack = run, recorder, stack
-        self._counter = counter_of_this_process() if ON_CUDA and run.process != PROFILED_PROCESS else None
+        self._counter = counter_of_this_process() if has_cuda() and run.process != PROFILED_PROCESS else None
         self.arms: dict[str, TimedArm] = {}
         self.paces = Paces()
         self._ends = Ends()
@@ -117,7 +118,7 @@ class TimedProcess:
     def watch(self) -> TimingEvidence:
         """Watch an untimed block of each arm, unless launches were counted. Return all evidence but the blocks."""
         counter, watch = self._counter, self._counter is None
-        if watch and ON_CUDA:
+        if watch and has_cuda():
             # Not before the timed blocks, which a session may disturb: where there was one on an H200, that process's
             # captured tiny step took 0.43 ms, most others' 0.36. Beside the other runs: the first takes seconds.
             self.recorder.phase("set up the profiler")

@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from harness.devices.device import has_cuda, synchronize
+from harness.devices.profiler import Watched, graph_launches, in_step
+from harness.devices.torch_settings import restore_torch_settings, torch_settings
+from harness.execution import rank_seat
 from harness.execution.announced import TIMED_WATCHED_STEPS
 from harness.execution.arm import ArmLife
 from harness.execution.recorder import Recorder
 from harness.execution.series_block import Shapes, batch_digests, shapes_of_inputs
-from harness.execution.torch_settings import restore_torch_settings, torch_settings
 from harness.execution.watchers.capture_attempts import CaptureAttempts
-from harness.execution.watchers.profiling import Watched, graph_launches, in_step
 from harness.execution.watchers.reductions import made_of, stacked
 from harness.system.adapter_checks import require_loss
 from harness.system.protocol import HasInputs, TrainingRun
@@ -116,9 +118,10 @@ class TimedArm:
         """Return the graph launches of an untimed block that is alone on the machine; None without CUDA."""
         watched = Watched()
         with ExitStack() as watch, ExitStack() as solitude:
-            if ON_CUDA:
+            if has_cuda():
                 solitude.enter_context(undisturbed(self.life.recorder))
-                watch.enter_context(graph_launches(watched, TIMED_WATCHED_STEPS, replays=True, over=solitude.close))
+                steps, ranks = TIMED_WATCHED_STEPS, rank_seat.ranks()
+                watch.enter_context(graph_launches(watched, steps, ranks=ranks, replays=True, over=solitude.close))
             self.block(TIMED_WATCHED_STEPS, profiled=True)
         return watched
 
@@ -140,20 +143,11 @@ def undisturbed(recorder: Recorder) -> Iterator[None]:
 
 def raise_clocks() -> None:
     """Keep the GPU busy for a moment: a warm-up of short steps leaves it at the clocks of an idle one (345 MHz)."""
-    if not ON_CUDA:
+    if not has_cuda():
         return
     values = torch.zeros(2**24, device="cuda")
     until = monotonic() + RAISE_CLOCKS_S
     while monotonic() < until:
         for _ in range(20):
             values.cos_()
-        torch.cuda.synchronize()
-
-
-ON_CUDA, _wait_for_device = torch.cuda.is_available(), torch.cuda.synchronize
-
-
-def synchronize() -> None:
-    """Wait for the device, where there is one."""
-    if ON_CUDA:
-        _wait_for_device()
+        synchronize()

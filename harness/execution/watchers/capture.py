@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from harness.devices.census import census
 from harness.devices.device_work import device_work
+from harness.devices.profiler import Watched
 from harness.evidence.arm_records import CaptureEvidence, HostNumber, StepWatch
 from harness.evidence.plan_records import PlannedArm
-from harness.execution.watchers.profiling import Watched
 from harness.system.protocol import CaptureRecord, CountsClippedTensors, HasCapture, TrainingRun
 
 NAMED = 20  # changes on the host, at most

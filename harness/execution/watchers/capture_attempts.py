@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-import torch
-
+from harness.devices.graphs import GRAPH_CLASS
 from harness.errors import HarnessError
 from harness.system.replay.captured_step import CaptureFailedError
 from harness.system.replay.operators import OperatorWatch
 from harness.system.replay.traced import TracedStep
 
-_BEGINNINGS: tuple[tuple[Any, str], ...] = ((torch.cuda.CUDAGraph, "capture_begin"), (TracedStep, "record"))
+_BEGINNINGS: tuple[tuple[Any, str], ...] = ((GRAPH_CLASS, "capture_begin"), (TracedStep, "record"))
 _COUNTING: list[CaptureAttempts] = []  # the last one counts: of the arm that is being opened, or that works
-_ENDINGS: tuple[tuple[Any, str], ...] = ((torch.cuda.CUDAGraph, "capture_end"),)
-_REPLAYS: tuple[tuple[Any, str], ...] = ((torch.cuda.CUDAGraph, "replay"), (TracedStep, "replay"))
+_ENDINGS: tuple[tuple[Any, str], ...] = ((GRAPH_CLASS, "capture_end"),)
+_REPLAYS: tuple[tuple[Any, str], ...] = ((GRAPH_CLASS, "replay"), (TracedStep, "replay"))
 
 
 class CaptureAttempts:

@@ -8,17 +8,17 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import torch
-
+from harness.devices.device import has_cuda
+from harness.devices.profiler import Watched, graph_launches, in_step
 from harness.evidence.arm_records import StepWatch
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import Part
+from harness.execution import rank_seat
 from harness.execution.announced import shapes_of
 from harness.execution.parts import Parts
 from harness.execution.recorder import Recorder
 from harness.execution.watchers.capture_attempts import attempts_of
 from harness.execution.watchers.host_sync import device_of
-from harness.execution.watchers.profiling import Watched, graph_launches, in_step
 from harness.execution.watchers.step_watch import SeriesWatch
 from harness.system.protocol import CaptureRecord, TrainingRun
 
@@ -84,7 +84,9 @@ class CaptureWatch:
             if replays:  # a neighbour on the GPU would lengthen what is judged as a share of time
                 self._solitude.enter_context(self._recorder.alone())
             self._window.enter_context(
-                graph_launches(self._profiled, steps, replays=replays, over=self._solitude.close)
+                graph_launches(
+                    self._profiled, steps, ranks=rank_seat.ranks(), replays=replays, over=self._solitude.close
+                )
             )
 
     def _end(self, index: int) -> None:
@@ -118,7 +120,7 @@ def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
 
     They are the first steps, in which a capture that is recorded and not launched loses an update, and the last ones.
     """
-    if planned.arm.capture == "none" or not torch.cuda.is_available() or not steps:
+    if planned.arm.capture == "none" or not has_cuda() or not steps:
         return {}
     first = min(WATCHED_STEPS, len(steps))
     last = min(WATCHED_STEPS, len(steps) - first)

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from typing import Literal, NamedTuple, Self, cast
 
+from harness.devices.profiler import planted_sync
 from harness.evidence.arm_records import DetectorReading, HostSyncEvidence, OnAGpu
-from harness.execution.watchers.profiling import planted_sync
 from harness.execution.watchers.step_watch import places_of
 from harness.execution.watchers.sync_detectors import (
     Execute,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from harness.devices.device import synchronize
 from harness.evidence.arm_records import COMPARED, FROZEN, NOT_FINITE, EndDifference, Loose, Sketch, State
 from harness.execution.watchers import moves
 from harness.execution.watchers.loose_watch import LOOSE, LooseWatch
@@ -93,8 +94,7 @@ class StateWatch:
         return self._at_end(watched_state(self._training))
 
     def _at_end(self, state: StateByCategory) -> State:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        synchronize()
         loose = state.get(LOOSE, {})
         if self.steps is not None:
             self.loose = self.steps.loose(loose)

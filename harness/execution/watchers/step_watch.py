@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
-
+from harness.devices.device import synchronize
+from harness.devices.host_waits import SyncWarnings, WaitingCalls
+from harness.devices.profiler import Watched, planted_sync
 from harness.evidence.arm_records import DetectorReading, StepWatch, SyncPlace
-from harness.execution.watchers.profiling import Watched, planted_sync
-from harness.execution.watchers.sync_detectors import DispatchWatch, Syncs, SyncWarnings, WaitingCalls
+from harness.execution.watchers.sync_detectors import DispatchWatch, Syncs, sync_here
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
@@ -58,8 +58,8 @@ class SeriesWatch:
     def __post_init__(self) -> None:
         self._known_attempts = self.attempts()
         on_cuda = self.device == "cuda"
-        self._warnings = SyncWarnings() if on_cuda else None
-        self._waits = WaitingCalls() if on_cuda else None
+        self._warnings = SyncWarnings(sync_here) if on_cuda else None
+        self._waits = WaitingCalls(sync_here) if on_cuda else None
         # an uncaptured step may be a compiled one, which a dispatch mode would turn into another program
         self._mode = DispatchWatch(self.device, replaying=self.replaying) if self.captured else None
 
@@ -150,11 +150,11 @@ def places_of(syncs: Syncs) -> list[SyncPlace]:
 
 def _sees_planted(detector: Detector, device: str) -> bool:
     if detector == "waiting_calls":
-        with WaitingCalls() as calls:
-            torch.cuda.synchronize()
+        with WaitingCalls(sync_here) as calls:
+            synchronize()
         return calls.total() == 1
     if detector == "sync_debug_mode":
-        with SyncWarnings() as warned:
+        with SyncWarnings(sync_here) as warned:
             planted_sync(device)
         return warned.total() >= 1
     mode = DispatchWatch(device)

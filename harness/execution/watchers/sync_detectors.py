@@ -7,12 +7,10 @@ mode see the waiting itself. Neither pair shares a mechanism, so that one can ch
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,8 +21,10 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 
+from harness.devices.device import synchronize
 from harness.devices.device_work import PLANTED, WAITS
-from harness.execution.watchers.profiling import planted_sync, profiler, raw_events
+from harness.devices.host_waits import OUTSIDE, SyncWarnings
+from harness.devices.profiler import planted_sync, profiler, raw_events, span
 from harness.system.raised import message_of
 from harness.system.replay.cpu_checks import as_on_a_device
 from harness.system.replay.fake_step import on_fake_tensors
@@ -33,7 +33,6 @@ from harness.system.replay.host_made import HostMade
 from harness.system.replay.inside_operator import executed
 from harness.system.replay.observer import Observer
 from harness.system.replay.operations import is_repeated
-from harness.system.replay.outside_step import OUTSIDE, is_of_the_step
 
 Execute = Callable[[], object]
 
@@ -219,12 +218,12 @@ def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
 
     Stacks are left out: they cost more than all else. `by_profiler` finds the places of what was counted.
     """
-    torch.cuda.synchronize()
+    synchronize()
     with profiler() as profile:
-        with torch.profiler.record_function(_WINDOW):
+        with span(_WINDOW):
             execute()
-        torch.cuda.synchronize()
-        with torch.profiler.record_function(PLANTED):
+        synchronize()
+        with span(PLANTED):
             planted_sync("cuda")
     events = raw_events(profile)
     return waits_within(_WINDOW, events, WAITS), waits_within(PLANTED, events, WAITS) >= 1
@@ -254,11 +253,11 @@ def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> in
 
 def by_profiler(execute: Execute) -> Syncs:
     """Execute under the profiler and count waiting CUDA calls, and copies to pageable memory, which wait as well."""
-    torch.cuda.synchronize()
+    synchronize()
     with profiler(stacks=True) as profile:
-        with torch.profiler.record_function(_WINDOW):
+        with span(_WINDOW):
             execute()
-        torch.cuda.synchronize()
+        synchronize()
     return syncs_of_profile(list(profile.events() or []), WAITS)
 
 
@@ -306,88 +305,11 @@ def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
 
 def by_sync_debug_mode(execute: Execute) -> Syncs:
     """Execute with torch's own warnings of synchronizing calls. Blind to `torch.cuda.synchronize()` and to events."""
-    with SyncWarnings() as seen:
+    with SyncWarnings(sync_here) as seen:
         execute()
     return seen
 
 
-class SyncWarnings:
-    """Within its block, counts torch's warnings of synchronizing calls by the user's line; a block may follow another.
-
-    What each block needs is set up with it, and no more: around a replay it costs as much as the replay's own call.
-    """
-
-    _seen: Syncs
-    _catching: warnings.catch_warnings[None]
-    _before: int
-
-    def __enter__(self) -> Syncs:
-        self._seen = Counter()
-        self._before = torch.cuda.get_sync_debug_mode()
-        self._catching = warnings.catch_warnings()
-        self._catching.__enter__()
-        warnings.simplefilter("always")
-        warnings.showwarning = self._note
-        torch.cuda.set_sync_debug_mode("warn")
-        return self._seen
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            torch.cuda.set_sync_debug_mode(self._before)
-        finally:
-            self._catching.__exit__(kind, error, trace)
-
-    def _note(self, message: Warning | str, *_args: object, **_kwargs: object) -> None:
-        if "synchronizing CUDA operation" in str(message) and is_of_the_step():
-            self._seen[Sync(of_current_stack(), "synchronizing CUDA operation")] += 1
-
-
-# what torch's Python calls go through, wherever a user imported them from
-_WAITING_CALLS: tuple[tuple[Any, str], ...] = (
-    (torch._C, "_cuda_synchronize"),
-    (torch._C, "_accelerator_synchronizeDevice"),
-    (torch.cuda.Stream, "synchronize"),
-    (torch.cuda.Event, "synchronize"),
-)
-
-
-class WaitingCalls:
-    """Within its block, counts explicit waits for a device, a stream or an event: torch warns of none of them.
-
-    A block may follow another: what stands in for a call is made once, unless somebody else has replaced the call.
-    """
-
-    _seen: Syncs
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Any, Any]] = {}  # operation -> a call, and what stands in for it
-        self._replaced: list[tuple[Any, str, Any]] = []
-
-    def _counted(self, call: Callable[..., object], operation: str) -> Callable[..., object]:
-        def wait(*arguments: object, **keywords: object) -> object:
-            if is_of_the_step():
-                self._seen[Sync(of_current_stack(), operation)] += 1
-            return call(*arguments, **keywords)
-
-        return wait
-
-    def __enter__(self) -> Syncs:
-        self._seen, self._replaced = Counter(), []
-        for owner, name in _WAITING_CALLS:
-            call = getattr(owner, name, None)
-            if call is None:
-                continue
-            operation = f"{owner.__name__}.{name}"
-            known, counted = self._known.get(operation, (None, None))
-            if known is not call:
-                counted = self._counted(call, operation)
-                self._known[operation] = call, counted
-            self._replaced.append((owner, name, call))
-            setattr(owner, name, counted)
-        return self._seen
-
-    def __exit__(self, *_raised: object) -> None:
-        for owner, name, call in self._replaced:
-            setattr(owner, name, call)
+def sync_here(operation: str) -> Sync:
+    """Return a sync by `operation` at the user's line that executes now."""
+    return Sync(of_current_stack(), operation)

@@ -11,12 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from harness.devices.graphs import (
+    CaptureMode,
+    CudaGraph,
+    MemPoolId,
+    graph_pool_handle,
+    new_stream,
+    require_cuda,
+    warm_up,
+)
 from harness.errors import HarnessError
 from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
 from harness.system.replay.frames import called_at, of_traceback
-from harness.system.replay.graph import CaptureMode, CudaGraph, MemPoolId, graph_pool_handle, require_cuda, warm_up
 from harness.system.replay.host_changes import HostChanges, KeptUp, keep_up
 from harness.system.replay.state import State, StateGuard
 
@@ -55,7 +63,7 @@ class CapturedStep:
         warmup: int = 3,
         pool: MemPoolId | None = None,
         mode: CaptureMode = CaptureMode.THREAD_LOCAL,
-        stream: torch.cuda.Stream | None = None,
+        stream: torch.Stream | None = None,
     ) -> None:
         require_cuda()
         self._bodies = {"step": bodies} if callable(bodies) else dict(bodies)
@@ -63,7 +71,7 @@ class CapturedStep:
         self.buffers = StaticAddresses(static)
         self._pool = graph_pool_handle() if pool is None else pool
         self._mode = mode
-        self.stream = torch.cuda.Stream() if stream is None else stream  # type: ignore[no-untyped-call]
+        self.stream = new_stream() if stream is None else stream
         self.warmup_steps = warmup
         self.replays = 0
         self._graphs: dict[str, CudaGraph] = {}

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.devices import device
 from harness.system.replay.frames import asked_at
 from harness.system.replay.holders import asked, module_of
 from harness.system.replay.stand_ins import standing_in
@@ -25,10 +26,7 @@ Accessors = tuple[Callable[[], Any], Callable[[Any], None]]
 
 def global_generators() -> dict[str, Accessors]:
     """Return, by name, how to read and set each generator that belongs to the process."""
-    devices: dict[str, Accessors] = {}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        devices = {f"torch.cuda:{index}": _of_device(index) for index in range(torch.cuda.device_count())}
-    return host_generators() | devices
+    return host_generators() | device.generators()
 
 
 def host_generators() -> dict[str, Accessors]:
@@ -38,10 +36,6 @@ def host_generators() -> dict[str, Accessors]:
         "numpy": (np.random.get_state, np.random.set_state),
         "python": (random.getstate, random.setstate),
     }
-
-
-def _of_device(index: int) -> Accessors:
-    return lambda: torch.cuda.get_rng_state(index), lambda state: torch.cuda.set_rng_state(state, index)
 
 
 def accessors_of(generator: object) -> Accessors | None:

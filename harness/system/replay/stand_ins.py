@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from harness.devices.graphs import CAPTURING_MODULES, is_capturing
 from harness.system.replay.frames import asked_at
 
 
@@ -26,9 +27,6 @@ def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Calla
             setattr(module, name, original)
 
 
-_capturing = torch.cuda.is_current_stream_capturing
-
-
 @contextmanager
 def as_captured() -> Iterator[list[str]]:
     """Make `torch.cuda.is_current_stream_capturing()` true within the block, except for torch; yield who asked.
@@ -42,9 +40,9 @@ def as_captured() -> Iterator[list[str]]:
         of_torch = module.partition(".")[0] == "torch"
         if not of_torch and (place := asked_at()) not in asked:
             asked.append(place)
-        return not of_torch or (torch.cuda.is_available() and _capturing())
+        return not of_torch or is_capturing()
 
-    with standing_in((torch.cuda, torch.cuda.graphs), "is_current_stream_capturing", answer):
+    with standing_in(CAPTURING_MODULES, "is_current_stream_capturing", answer):
         yield asked
 
 

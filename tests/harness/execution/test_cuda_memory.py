@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from harness.devices import cuda_memory
+from harness.devices.cuda_memory import CudaMemory
 from harness.devices.peak_watch import Levels, PeakWatch
-from harness.execution import rank_seat
-from harness.execution.watchers import cuda_memory
-from harness.execution.watchers.cuda_memory import CudaMemory
-from harness.system.protocol import NotAvailable
-
-
-def test_without_cuda_it_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(NotAvailable, match="needs CUDA"):
-        CudaMemory()
 
 
 @pytest.mark.parametrize("name", cuda_memory._RESETS)
@@ -50,15 +43,15 @@ def test_a_rank_asks_about_its_own_device(rank: int | None, monkeypatch: pytest.
         asked.append(device)
         return {}
 
-    seat = None if rank is None else rank_seat.Seat(rank, 0, object(), lambda _: None)  # type: ignore[arg-type]
-    monkeypatch.setattr(rank_seat, "_seat", seat)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "memory_reserved", note)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", note_and_tell)
     monkeypatch.setattr(torch.cuda, "get_device_properties", note)
-    memory = object.__new__(CudaMemory)
-    memory._reset_stats = note
+    monkeypatch.setitem(vars(torch._C), "_cuda_resetPeakMemoryStats", note)
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml([7]))
+    monkeypatch.setattr(cuda_memory, "REST_S", 0.0)
+    memory = CudaMemory(rank)
     memory.reserved()
     memory.peaks()
     memory.reset_peaks()

@@ -18,10 +18,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.contract.schema import Arm, Workload
+from harness.devices.host_waits import not_of_the_step
+from harness.devices.profiler import profiler, raw_events
 from harness.evidence.arm_records import HostSyncEvidence
 from harness.execution.watchers import host_sync
 from harness.execution.watchers.host_sync import observe_syncs
-from harness.execution.watchers.profiling import profiler, raw_events
 from harness.execution.watchers.sync_detectors import (
     _WINDOW,
     Sync,
@@ -33,7 +34,6 @@ from harness.execution.watchers.sync_detectors import (
     waits_within,
 )
 from harness.system.replay.frames import Place
-from harness.system.replay.outside_step import not_of_the_step
 
 WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=8)
 SOURCE = Path(step_function_systems.__file__).read_text().splitlines()

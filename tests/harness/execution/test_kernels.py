@@ -45,7 +45,6 @@ def records_of(run: Run, directory: Path) -> list[dict[str, Any]]:
 @pytest.fixture
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "devices", lambda: HOPPER)
-    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
 
 
 def test_a_kernel_record_is_what_its_ptx_declares(tmp_path: Path) -> None:

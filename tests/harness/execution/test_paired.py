@@ -15,6 +15,7 @@ from step_function_systems import Regression
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
+from harness.devices.profiler import Watched
 from harness.errors import UsageError
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence
 from harness.evidence.base import Record
@@ -24,7 +25,6 @@ from harness.execution import series_block
 from harness.execution.probes import paired
 from harness.execution.recorder import Recorder
 from harness.execution.watchers import capture_watch
-from harness.execution.watchers.profiling import Watched
 from harness.system.faulty_run import FAULTY_STEP
 
 SYSTEM = "step_function_systems:Regression"

@@ -19,6 +19,8 @@ from harness.devices.peak_watch import Levels, PeakWatch
 from harness.evidence.arm_records import MemoryPeak
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.execution.probes import peak_memory
+from harness.execution.recorder import Recorder
+from harness.system.protocol import NotAvailable
 
 MIB = 2**20
 OTHERS = 500 * MIB  # of the driver, before the process used the device
@@ -205,17 +207,11 @@ class Heavy(Regression):
         self.device.hold(min(self.device.allocated + 10 * MIB, 150 * MIB))
 
 
-def test_the_probe_tells_the_opening_from_the_steps(
-    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peak_memory, "CudaMemory", lambda: device)
-    monkeypatch.setattr(Heavy, "device", device, raising=False)
-    monkeypatch.setattr("step_function_systems.Heavy", Heavy, raising=False)
-    system = "step_function_systems:Heavy"
+def peaks_run(system: str) -> Run:
     text = {"id": "C", "title": "t", "why": "w", "if_fails": "f", "judged_on": ["w"]}
     claim: dict[str, Any] = {**text, "kind": "repeatability"}
     claim |= {"candidate": "plain", "equality": "bitwise", "max_abs_difference": 0.1, "guards": {"steps": 8}}
-    run = Run(
+    return Run(
         id="peaks",
         contract="c",
         probe="peak_memory",
@@ -223,6 +219,28 @@ def test_the_probe_tells_the_opening_from_the_steps(
         workload=contract_of(system, claim, steps=8).workloads["w"],
         arms={"plain": PlannedArm(arm=Arm(), system=system)},
     )
+
+
+def test_without_cuda_there_is_no_peak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(peak_memory, "has_cuda", lambda: False)
+    with Recorder(tmp_path) as recorder, pytest.raises(NotAvailable, match="needs CUDA"):
+        peak_memory.execute(peaks_run("step_function_systems:Regression"), recorder)
+
+
+def test_the_probe_tells_the_opening_from_the_steps(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers: list[int | None] = []
+
+    def on_device(number: int | None) -> Device:
+        numbers.append(number)
+        return device
+
+    monkeypatch.setattr(peak_memory, "has_cuda", lambda: True)
+    monkeypatch.setattr(peak_memory, "CudaMemory", on_device)
+    monkeypatch.setattr(Heavy, "device", device, raising=False)
+    monkeypatch.setattr("step_function_systems.Heavy", Heavy, raising=False)
+    run = peaks_run("step_function_systems:Heavy")
     (execution,) = executed(run, tmp_path / "run").arms["plain"]
     seen = execution.peak_memory
     assert seen is not None
@@ -231,3 +249,4 @@ def test_the_probe_tells_the_opening_from_the_steps(
         400 * MIB, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     )  # fmt: skip
     assert (len(execution.series.loss), execution.end is not None and execution.end.steps_called) == (8, 8)
+    assert numbers == [None]  # of a process that is no rank

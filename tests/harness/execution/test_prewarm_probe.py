@@ -109,7 +109,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(prewarm, "devices", lambda: Devices((Gpu("H200", "GPU-1", "sm_90", 139.8),)))
     monkeypatch.setattr("kernel_systems.Healthy.open", lambda *_args, **_named: device.opened(None))
     monkeypatch.setattr("kernel_systems.Failing.open", lambda *_args, **_named: device.opened(1))
-    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     monkeypatch.setattr(Alone, "device", device, raising=False)
     return device
 
@@ -208,8 +207,6 @@ class Cache:
         self.made: list[int] = []
         monkeypatch.setattr("torch.empty", self.empty)
         monkeypatch.setattr("torch.cuda.memory_reserved", lambda: self.reserved)
-        monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
-        monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
 
     def empty(self, size: int, **_options: object) -> None:
         self.made.append(size)

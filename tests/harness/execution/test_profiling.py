@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
+from harness.devices import profiler as profiling
 from harness.devices.device_work import (
     PLANTED,
     busy_seconds,
@@ -18,9 +18,8 @@ from harness.devices.device_work import (
     sees_sync,
     without_planted,
 )
+from harness.devices.profiler import Watched, graph_launches
 from harness.execution import rank_seat
-from harness.execution.watchers import profiling
-from harness.execution.watchers.profiling import Watched, graph_launches
 
 
 class Event:
@@ -172,7 +171,6 @@ def profiles(monkeypatch: pytest.MonkeyPatch) -> list[list[Event]]:
 
     monkeypatch.setattr(profiling, "profiler", profiler)
     monkeypatch.setattr(profiling, "planted_sync", lambda _device: None)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     return coming
 
 
@@ -180,7 +178,7 @@ def watch(profiles: list[list[Event]], *taken: list[Event], over: Callable[[], o
     watched = Watched()
     for events in taken:
         profiles.append(events)
-        with graph_launches(watched, 1, replays=True, over=over):
+        with graph_launches(watched, 1, ranks=rank_seat.ranks(), replays=True, over=over):
             pass
     return watched
 
@@ -212,7 +210,7 @@ def test_the_end_of_the_steps_is_told_before_the_profile_is_closed(
     profiles: list[list[Event]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: order.append("synchronized"))
+    monkeypatch.setattr(profiling, "synchronize", lambda: order.append("synchronized"))
 
     def read(_profile: object) -> list[Event]:
         order.append("read")

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
+from harness.devices import allocator
+from harness.evidence.arm_records import MemorySample
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.execution import series_block
-from harness.execution.probes import paired
 from harness.execution.recorder import Recorder
 from harness.execution.series_block import SeriesBlock, batch_digests
 from harness.execution.watchers.reductions import as_hex, combine_on_device
@@ -125,18 +126,22 @@ def test_memory_is_read_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(device)
         return counted
 
+    monkeypatch.setattr(allocator, "has_cuda", lambda: True)
     monkeypatch.setattr(torch.cuda.memory, "memory_stats_as_nested_dict", table)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", table)
     expected = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     asked.clear()
-    sample = paired.memory_sample(3)
+    sample = allocator.memory_sample(3)
+    assert sample is not None
     assert (sample.step, sample.allocated_bytes, sample.reserved_bytes) == (3, *expected) == (3, 5, 11)
     assert len(asked) == 1
 
 
 def test_before_cuda_is_used_no_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert allocator.memory_sample(0) is None
+    monkeypatch.setattr(allocator, "has_cuda", lambda: True)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", dict)
-    assert (paired.memory_sample(0).allocated_bytes, paired.memory_sample(0).reserved_bytes) == (0, 0)
+    assert allocator.memory_sample(0) == MemorySample(step=0, allocated_bytes=0, reserved_bytes=0)
 
 
 class Shows:

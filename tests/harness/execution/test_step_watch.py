@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.execution.watchers import sync_detectors
+from harness.devices import host_waits
+from harness.devices.host_waits import SyncWarnings, WaitingCalls, not_of_the_step
 from harness.execution.watchers.step_watch import SeriesWatch
-from harness.execution.watchers.sync_detectors import SyncWarnings, WaitingCalls
-from harness.system.replay.outside_step import not_of_the_step
+from harness.execution.watchers.sync_detectors import sync_here
 
 
 def test_each_step_is_counted_by_itself() -> None:
@@ -89,12 +89,12 @@ def test_a_capture_that_does_no_more_than_the_steps_before_it_hides_no_later_syn
 def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Something that waits, in place of torch's calls."""
     found = SimpleNamespace(__name__="library", synchronize=lambda: "waited")
-    monkeypatch.setattr(sync_detectors, "_WAITING_CALLS", ((found, "synchronize"), (found, "absent")))
+    monkeypatch.setattr(host_waits, "_WAITING_CALLS", ((found, "synchronize"), (found, "absent")))
     return found
 
 
 def test_waits_are_counted_block_by_block_and_the_call_is_put_back(library: SimpleNamespace) -> None:
-    original, waits, counts = library.synchronize, WaitingCalls(), []
+    original, waits, counts = library.synchronize, WaitingCalls(sync_here), []
     for times in (2, 0, 1):
         with waits as seen:
             for _ in range(times):
@@ -107,7 +107,7 @@ def test_waits_are_counted_block_by_block_and_the_call_is_put_back(library: Simp
 
 
 def test_a_call_that_somebody_replaced_meanwhile_is_the_one_that_is_made(library: SimpleNamespace) -> None:
-    waits = WaitingCalls()
+    waits = WaitingCalls(sync_here)
     with waits:
         library.synchronize()
     library.synchronize = replaced = lambda: "waited otherwise"
@@ -121,7 +121,7 @@ def test_a_wait_for_whichever_accelerator_there_is_counts(monkeypatch: pytest.Mo
     waited: list[object] = []
     monkeypatch.setattr(torch._C, "_accelerator_synchronizeDevice", waited.append)
     monkeypatch.setattr(torch.accelerator, "_get_device_index", lambda *_, **__: 0, raising=False)
-    with WaitingCalls() as seen:
+    with WaitingCalls(sync_here) as seen:
         torch.accelerator.synchronize()
     assert (seen.total(), len(waited)) == (1, 1)
 
@@ -130,7 +130,7 @@ def test_warnings_of_syncs_are_counted_block_by_block(monkeypatch: pytest.Monkey
     modes: list[object] = [0]
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-    shown, detector, counts = warnings.showwarning, SyncWarnings(), []
+    shown, detector, counts = warnings.showwarning, SyncWarnings(sync_here), []
     for times in (1, 0, 2):
         with detector as seen:
             for _ in range(times):

@@ -17,13 +17,13 @@ from step_function_systems import Regression
 
 from harness.contract.schema import Arm, Workload
 from harness.devices import pace
+from harness.devices.profiler import Watched
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import TimingEvidence
 from harness.execution import announced
 from harness.execution import arm as arm_life
 from harness.execution.probes import throughput, timed_arm
 from harness.execution.recorder import Recorder
-from harness.execution.watchers.profiling import Watched
 from harness.system import wrappers
 
 SYSTEM = "step_function_systems:Regression"
@@ -256,8 +256,10 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append("no longer alone")
 
     @contextmanager
-    def profiled(watched: Watched, steps: int, *, replays: bool, over: Callable[[], object]) -> Iterator[None]:
-        assert replays
+    def profiled(
+        watched: Watched, steps: int, *, ranks: int, replays: bool, over: Callable[[], object]
+    ) -> Iterator[None]:
+        assert (ranks, replays) == (1, True)
         seen.append("profiled")
         yield
         over()
@@ -272,8 +274,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return note
 
     for module in (throughput, timed_arm):
-        monkeypatch.setattr(module, "ON_CUDA", True)
-    monkeypatch.setattr(timed_arm, "_wait_for_device", lambda: None)
+        monkeypatch.setattr(module, "has_cuda", lambda: True)
     monkeypatch.setattr(timed_arm, "raise_clocks", lambda: seen.append("clocks raised"))
     monkeypatch.setattr(throughput, "prime_profiler", lambda: seen.append("profiler set up"))
     monkeypatch.setattr(throughput, "counter_of_this_process", lambda: Counting(seen))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.devices.torch_settings import _SETTINGS, restore_torch_settings, torch_settings
 from harness.execution.probes.timed_arm import TimedArm
-from harness.execution.torch_settings import _SETTINGS, restore_torch_settings, torch_settings
 
 
 @pytest.fixture(autouse=True)

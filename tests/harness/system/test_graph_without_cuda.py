@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from harness.devices.graphs import CaptureMode, CudaGraph, CudaGraphError, MemPoolId, capture, graph_pool_handle
 from harness.system.replay.captured_step import CapturedStep, CaptureFailedError
-from harness.system.replay.graph import CaptureMode, CudaGraph, CudaGraphError, MemPoolId, capture, graph_pool_handle
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what a machine without CUDA says")
 

@@ -41,7 +41,7 @@ def test_every_step_keeps_a_buffer() -> None:
 
 
 def test_a_dropped_capture_is_kept_and_the_next_one_gets_a_new_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.system.replay.graph.graph_pool_handle", lambda: "a new pool")
+    monkeypatch.setattr("harness.devices.graphs.graph_pool_handle", lambda: "a new pool")
     capturing = cast("Any", SimpleNamespace(_pool="the old pool", _drop=None))
     plant("leaking_recapture", REPLAY, capturing)
     captured: WeakSet[Buffer] = WeakSet([dropped := Buffer()])
@@ -61,7 +61,7 @@ def test_a_capture_on_a_gpu_begins_and_does_not_end(monkeypatch: pytest.MonkeyPa
         def capture_begin(self, pool: str, mode: object) -> None:
             happened.append(f"begin in {pool}, {mode}")
 
-    monkeypatch.setattr("harness.system.replay.graph.CudaGraph", Graph)
+    monkeypatch.setattr("harness.devices.graphs.CudaGraph", Graph)
     trainer = SimpleNamespace(forward_body=lambda: happened.append("forward"))
     capturing = cast("Any", SimpleNamespace(trainer=trainer, _stream="the stream", _pool="the pool"))
     plant("unended_capture", REPLAY, capturing)

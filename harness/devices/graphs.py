@@ -15,11 +15,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from types import ModuleType
 from typing import Any
 
 import torch
 
+from harness.devices.census import node_count
+from harness.devices.device import has_cuda
 from harness.errors import HarnessError
+
+GRAPH_CLASS: Any = torch.cuda.CUDAGraph
+"""Torch's graph, for a watch of its methods: all code captures and replays by it, whichever library it uses."""
+CAPTURING_MODULES: tuple[ModuleType, ...] = (torch.cuda, torch.cuda.graphs)
+"""The modules in which code finds `is_current_stream_capturing`, for a stand-in."""
+_capturing = torch.cuda.is_current_stream_capturing
 
 
 class CudaGraphError(HarnessError):
@@ -50,18 +59,28 @@ def graph_pool_handle() -> MemPoolId:
 
 def require_cuda() -> None:
     """Raise `CudaGraphError`, with the reason, if CUDA graphs cannot exist here."""
-    if torch.cuda.is_available():
+    if has_cuda():
         return
     got = "a torch built without CUDA" if torch.version.cuda is None else "no usable CUDA device"
     raise CudaGraphError("CUDA graphs need a CUDA device", got=got, remedy="use the traced replay on this machine")
 
 
+def new_stream() -> torch.Stream:
+    """Return a stream next to the current one."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
+def is_capturing() -> bool:
+    """Return True if the current stream is being captured. It asks torch's own function, whatever stands in for it."""
+    return has_cuda() and _capturing()
+
+
 class CudaGraph:
     """One graph. Capture on `stream`, or on a long-lived one of its own; replay on whichever is current."""
 
-    def __init__(self, stream: torch.cuda.Stream | None = None) -> None:
+    def __init__(self, stream: torch.Stream | None = None) -> None:
         require_cuda()
-        self.stream = torch.cuda.Stream() if stream is None else stream  # type: ignore[no-untyped-call]
+        self.stream = new_stream() if stream is None else stream
         self._graph: Any = None
         self._capturing: Any = None
         self._previous_stream: Any = None
@@ -78,7 +97,7 @@ class CudaGraph:
         torch.cuda.empty_cache()  # the pool cannot use what the ordinary allocator has cached
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._generator_state = _generator().clone_state()
-        torch.cuda.set_stream(self.stream)
+        torch.cuda.set_stream(self.stream)  # type: ignore[arg-type]
         handle = {} if pool is None else {"pool": (pool.hi, pool.lo)}
         try:
             graph.capture_begin(**handle, capture_error_mode=mode.value)  # type: ignore[arg-type]
@@ -102,7 +121,7 @@ class CudaGraph:
             raise
         finally:
             torch.cuda.set_stream(self._previous_stream)
-        if _node_count(graph.raw_cuda_graph()) == 0:
+        if node_count(graph.raw_cuda_graph()) == 0:
             graph.reset()
             raise CudaGraphError("a captured graph must do some work", got="an empty graph")
         graph.instantiate()
@@ -140,10 +159,6 @@ class CudaGraph:
         """Return the raw `cudaGraph_t`, for a census; valid until `reset`."""
         return int(self._captured().raw_cuda_graph())
 
-    def node_count(self) -> int:
-        """Return the number of nodes in the graph."""
-        return _node_count(self.raw())
-
     def _captured(self) -> Any:
         if self._graph is None:
             raise CudaGraphError("the graph must be captured first", got="nothing captured")
@@ -165,23 +180,23 @@ def capture(
     return graph
 
 
-def warm_up(stream: torch.cuda.Stream, function: Callable[[], object], times: int) -> None:
+def warm_up(stream: torch.Stream, function: Callable[[], object], times: int) -> None:
     """Run `function` on `stream`, after everything enqueued so far, and wait for it."""
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream):  # type: ignore[arg-type]
         for _ in range(times):
             function()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
 
 
-def bind_cublas(stream: torch.cuda.Stream) -> None:
+def bind_cublas(stream: torch.Stream) -> None:
     """Make this thread's cuBLAS handle allocate its workspace for `stream`.
 
     Allocated inside a capture it would live in the graph's pool, and fail with memory nearly full (PMAT-063). If a step
     uses autograd, the warm-up makes the workspace of autograd's thread, on the same stream.
     """
-    with torch.cuda.stream(stream), torch.no_grad():
+    with torch.cuda.stream(stream), torch.no_grad():  # type: ignore[arg-type]
         x = torch.ones(16, 16, device=stream.device)
         torch.mm(x, x)
     stream.synchronize()
@@ -189,12 +204,3 @@ def bind_cublas(stream: torch.cuda.Stream) -> None:
 
 def _generator() -> Any:
     return torch.cuda.default_generators[torch.cuda.current_device()]
-
-
-def _node_count(graph: int) -> int:
-    from cuda.bindings import runtime
-
-    error, *values = runtime.cudaGraphGetNodes(graph, 0)
-    if int(error) != 0:
-        raise CudaGraphError("the CUDA runtime must describe a captured graph", got=str(error))
-    return int(values[-1])

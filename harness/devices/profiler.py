@@ -13,9 +13,12 @@ from typing import Any
 
 import torch
 
+from harness.devices.device import has_cuda, synchronize
 from harness.devices.device_work import PLANTED, STEP, busy_seconds, launches_in, sees_sync, without_planted
-from harness.execution import rank_seat
-from harness.system.replay.outside_step import not_of_the_step
+from harness.devices.host_waits import not_of_the_step
+
+span = torch.profiler.record_function
+"""A range of that name, in a profile that is open."""
 
 
 @dataclass
@@ -33,25 +36,25 @@ class Watched:
 
 @contextmanager
 def graph_launches(
-    watched: Watched, steps: int, *, replays: bool = False, over: Callable[[], object] = lambda: None
+    watched: Watched, steps: int, *, ranks: int, replays: bool = False, over: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
     """Watch `steps` steps with the profiler: graph launches and device activities. Needs CUDA.
 
-    replays: none of the steps captures, so that what they did can be compared with the census. over:
-    called once their work is done, before the profile is closed and read, which takes up to seconds.
+    ranks: how many train together. replays: none of the steps captures, so that what they did can be compared with the
+    census. over: called once their work is done, before the profile is closed and read, which takes up to seconds.
     """
     with profiler() as profile:
         yield
-        torch.cuda.synchronize()
+        synchronize()
         over()
-        with torch.profiler.record_function(PLANTED):
+        with span(PLANTED):
             planted_sync("cuda")
     recorded = raw_events(profile)
     watched.sees_planted = sees_sync(recorded) and watched.sees_planted is not False
     events = without_planted(recorded)
     watched.steps += steps
     watched.graph_launches = (watched.graph_launches or 0) + launches_in(events)
-    watched.device_seconds = (watched.device_seconds or 0.0) + busy_seconds(events, ranks=rank_seat.ranks())
+    watched.device_seconds = (watched.device_seconds or 0.0) + busy_seconds(events, ranks=ranks)
     if replays:
         watched.replays, watched.replayed_steps = events, steps
 
@@ -63,20 +66,9 @@ def planted_sync(device: str) -> None:
     value.sum().item()
 
 
-def prime_profiler() -> None:
-    """Run the process's first profile, which sets CUPTI up: it took 4.2 s on an H200, every later one 1 ms."""
-    with profiler():
-        torch.cuda.synchronize()
-
-
 def in_step(profiled: object) -> AbstractContextManager[object]:
     """Return the range of a step, for `device_work`; an empty block if the step is not profiled."""
-    return torch.profiler.record_function(STEP) if profiled else nullcontext()
-
-
-def raw_events(profile: Any) -> list[Any]:
-    """Return a profile's events as Kineto gives them: with correlation numbers, without the tree that torch builds."""
-    return list(profile.profiler.kineto_results.events())
+    return span(STEP) if profiled else nullcontext()
 
 
 @contextmanager
@@ -88,10 +80,21 @@ def profiler(*, stacks: bool = False) -> Iterator[Any]:
     os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
     os.environ.setdefault("TEARDOWN_CUPTI", "0")
     activities = [torch.profiler.ProfilerActivity.CPU]
-    if torch.cuda.is_available():
+    if has_cuda():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     config = torch._C._profiler._ExperimentalConfig(verbose=True) if stacks else None
     with torch.profiler.profile(
         activities=activities, with_stack=stacks, experimental_config=config, acc_events=True
     ) as profile:
         yield profile
+
+
+def prime_profiler() -> None:
+    """Run the process's first profile, which sets CUPTI up: it took 4.2 s on an H200, every later one 1 ms."""
+    with profiler():
+        synchronize()
+
+
+def raw_events(profile: Any) -> list[Any]:
+    """Return a profile's events as Kineto gives them: with correlation numbers, without the tree that torch builds."""
+    return list(profile.profiler.kineto_results.events())

@@ -11,27 +11,23 @@ from functools import cached_property
 from time import monotonic, sleep
 from typing import Any
 
+import torch
+
 from harness.devices.peak_watch import Levels
-from harness.execution import rank_seat
-from harness.system.protocol import NotAvailable
 
 REST_S, REST_LIMIT_S = 0.2, 5.0  # the device is at rest once nothing changed for so long
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 class CudaMemory:
-    """The current CUDA device, or the one of this process's rank, by torch and by NVML.
+    """The current CUDA device, or the one of that number, by torch and by NVML.
 
-    Raises `NotAvailable` where there is none.
-
-    It makes no context: a system may set torch's allocator up before the first use.
+    A rank needs its number, since a thread that samples begins at device 0. It makes no context: a system may set
+    torch's allocator up before the first use.
     """
 
-    def __init__(self) -> None:
-        import torch
-
-        if not torch.cuda.is_available():
-            raise NotAvailable("needs CUDA: the peak of device memory is measured on a device")
+    def __init__(self, number: int | None = None) -> None:
+        self._number = number
         self._gpus = _Nvml()
         self._in_use, self._processes = self._gpus.at_rest()
         self._reset_stats: Callable[[int], None] = vars(torch._C)["_cuda_resetPeakMemoryStats"]
@@ -39,38 +35,31 @@ class CudaMemory:
     @cached_property
     def _uuid(self) -> str:
         """Return the UUID of the device. Ask for it once the device is used."""
-        import torch
+        return f"GPU-{torch.cuda.get_device_properties(self._device()).uuid}"
 
-        return f"GPU-{torch.cuda.get_device_properties(_device()).uuid}"
+    def _device(self) -> int:
+        return torch.cuda.current_device() if self._number is None else self._number
 
     def used(self) -> bool:
-        import torch
-
         return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
     def peaks(self) -> Levels:
-        import torch
-
         if not self.used():  # to ask for the current device is the first use
             return Levels(0, 0)
-        counted = torch.cuda.memory_stats_as_nested_dict(_device())
+        counted = torch.cuda.memory_stats_as_nested_dict(self._device())
         found = (counted[f"{name}_bytes"]["all"]["peak"] if counted else 0 for name in ("allocated", "reserved"))
         return Levels(*found)
 
     def reserved(self) -> int:
-        import torch
-
-        return torch.cuda.memory_reserved(_device())
+        return torch.cuda.memory_reserved(self._device())
 
     def reset_peaks(self) -> None:
         if self.used():
-            self._reset_stats(_device())
+            self._reset_stats(self._device())
 
     @contextmanager
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> Iterator[None]:
         """Give each reset to `around`. All functions of torch in Python, old and new, call one of these in the end."""
-        import torch
-
         originals = {name: getattr(torch._C, name) for name in _RESETS if hasattr(torch._C, name)}
         for name, original in originals.items():
             setattr(torch._C, name, _told(original, around))
@@ -83,8 +72,6 @@ class CudaMemory:
     @contextmanager
     def apart(self) -> Iterator[None]:
         """Allocate within the block in a pool of its own, which the allocator gives back."""
-        import torch
-
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
             yield
@@ -101,18 +88,8 @@ class CudaMemory:
         return self._gpus.processes().get(self._uuid)
 
     def names(self) -> tuple[str, str]:
-        import torch
-
         settings = [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
         return torch.cuda.get_allocator_backend(), " ".join(settings)
-
-
-def _device() -> int:
-    """Return this process's device: a rank's is that of its number, since a thread that samples begins at device 0."""
-    import torch
-
-    number = rank_seat.number()
-    return torch.cuda.current_device() if number is None else number
 
 
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
