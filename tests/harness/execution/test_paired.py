@@ -258,7 +258,10 @@ def test_only_the_last_profiled_window_is_alone(tmp_path: Path, monkeypatch: pyt
         order.append("no longer alone")
 
     @contextmanager
-    def window(watched: Watched, steps: int, *, replays: bool, over: Callable[[], object]) -> Iterator[None]:
+    def window(
+        watched: Watched, steps: int, *, ranks: int, replays: bool, over: Callable[[], object]
+    ) -> Iterator[None]:
+        assert ranks == 1
         order.append(f"profile {steps} replays" if replays else f"profile {steps} steps")
         yield
         over()
