@@ -67,7 +67,8 @@ def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Dra
             return replace(measured, arms=draft.arms), "", on_a_gpu(tried)
     except HarnessError as error:
         untried = str(error)
-    return draft, f"; this was not measured, since the step did not run: {line(untried, 300)}", []
+    unseen = replace(draft, choice=replace(draft.choice, repeats=None))
+    return unseen, f"; this was not measured, since the step did not run: {line(untried, 300)}", []
 
 
 def probe(draft: Draft, options: session.VerifyOptions, watch: session.Watch) -> Tried:

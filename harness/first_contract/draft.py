@@ -75,7 +75,7 @@ class Choice:
 
     equality: Equality = "bitwise"
     deterministic: bool = False  # the compared arms run under torch's deterministic algorithms; speed is timed without
-    repeats: bool = True  # the plain step was seen to repeat its bits, under these settings
+    repeats: bool | None = True  # the plain step repeats its bits under these settings; None: it could not be tried
     why: str = ""
 
 
@@ -137,9 +137,8 @@ class Draft:
         lines = []
         if not self.choice.repeats:
             unfit = [self.claim_id("REPEATS"), *([self.claim_id("COMPILED")] if self._compiles else [])]
-            lines.append(
-                f"{', '.join([*unfit, self.long_contract_name])}, since the plain step does not repeat its bits"
-            )
+            why = "does not repeat its bits" if self.choice.repeats is False else "was not seen to repeat its bits"
+            lines.append(f"{', '.join([*unfit, self.long_contract_name])}, since the plain step {why}")
         absent = {"FASTER": not self.arms.timed, "LONG": self.equality != "bitwise"}
         asked = ((claim, why) for claim, why in self.unfit.items() if not absent.get(claim, False))
         return [*lines, *(f"{self.claim_id(claim)}, since {why}" for claim, why in asked)]
@@ -211,7 +210,7 @@ class Draft:
     @property
     def has_long_run(self) -> bool:
         """Return True if a claim compares a captured step in bits over a long run."""
-        return self.choice.repeats and self.equality == "bitwise" and "LONG" not in self.unfit
+        return bool(self.choice.repeats) and self.equality == "bitwise" and "LONG" not in self.unfit
 
     def long_contract(self) -> str:
         """Return the text of the contract about what lies between steps and after the first of them, or "".
@@ -232,7 +231,7 @@ class Draft:
     @property
     def _resumes_at_once(self) -> bool:
         """Return True if the first contract claims it: unless the step can, the claim would keep the gate closed."""
-        return self.resumes and self.choice.repeats
+        return self.resumes and bool(self.choice.repeats)
 
     @property
     def same_name(self) -> str:
@@ -248,7 +247,7 @@ class Draft:
     @property
     def _compares_compiled(self) -> bool:
         """Return True if there is a claim about the compiled arm: its bound needs a plain step that repeats itself."""
-        return self._compiles and self.choice.repeats
+        return self._compiles and bool(self.choice.repeats)
 
     @property
     def _compiles(self) -> bool:

@@ -255,11 +255,17 @@ def test_a_step_that_compiles_its_dropout_itself_is_undecided_until_it_draws_as_
     assert (why in compares, "`fallback_random` for a torch.compile" in compares) == (answer == "undecided",) * 2
 
 
-def test_a_step_that_does_not_run_here_gets_the_contract_of_bits(project: Path) -> None:
+def test_a_step_that_does_not_run_here_gets_the_contract_of_bits_without_what_must_be_seen_first(
+    project: Path,
+) -> None:
     written(project, at_import="raise SystemExit(1)")
     code, printed, _ = called(project, "init", "train:make_step", "--no-compile")
     line, *kept = printed.splitlines()
-    assert (code, [each.partition(" ")[0] for each in kept]) == (0, ["long", "wrote", "wrote", "wrote", "next:"])
+    assert (code, [each.partition(" ")[0] for each in kept]) == (0, ["wrote", "wrote", "left", "next:"])
+    left_out = "left out: TRAIN-REPEATS, train-long-v1.yaml, since the plain step was not seen to repeat its bits"
+    assert kept[2] == left_out
+    contract = (project / "contracts" / "train-v1.yaml").read_text()
+    assert ("TRAIN-SAME" in contract, "TRAIN-REPEATS" in contract) == (True, False)
     assert line.startswith("compares: in bits; this was not measured, since the step did not run: ")
     assert "SystemExit: 1" in line
 
