@@ -17,14 +17,14 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-import field_bugs
 import forked_runs
 from correct_trainers import try_example
 from field_bugs import STEPS
 from verify_field_bugs import drill_form, try_form
+
+from examples.field_bugs.bug import bug_of
 
 # Each fork imported it anew, for 3 s.
 LIBRARY = "transformers"
@@ -103,11 +103,9 @@ def needed_by(entry: Path) -> list[str]:
 
 
 def _brought_by(entry: Path) -> set[str]:
-    from examples.field_bugs import packages  # its folder is on the path by now
-
-    facts = entry.with_suffix(".toml")
-    forms: Mapping[str, list[str]] = packages.installed_for(facts) if facts.is_file() else {}
-    return {release.partition("==")[0] for releases in forms.values() for release in releases}
+    bug = bug_of(entry)
+    forms = bug.installed.values() if bug else ()
+    return {release.partition("==")[0] for releases in forms for release in releases}
 
 
 def import_all(needed: list[str]) -> None:
@@ -130,7 +128,6 @@ def branch_of(line: str) -> str:
 
 
 def main() -> None:
-    sys.path.insert(0, str(field_bugs.ROOT))
     forked_runs.prepare()
     branches: dict[str, Branch] = {}
     for line in sys.stdin:

@@ -3,10 +3,9 @@
     python scripts/correct_trainers.py [NAME ...]
 
 NAME is an example's folder or a function of tests/support/public_trainers.py; without any, all of them. What each claim
-said of as many steps as `init` compares is printed, and kept in examples/field_bugs/correct_trainers.json, from which
-docs/field-bugs.md is written. Of an
-example nothing but system, model, sizes and the settings of its two arms stands in the template. Exit code 1 where a
-claim is violated, undecided or an error.
+said of as many steps as `init` compares is printed, and kept in examples/field_bugs/results.csv, from which
+docs/field-bugs.md is written. Of an example nothing but system, model, sizes and the settings of its two arms stands in
+the template. Exit code 1 where a claim is violated, undecided or an error.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from pathlib import Path
 
 import field_bugs
 import forked_runs
-from field_bugs import LONG, ROOT, SHIPPED, Said
-from verify_field_bugs import LIMIT_S, try_form
+from field_bug_results import Said
+from field_bugs import CORRECT, LONG, ROOT, SHIPPED
+from verify_field_bugs import LIMIT_S, device_name, show_claims, try_form
 
 from harness.contract.load import LoadedContract, load_contract, load_contracts
 from harness.contract.schema import Arm
@@ -75,19 +75,18 @@ def _settings(arm: Arm) -> str:
 
 
 def main() -> int:
-    sys.path[:0] = [str(ROOT), str(PUBLIC.parent)]
+    sys.path.insert(0, str(PUBLIC.parent))
     forked_runs.prepare()
     from public_trainers import TRAINERS
 
-    wrong, found = [], field_bugs.correct_trainers()
+    wrong = []
     for name in sys.argv[1:] or [*SHIPPED, *TRAINERS]:
-        found[name] = try_example(name) if name in SHIPPED else try_form(PUBLIC, name, seed=0, steps=STEPS)
-        right = field_bugs.is_right("mended", found[name])
+        said = try_example(name) if name in SHIPPED else try_form(PUBLIC, name, seed=0, steps=STEPS)
+        right = field_bugs.is_right("mended", said)
         print(f"== {name}: {'as it should be' if right else 'NOT as it should be'}")
-        for each in found[name]:
-            print(f"   {each.status} {each.reason}  {each.claim}: {each.message}", flush=True)
+        show_claims(said)
         wrong += [] if right else [name]
-        field_bugs.keep_correct_trainers(found)
+        field_bugs.keep_record(name, {0: {CORRECT: said}}, machine=device_name())
     return 1 if wrong else 0
 
 

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from field_bug_results import CPU, FOUND, NOW, RESULTS, Results, Said, Trial, keep_results, read_results
 
 from harness.contract.load import LoadedContract, load_contracts
-from harness.evidence.files import write_text
 from harness.first_contract.draft import Arms, Draft
 from harness.first_contract.step_source import find_step_source
 from harness.judging.verdict import Verdict
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from examples.field_bugs.bug import Bug, bug_of  # noqa: E402 - from the repository's root
+
 ENTRIES = ROOT / "examples" / "field_bugs"
 FORMS = ("buggy", "mended")
 STEPS = 43  # of each arm in every record, which are older than the 211 steps that `harness init` compares
-FOUND, GOOD = ("FAIL", "ERROR"), ("PASS", "NOT_RUN")
+GOOD = ("PASS", "NOT_RUN")
 # What a verdict says of when a difference showed, the first of them that it has: the step, counted from 0.
 WHEN = ("first_exceeding_step", "first_differing_step", "first_non_finite_step", "first_unequal_step")
 BLOCK = "first_differing_block"  # of a long run: its first step
 LONG = "LONG"
-CORRECT = ENTRIES / "correct_trainers.json"
+CORRECT = "correct"  # the form of a correct trainer
 # Each shipped example: two arms of its contract, and the template. Where the optimized arm alone has a capturable
 # optimizer or a compiled step it rounds otherwise: a step that is optimized, within a bound.
 SHIPPED = {
@@ -40,26 +41,6 @@ SHIPPED = {
 }
 
 
-@dataclass(frozen=True)
-class Said:
-    """What one claim said of one form of an entry.
-
-    claim: its name without the entry's (`SAME`). step: at which, counted from 0, a difference showed first; None where
-    none is about steps. seconds: that the runs took which decided it.
-    """
-
-    claim: str
-    status: str
-    reason: str
-    message: str
-    step: int | None = None
-    seconds: float | None = None
-
-    @property
-    def found(self) -> bool:
-        return self.status in FOUND
-
-
 def is_right(form: str, said: Sequence[Said]) -> bool:
     """A bug is found by a claim at least; a mended entry holds all that it can be asked, and something."""
     if form == "buggy":
@@ -67,19 +48,16 @@ def is_right(form: str, said: Sequence[Said]) -> bool:
     return any(each.status == "PASS" for each in said) and all(each.status in GOOD for each in said)
 
 
-def entries() -> list[Path]:
-    """Every entry's module: one with a file of facts beside it."""
-    return [path.with_suffix(".py") for path in sorted(ENTRIES.glob("*.toml")) if path.with_suffix(".py").exists()]
+def entries() -> dict[Path, Bug]:
+    """Return every entry's module and its bug, in the order of their names."""
+    found = {path: bug_of(path) for path in sorted(ENTRIES.glob("*.py"))}
+    return {path: bug for path, bug in found.items() if bug is not None}
 
 
 def recorded() -> list[Path]:
-    """The entries of which a record with seed 0 is kept, and that need no release of their own."""
-    return [entry for entry in entries() if "installed" not in facts_of(entry) and 0 in record_of(entry)]
-
-
-def facts_of(entry: Path) -> Mapping[str, Any]:
-    """What stands in its file of facts."""
-    return tomllib.loads(entry.with_suffix(".toml").read_text(encoding="utf-8"))
+    """Return the entries that need no release of their own and have a record with seed 0."""
+    tried = {trial.name for trial in read_results() if (trial.tried, trial.machine, trial.seed) == (NOW, CPU, 0)}
+    return [entry for entry, bug in entries().items() if not bug.installed and entry.stem in tried]
 
 
 def draft_of(entry: Path, form: str, steps: int = STEPS) -> Draft:
@@ -116,72 +94,30 @@ def said_of(draft: Draft, verdict: Verdict, seconds: float | None = None) -> Sai
     step = steps[0] if steps and verdict.status.value in FOUND else None
     name = verdict.claim.removeprefix(draft.claim_id(""))
     kept = None if seconds is None else round(seconds, 1)
-    return Said(name, verdict.status.value, verdict.reason, verdict.message, step, kept)
-
-
-def first_try_of(entry: Path) -> dict[str, list[Said]] | None:
-    """What the claims said of each form at the first try, or None."""
-    path = entry.with_suffix(".first.json")
-    if not path.exists():
-        return None
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    prefix = f"{entry.stem.replace('_', '-').upper()}-"
-    return {form: [_read(each, prefix) for each in kept[form]] for form in FORMS}
-
-
-def _read(each: Mapping[str, Any], prefix: str = "") -> Said:
-    return Said(**{**each, "claim": each["claim"].removeprefix(prefix)})
-
-
-def keep_first_try(entry: Path, seed: int, said: Mapping[str, Sequence[Said]]) -> bool:
-    """Write NAME.first.json; whether there was none."""
-    path = entry.with_suffix(".first.json")
-    if path.exists():
-        return False
-    _write(path, {"seed": seed, **_listed(said)})
-    return True
+    return Said(name, verdict.status.value, verdict.reason, step, kept, verdict.message)
 
 
 Records = dict[int, dict[str, list[Said]]]  # by seed and form
 
 
-def record_of(entry: Path) -> Records:
-    """What the claims said when it was tried last, or nothing."""
-    path = entry.with_suffix(".tried.json")
-    return records_in(path) if path.exists() else {}
+def record_of(name: str, results: Results, tried: str = NOW, machine: str = CPU) -> Records:
+    """Return what the claims said of an entry, by seed and form; nothing where it was not tried."""
+    records: Records = {}
+    for trial, said in results.items():
+        if (trial.name, trial.tried, trial.machine) == (name, tried, machine):
+            records.setdefault(trial.seed, {})[trial.form] = list(said)
+    return records
 
 
-def records_in(path: Path) -> Records:
-    """What a file of records holds."""
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    return {int(seed): {form: [_read(each) for each in forms[form]] for form in FORMS} for seed, forms in kept.items()}
-
-
-def keep_record(entry: Path, records: Records) -> None:
-    """Write NAME.tried.json."""
-    _write(entry.with_suffix(".tried.json"), {str(seed): _listed(forms) for seed, forms in sorted(records.items())})
+def keep_record(name: str, records: Records, tried: str = NOW, machine: str = CPU, path: Path = RESULTS) -> None:
+    """Write what the claims said into the results; what they hold of other seeds stays."""
+    new = {
+        Trial(name, tried, machine, seed, form): said for seed, forms in records.items() for form, said in forms.items()
+    }
+    keep_results(new, path)
 
 
 def correct_trainers() -> dict[str, list[Said]]:
-    """What was said of correct trainers when they were tried last, by name."""
-    found = json.loads(CORRECT.read_text(encoding="utf-8")) if CORRECT.exists() else {}
-    return {name: [_read(each) for each in said] for name, said in found.items()}
-
-
-def keep_correct_trainers(found: Mapping[str, Sequence[Said]]) -> None:
-    """Write it, shipped examples first."""
-    order = sorted(found, key=lambda name: (name not in SHIPPED, name))
-    _write(CORRECT, {name: [fields_of(each) for each in found[name]] for name in order})
-
-
-def _listed(said: Mapping[str, Sequence[Said]]) -> dict[str, list[dict[str, Any]]]:
-    return {form: [fields_of(each) for each in found] for form, found in said.items()}
-
-
-def fields_of(said: Said) -> dict[str, Any]:
-    """What is kept of it."""
-    return {name: value for name, value in vars(said).items() if value is not None}
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    """Return what was said of correct trainers when they were tried last, by name; shipped examples first."""
+    found = {trial.name: list(said) for trial, said in read_results().items() if trial.form == CORRECT}
+    return dict(sorted(found.items(), key=lambda each: (each[0] not in SHIPPED, each[0])))

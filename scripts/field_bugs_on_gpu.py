@@ -1,18 +1,17 @@
 """Try the entries of the museum for which a GPU matters on this machine's, several at a time.
 
-    python scripts/field_bugs_on_gpu.py FOLDER [NAME ...] [--jobs N] [--seconds S]
+    python scripts/field_bugs_on_gpu.py FOLDER [NAME ...] [--jobs N] [--seconds S] [--record]
 
 First all claims but MEMORY, an entry a process and its runs in forks of it; then MEMORY, an entry after the other, as
-other processes on the device would count. What was said is written as it comes: FOLDER/NAME.json, as an entry's
-`tried.json`, and FOLDER/NAME.txt. docs/field-bugs.md is written from folders of reports/ that end with -field-bugs.
-After S seconds no entry is begun. The last line counts; exit code 1 where one is not as it should be, 3 where forks
-cannot use the GPU.
+other processes on the device would count. What was said is written as it comes: FOLDER/NAME.csv, with the columns of
+examples/field_bugs/results.csv, and FOLDER/NAME.txt. After S seconds no entry is begun. The last line counts; exit code
+1 where one is not as it should be, 3 where forks cannot use the GPU. `--record` executes nothing, and needs no GPU: it
+keeps in results.csv what the folder holds.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -28,7 +27,8 @@ import field_bugs
 import forked_runs
 import torch
 import verify_field_bugs
-from field_bugs import FORMS, LONG, ROOT, Said
+from field_bug_results import NOW, Said, Trial, keep_results, read_results
+from field_bugs import FORMS, LONG, ROOT
 
 MEMORY = "MEMORY"
 LIMIT_S = 90.0  # of one run
@@ -41,8 +41,8 @@ def for_a_gpu() -> list[str]:
     """Entries whose step is on a GPU where there is one, and that need no release of their own."""
     found = [
         entry.stem
-        for entry in field_bugs.entries()
-        if "cuda" in entry.read_text(encoding="utf-8") and "installed" not in field_bugs.facts_of(entry)
+        for entry, bug in field_bugs.entries().items()
+        if "cuda" in entry.read_text(encoding="utf-8") and not bug.installed
     ]
     return sorted(found, key=lambda name: (name not in FIRST, name))
 
@@ -55,7 +55,6 @@ def survives_a_fork() -> bool:
 
 def try_entries(names: Sequence[str], folder: Path, until: float, *, memory: bool) -> None:
     """In forks of this process: what is said of both forms of each is added to what the folder holds of it."""
-    sys.path.insert(0, str(ROOT))
     forked_runs.prepare()
     if not survives_a_fork():
         sys.exit(NO_FORKS)
@@ -80,13 +79,11 @@ def claims_of(entry: Path) -> list[str]:
 
 def add(folder: Path, name: str, form: str, said: Sequence[Said]) -> None:
     """Write what was said so far of an entry, as data and as text."""
-    path = folder / f"{name}.json"
-    kept = json.loads(path.read_text(encoding="utf-8"))["0"] if path.exists() else {each: [] for each in FORMS}
-    kept[form] += [field_bugs.fields_of(each) for each in said]
-    path.write_text(json.dumps({"0": kept}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    records = {0: {each: [Said(**fields) for fields in kept[each]] for each in FORMS}}
-    with (folder / f"{name}.txt").open("w", encoding="utf-8") as text, redirect_stdout(text):
-        verify_field_bugs.show(field_bugs.ENTRIES / f"{name}.py", records)
+    path, trial = folder / f"{name}.csv", Trial(name, NOW, verify_field_bugs.device_name(), 0, form)
+    keep_results({trial: [*read_results(path).get(trial, []), *said]}, path)
+    with (folder / f"{name}.txt").open("a", encoding="utf-8") as text, redirect_stdout(text):
+        print(f"== {name}, {form}")
+        verify_field_bugs.show_claims(said)
 
 
 def run(names: Sequence[str], folder: Path, until: float, *options: str) -> int:
@@ -102,11 +99,16 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=420.0)
+    parser.add_argument("--record", action="store_true", help="keep what the folder holds, and execute nothing")
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)  # of the processes that it starts
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    if arguments.record:
+        for path in sorted(folder.glob("*.csv")):
+            keep_results(read_results(path))
+        return 0
     names = arguments.names or for_a_gpu()
     if arguments.until is not None:
         try_entries(names, folder, arguments.until, memory=arguments.memory)
@@ -122,7 +124,7 @@ def main() -> int:
 
 def summed_up(names: Sequence[str], folder: Path, codes: Sequence[int], seconds: float) -> int:
     """Print what is not as it should be, and how many are; the exit code."""
-    wrong = [name for name in names if not is_right(folder / f"{name}.json")]
+    wrong = [name for name in names if not is_right(folder / f"{name}.csv")]
     for name in wrong:
         text = folder / f"{name}.txt"
         print(text.read_text(encoding="utf-8") if text.exists() else f"== {name}: nothing was said", flush=True)
@@ -134,10 +136,8 @@ def summed_up(names: Sequence[str], folder: Path, codes: Sequence[int], seconds:
 
 
 def is_right(path: Path) -> bool:
-    if not path.exists():
-        return False
-    forms = json.loads(path.read_text(encoding="utf-8"))["0"]
-    return all(field_bugs.is_right(form, [Said(**each) for each in forms[form]]) for form in FORMS)
+    forms = {trial.form: said for trial, said in read_results(path).items()}
+    return all(field_bugs.is_right(form, forms.get(form, [])) for form in FORMS)
 
 
 if __name__ == "__main__":

@@ -17,16 +17,14 @@ from collections import defaultdict
 from itertools import zip_longest
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from field_bugs import entries
 
-from examples.field_bugs.packages import FOLDER, folder_of, installed_for  # noqa: E402 - from the repository's root
+from examples.field_bugs.packages import FOLDER, folder_of
 
 
 def releases() -> list[str]:
     """Every release that some form of some entry needs."""
-    facts = sorted((ROOT / "examples" / "field_bugs").glob("*.toml"))
-    return sorted({release for path in facts for needed in installed_for(path).values() for release in needed})
+    return sorted({release for bug in entries().values() for needed in bug.installed.values() for release in needed})
 
 
 def rounds(wanted: list[str]) -> list[list[str]]:

@@ -4,9 +4,10 @@
 
 NAME is an entry of examples/field_bugs, or the path of one elsewhere; without any, all entries. Each is tried as it has
 the bug and as it is mended, and what each claim said is printed. `--short` leaves the long run out. `--first-try` keeps
-what was said in NAME.first.json beside the entry, once: it is never replaced. `--record` keeps it in NAME.tried.json,
-from which docs/field-bugs.md is written; with several seeds the long run is of the first one, and of others only where
-no other claim found the bug. `--write` executes nothing: it writes adapters and contracts, for `harness verify`.
+what was said in examples/field_bugs/results.csv as the first try, once: it is never replaced. `--record` keeps it there
+as what is said now, in the place of what was said with these seeds; docs/field-bugs.md is written from it. With several
+seeds the long run is of the first one, and of others only where no other claim found the bug. `--write` executes
+nothing: it writes adapters and contracts, for `harness verify`.
 
 Without a GPU runs are forks of one process (forked_runs.py). Exit code 1 where a bug was not found, or a mended entry
 has a claim that is violated, undecided or an error.
@@ -23,7 +24,9 @@ from pathlib import Path
 
 import field_bugs
 import forked_runs
-from field_bugs import FORMS, LONG, STEPS, Said
+import torch
+from field_bug_results import CPU, FIRST, NOW, Said, read_results
+from field_bugs import FORMS, LONG, STEPS
 from forked_drill import Drilled, drilled
 
 from harness.contract.load import LoadedContract
@@ -100,10 +103,20 @@ def show(entry: Path, records: field_bugs.Records) -> bool:
             good = field_bugs.is_right(form, said)
             right = right and good
             print(f"== {entry.stem}, {form}, seed {seed}: {'as it should be' if good else 'NOT as it should be'}")
-            for each in said:
-                print(f"   {each.status} {each.reason}  {each.claim}: {each.message}")
+            show_claims(said)
     sys.stdout.flush()
     return right
+
+
+def show_claims(said: Sequence[Said]) -> None:
+    """Print a line for each claim."""
+    for each in said:
+        print(f"   {each.status} {each.reason}  {each.claim}: {each.message}")
+
+
+def device_name() -> str:
+    """Return the machine that a trial here names: the GPU, or CPU where there is none."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else CPU
 
 
 def main() -> int:
@@ -116,8 +129,8 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="write adapters and contracts alone")
     arguments = parser.parse_args()
     named = [Path(each) if each.endswith(".py") else field_bugs.ENTRIES / f"{each}.py" for each in arguments.entries]
-    sys.path.insert(0, str(field_bugs.ROOT))
     forked_runs.prepare()
+    machine = device_name()
     wrong = []
     for entry in named or field_bugs.entries():
         if arguments.write is not None:
@@ -128,10 +141,12 @@ def main() -> int:
         records = try_entry(entry, arguments.seed, long=not arguments.short)
         if not show(entry, records):
             wrong.append(entry.stem)
-        if arguments.first_try and not field_bugs.keep_first_try(entry, arguments.seed[0], records[arguments.seed[0]]):
+        if arguments.first_try and field_bugs.record_of(entry.stem, read_results(), FIRST, machine):
             print(f"{entry.stem}: the first try is kept as it is")
+        elif arguments.first_try:
+            field_bugs.keep_record(entry.stem, {arguments.seed[0]: records[arguments.seed[0]]}, FIRST, machine)
         if arguments.record:
-            field_bugs.keep_record(entry, records)
+            field_bugs.keep_record(entry.stem, records, NOW, machine)
     if wrong:
         print(f"not as they should be: {', '.join(wrong)}")
     return 1 if wrong else 0

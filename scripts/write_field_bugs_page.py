@@ -8,20 +8,23 @@ Nothing is executed. `--check` writes nothing, and exits with 1 where the page w
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import field_bugs
-from field_bugs import ENTRIES, ROOT, Said
+from field_bug_results import CPU, FIRST, NOW, Said, read_results
+from field_bugs import ENTRIES, ROOT, Records
 
+from examples.field_bugs.bug import Bug
 from harness.evidence.files import write_text
 
 PAGE = ROOT / "docs" / "field-bugs.md"
 CORRECT = """The other side: correct trainers of others under the same templates. The shipped examples bring a system
 of their own, with two arms; the others are steps in the style of public trainers (`tests/support/public_trainers.py`).
 A claim is not run where the step lacks a capability, or the machine a GPU."""
+GPU = "NVIDIA H200"
 HEAD = ("bug", "thread", "found by", "after steps", "seconds", "mended", "on an H200", "first try", "changed since")
 INTRODUCTION = """<!-- written by scripts/write_field_bugs_page.py -->
 # Field bugs
@@ -54,17 +57,17 @@ Since then the templates were bettered; all were tried again:
   RESUMES-LATER after 23, to load after two steps; that one found nothing that RESUMES had not found.
 - EVALUATED compares what the evaluations return with what the plain step's do, within a hundredth.
 """
-NEWEST = "*-h200-field-bugs"
+NOT_WRITTEN = ENTRIES / "not_written.toml"
 
 
 @dataclass(frozen=True)
-class Bug:
-    """An entry, with its facts and what was said of it."""
+class Entry:
+    """An entry: its bug, and what was said of it."""
 
-    entry: Path
-    facts: Mapping[str, Any]
+    path: Path
+    bug: Bug
     first: Mapping[str, list[Said]] | None
-    records: field_bugs.Records
+    records: Records
     on_gpu: Mapping[str, list[Said]]
 
     @property
@@ -77,14 +80,6 @@ class Bug:
         """Likewise, of the run on a GPU."""
         return _found(self.on_gpu)
 
-    @property
-    def title(self) -> str:
-        return str(self.facts["bug"])
-
-    @property
-    def anchor(self) -> str:
-        return self.entry.stem.replace("_", "-")
-
 
 def _found(forms: Mapping[str, list[Said]]) -> list[Said]:
     """What is said of the mended form too says nothing of the bug."""
@@ -92,77 +87,74 @@ def _found(forms: Mapping[str, list[Said]]) -> list[Said]:
     return [each for each in forms.get("buggy", []) if each.found and each.claim not in also]
 
 
-def bugs() -> list[Bug]:
-    """Every entry, by name."""
+def entries() -> list[Entry]:
+    """Return every entry, by name."""
+    results = read_results()
+
+    def tried_on(machine: str, path: Path, tried: str = NOW) -> Records:
+        return field_bugs.record_of(path.stem, results, tried, machine)
+
     return [
-        Bug(
-            entry,
-            field_bugs.facts_of(entry),
-            field_bugs.first_try_of(entry),
-            field_bugs.record_of(entry),
-            _on_gpu(entry),
+        Entry(
+            path,
+            bug,
+            next(iter(tried_on(CPU, path, FIRST).values()), None),
+            tried_on(CPU, path),
+            next(iter(tried_on(GPU, path).values()), {}),
         )
-        for entry in field_bugs.entries()
+        for path, bug in field_bugs.entries().items()
     ]
 
 
-def _on_gpu(entry: Path) -> Mapping[str, list[Said]]:
-    """What was said in the newest published run that tried it, or nothing."""
-    published = sorted((ROOT / "reports").glob(f"{NEWEST}/{entry.stem}.json"))
-    return field_bugs.records_in(published[-1])[0] if published else {}
-
-
-def written(every: Sequence[Bug], not_had: Sequence[Mapping[str, Any]]) -> str:
+def written(every: Sequence[Entry], not_had: Sequence[Mapping[str, str]]) -> str:
     """The page's text."""
-    found = [bug for bug in every if bug.found or bug.found_on_gpu]
-    missed = [bug for bug in every if bug not in found]
+    found = [entry for entry in every if entry.found or entry.found_on_gpu]
+    missed = [entry for entry in every if entry not in found]
     parts = [INTRODUCTION, _counts(every, found, not_had), _table(HEAD, map(_row, found))]
     if missed:
-        rows = ((_link(bug), _thread(bug.facts), bug.facts.get("missed", "")) for bug in missed)
+        rows = ((_link(entry), _thread(entry.bug.thread), entry.bug.missed) for entry in missed)
         parts += ["## Not found by any template", _table(("bug", "thread", "what would find it"), rows)]
     parts += ["## Correct trainers", CORRECT, _table(("trainer", "template", "holds", "not run"), _correct())]
     if not_had:
-        lines = ((facts["bug"], _thread(facts), facts["not_had"]) for facts in not_had)
+        lines = ((each["title"], _thread(each["thread"]), each["why"]) for each in not_had)
         parts += ["## What could not be had", _table(("bug", "thread", "why"), lines)]
-    parts += ["## Each bug", *(_section(bug) for bug in every)]
+    parts += ["## Each bug", *map(_section, every)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def facts_without_entry() -> list[Mapping[str, Any]]:
-    """Bugs that could not be had: facts with `not_had` and no module beside them."""
-    return [
-        field_bugs.facts_of(path) for path in sorted(ENTRIES.glob("*.toml")) if not path.with_suffix(".py").exists()
-    ]
+def not_written() -> list[Mapping[str, str]]:
+    """Return title, thread and reason of each bug that could not be had."""
+    return list(tomllib.loads(NOT_WRITTEN.read_text(encoding="utf-8")).values())
 
 
-def _counts(every: Sequence[Bug], found: Sequence[Bug], not_had: Sequence[object]) -> str:
-    first = sum(bool(_found(bug.first or {})) for bug in every)
-    real = sum("package" in bug.facts for bug in every)
-    recorded = sum(bool(bug.records) for bug in every)
+def _counts(every: Sequence[Entry], found: Sequence[Entry], not_had: Sequence[object]) -> str:
+    first = sum(bool(_found(entry.first or {})) for entry in every)
+    real = sum(bool(entry.bug.package) for entry in every)
+    recorded = sum(bool(entry.records) for entry in every)
     return (
         f"**{len(found)} of {len(every)}** are found, {first} of them at the first try. {real} are tried in the real "
         f"package. {recorded} have been tried again since, as the columns say; {len(not_had)} could not be had."
     )
 
 
-def _row(bug: Bug) -> tuple[str, ...]:
-    shown, *others = bug.found or bug.found_on_gpu
+def _row(entry: Entry) -> tuple[str, ...]:
+    shown, *others = entry.found or entry.found_on_gpu
     also = f", {', '.join(each.claim for each in others)}" if others else ""
     after = "—" if shown.step is None else f"{shown.step + 1:,}"
     seconds = "" if shown.seconds is None else f"{shown.seconds:.1f}"
     by = f"**{shown.claim}** `{shown.reason}`{also}"
-    where = "" if bug.found else " on a GPU alone"
-    changed = bug.facts.get("changed", "")
-    thread = _thread(bug.facts)
-    return _link(bug), thread, by + where, after, seconds, _mended(bug), _gpu(bug), _first(bug), changed
+    where = "" if entry.found else " on a GPU alone"
+    changed = entry.bug.changed
+    thread = _thread(entry.bug.thread)
+    return _link(entry), thread, by + where, after, seconds, _mended(entry), _gpu(entry), _first(entry), changed
 
 
-def _gpu(bug: Bug) -> str:
+def _gpu(entry: Entry) -> str:
     """Which claims found it there, and whether the mended form held."""
-    if not bug.on_gpu:
+    if not entry.on_gpu:
         return ""
-    by = ", ".join(each.claim for each in bug.found_on_gpu) or "not found"
-    wrong = [f"{each.claim} `{each.reason}`" for each in bug.on_gpu["mended"] if each.status not in field_bugs.GOOD]
+    by = ", ".join(each.claim for each in entry.found_on_gpu) or "not found"
+    wrong = [f"{each.claim} `{each.reason}`" for each in entry.on_gpu["mended"] if each.status not in field_bugs.GOOD]
     return f"{by}; mended form {', '.join(wrong) if wrong else 'holds'}"
 
 
@@ -178,54 +170,52 @@ def _correct() -> Iterator[tuple[str, ...]]:
         yield link, "optimized" if within else "captured", ", ".join([*held, *wrong]), ", ".join(left)
 
 
-def _mended(bug: Bug) -> str:
+def _mended(entry: Entry) -> str:
     """Over how many seeds the mended form held, or which claims did not."""
-    forms = {seed: said["mended"] for seed, said in bug.records.items()} or {0: (bug.first or {}).get("mended", [])}
+    forms = {seed: said["mended"] for seed, said in entry.records.items()} or {0: (entry.first or {}).get("mended", [])}
     wrong = {each.claim: each.reason for said in forms.values() for each in said if each.status not in field_bugs.GOOD}
     if wrong:
         return ", ".join(f"{claim} `{reason}`" for claim, reason in wrong.items())
     return f"holds, {len(forms)} {'seed' if len(forms) == 1 else 'seeds'}"
 
 
-def _first(bug: Bug) -> str:
-    if bug.first is None:
+def _first(entry: Entry) -> str:
+    if entry.first is None:
         return "not kept"
-    found = [each.claim for each in _found(bug.first)]
-    wrong = [f"{each.claim} `{each.reason}`" for each in bug.first["mended"] if each.status not in field_bugs.GOOD]
+    found = [each.claim for each in _found(entry.first)]
+    wrong = [f"{each.claim} `{each.reason}`" for each in entry.first["mended"] if each.status not in field_bugs.GOOD]
     text = f"found by {found[0]}" if found else "not found"
     return f"{text}; mended form: {', '.join(wrong)}" if wrong else text
 
 
-def _section(bug: Bug) -> str:
-    facts = bug.facts
+def _section(entry: Entry) -> str:
+    bug = entry.bug
     lines = [
         f"### {bug.title}",
-        f"[{bug.entry.stem}](../examples/field_bugs/{bug.entry.name}), {_thread(facts)}"
-        + (f", in `{facts['package']}`" if "package" in facts else ", re-enacted"),
-        f"What its users saw: {facts['users_saw']}",
-        f"Cause: {facts['cause']}",
-        *(f"{each.claim}: {_quoted(each.message)}" for each in (bug.found or bug.found_on_gpu)[:2]),
-        f"Mended: {facts['mend']}",
-        *([f"About the harness: {facts['trouble']}"] if "trouble" in facts else []),
+        f"[{entry.path.stem}](../examples/field_bugs/{entry.path.name}), {_thread(bug.thread)}"
+        + (f", in `{bug.package}`" if bug.package else ", re-enacted"),
+        f"What its users saw: {bug.users_saw}",
+        f"Cause: {bug.cause}",
+        *(f"{each.claim}: {_quoted(each.message)}" for each in (entry.found or entry.found_on_gpu)[:2]),
+        f"Mended: {bug.fix}",
+        *([f"About the harness: {bug.trouble}"] if bug.trouble else []),
     ]
     return "\n\n".join(lines)
 
 
-def _link(bug: Bug) -> str:
-    return f"[{bug.title}](../examples/field_bugs/{bug.entry.name})"
+def _link(entry: Entry) -> str:
+    return f"[{entry.bug.title}](../examples/field_bugs/{entry.path.name})"
 
 
-def _thread(facts: Mapping[str, Any]) -> str:
+def _thread(thread: str) -> str:
     """A link to the thread on GitHub, where it names one."""
-    thread = str(facts["thread"])
     repository, _, number = thread.partition("#")
     linked = repository.count("/") == 1 and number.isdigit()
     return f"[{thread}](https://github.com/{repository}/issues/{number})" if linked else thread
 
 
 def _quoted(message: str, longest: int = 400) -> str:
-    text = " ".join(message.split())
-    return f"`{text[:longest].replace('`', chr(39))}{'…' if len(text) > longest else ''}`"
+    return f"`{message[:longest].replace('`', chr(39))}{'…' if len(message) > longest else ''}`"
 
 
 def _table(head: Sequence[str], rows: Iterator[Sequence[str]] | map[tuple[str, ...]]) -> str:
@@ -234,7 +224,7 @@ def _table(head: Sequence[str], rows: Iterator[Sequence[str]] | map[tuple[str, .
 
 
 def main() -> int:
-    text = written(bugs(), facts_without_entry())
+    text = written(entries(), not_written())
     if "--check" in sys.argv[1:]:
         same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
         print("same" if same else f"{PAGE.relative_to(ROOT)} is not what the entries say: run this without --check")

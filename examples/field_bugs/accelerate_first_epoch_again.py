@@ -4,7 +4,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A resumed epoch has the first epoch's order",
+    thread="huggingface/accelerate#4071",
+    users_saw="Resumed within an epoch, losses are not those of the uninterrupted run; at the end of an epoch they "
+    "are.",
+    cause="Skipping the batches that were seen makes a new loader, whose epoch is 0 and seeds its order.",
+    fix="The new loader takes over the epoch.",
+)
 
 BATCHES = 10  # of an epoch
 

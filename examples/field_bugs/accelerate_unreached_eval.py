@@ -4,7 +4,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Evaluations of a wrapped schedule-free optimizer read the weights of training",
+    thread="huggingface/accelerate#4159",
+    users_saw="With DeepSpeed, evaluations and saved weights are silently those of training, not the averaged ones.",
+    cause="train() reaches through the second wrapper of the optimizer, eval() looks at the first alone and does "
+    "nothing.",
+    fix="eval() reaches through it, too.",
+    changed="The templates: EVALUATED compares what evaluations return with the plain arm's; it asked only that they "
+    "return something new, and change nothing.",
+)
 
 
 def buggy(seed, optimized):

@@ -4,8 +4,21 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The optimizer reads gradients of zero while a captured step trains",
+    thread="ooples/AiDotNet.Tensors#705",
+    users_saw="With the whole step captured the loss stood still at that of guessing, ln of the vocabulary; eager "
+    "training learned.",
+    cause="The optimizer was given the gradient buffers once, before the capture gave every parameter another one.",
+    fix="The optimizer looks the gradient of each parameter up in each step.",
+    changed="The entry: its mended form no longer holds the old gradients, in which its ends lay apart.",
+    trouble="At the first try the mended form still held the old gradients, and end_differs named them: a defect of "
+    "the re-enactment.",
+)
 
 WORDS = 32
 

@@ -4,7 +4,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="An optimizer's count of steps stays at 256",
+    thread="pytorch/ao#4915",
+    users_saw="Under a bfloat16 default type every update after step 256 is silently too small.",
+    cause="The count takes the default type; bfloat16 cannot hold 257, so that bias corrections stay as they are at "
+    "256.",
+    fix="The count is float32.",
+    missed="WITHIN over 600 steps (first at step 273). Forty-three steps end long before the count does; a long run "
+    "is in the captured step's template alone.",
+)
 
 
 def buggy(seed, optimized):

@@ -4,7 +4,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A fused optimizer keeps no master weights in bfloat16, though it is told to",
+    thread="NVIDIA/apex#1728",
+    users_saw="With `master_weights=True` small updates are lost to bfloat16's rounding, as without.",
+    cause="Master weights are made where parameters are float16, and nowhere else.",
+    fix="They are made where parameters are bfloat16, too.",
+    changed="The harness: an optimizer may step on copies of the parameters that its trainer names, and an optimized "
+    "arm may begin with tensors of its own; both were refused.",
+)
 
 
 def buggy(seed, optimized):

@@ -4,7 +4,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The balancing loss of a router never reaches it",
+    thread="NVIDIA-NeMo/Automodel#1408",
+    users_saw="The balancing loss is computed and logged, and experts stay as unbalanced as without it.",
+    cause="The function that attaches the gradient returns a new tensor, and the caller goes on with the old one.",
+    fix="The returned tensor is used.",
+)
 
 COEFFICIENT = 0.02
 

@@ -8,7 +8,18 @@ in place of the old ones: every replay begins with those that were there at the 
 import torch
 from torch import nn
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Learning rate, bias corrections and moments of the optimizer are frozen in the graph",
+    thread="tracel-ai/burn#5779",
+    users_saw="A captured step replays without an error, and trains on wrong values with any optimizer but plain SGD "
+    "at a constant learning rate.",
+    cause="The optimizer hands its count of updates, and what follows from it, to its kernels as numbers of the host, "
+    "which a capture keeps; and it makes new moments in each update, so that replays read those of the capture.",
+    fix="The count lives in a tensor that the update increments, and moments are updated in place.",
+)
 
 
 class Adam:

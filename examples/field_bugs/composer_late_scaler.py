@@ -4,7 +4,20 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The loss scale comes too late for its checkpoint",
+    thread="mosaicml/composer#1376",
+    users_saw="After a resume the loss scale starts anew; others saw gradients overflow, and updates left out "
+    "(huggingface/transformers#34053).",
+    cause="The loss scale is made when training starts, after the checkpoint was loaded, so that its state is passed "
+    "over.",
+    fix="The loss scale is made with the trainer.",
+    changed="The entry: a loss scale of 2^12 in place of 2^24, whose first gradients overflow, as they do with any "
+    "trainer, and are not finite at step 0.",
+)
 
 
 class Training:

@@ -4,7 +4,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The last micro-batch's gradient is in no average over the ranks",
+    thread="deepspeedai/DeepSpeed#7985",
+    users_saw="Loss and gradient norms of equal batches drift apart with the size of the micro-batch.",
+    cause="Gradients are reduced before the last micro-batch is added to the accumulator of its rank.",
+    fix="It is added first.",
+)
 
 RANKS, MICRO_BATCHES = 2, 3
 

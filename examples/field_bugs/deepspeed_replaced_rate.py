@@ -4,7 +4,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A schedule replaces the tensor that holds the learning rate",
+    thread="deepspeedai/DeepSpeed#8202",
+    users_saw="Whoever holds the tensor that was given as the rate, a captured step among them, keeps the stale value.",
+    cause="The schedule makes a new tensor at each update.",
+    fix="The tensor is filled in place.",
+)
 
 
 def replace(group, rate):

@@ -4,8 +4,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A captured optimizer never updates what gets its first gradient after the capture",
+    thread="microsoft/dion#108",
+    users_saw="Parameters that are trained later than the capture stay as they are, and nothing says so.",
+    cause="The step touches only parameters that have a gradient, and the capture keeps which these were.",
+    fix="A capture is refused while a parameter that requires a gradient has none; all get theirs before.",
+    changed="The judge: zeros where no gradient reached the plain step's tensor are no missing evidence.",
+)
 
 
 def buggy(seed, captured):

@@ -6,7 +6,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="One autocast around several updates trains on weights from before the first",
+    thread="X-GenGroup/Flow-Factory#186",
+    users_saw="With float32 master weights the loss stayed flat, and the divergence from the reference was about 0.",
+    cause="autocast keeps its casts of weights until it is left, also where an optimizer changes them in place.",
+    fix="Each forward has an autocast of its own.",
+)
 
 
 def buggy(seed, optimized):

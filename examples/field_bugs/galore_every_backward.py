@@ -4,7 +4,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Optimizers of single layers step at every backward pass",
+    thread="jiaweizzhao/GaLore#78",
+    users_saw="With accumulated gradients one logical update is as many updates as there are micro-batches.",
+    cause="The hook of each parameter steps, clears and schedules, whether or not the accumulation is complete.",
+    fix="The hook waits for the last micro-batch.",
+)
 
 MICRO_BATCHES = 4
 

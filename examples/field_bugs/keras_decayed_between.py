@@ -4,7 +4,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Weights decay between updates",
+    thread="keras-team/keras#19990",
+    users_saw="A batch in three micro-batches trains otherwise than the same batch at once, with Adam always and with "
+    "SGD wherever weights decay.",
+    cause="Weight decay and the count of iterations, by which Adam corrects its moments, were done in every call, "
+    "those that only gather gradients included.",
+    fix="Both are done only where the weights are updated.",
+)
 
 
 class AdamW:

@@ -4,7 +4,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A policy stays in evaluation mode",
+    thread="huggingface/lerobot#3668",
+    users_saw="From the first evaluation on, training goes on without dropout and with frozen BatchNorm statistics.",
+    cause="The evaluation sets evaluation mode and does not put back the mode that it found.",
+    fix="The mode is put back.",
+    changed="The harness: a gradient below 1e-6 of the step's largest is rounding in `gradient_match` within a bound; "
+    "that of a bias before BatchNorm is nothing else.",
+)
 
 
 def buggy(seed, optimized):

@@ -4,8 +4,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The warm-up before a capture advances BatchNorm's running statistics",
+    thread="LibreYOLO/libreyolo#671",
+    users_saw="Training losses were those of the eager run, but validation, averaged weights and checkpoints were not.",
+    cause="The warm-up runs forward passes of the live network, each of which moves the running statistics.",
+    fix="The buffers are copied before the capture, and put back in place behind it.",
+)
 
 
 def buggy(seed, captured):

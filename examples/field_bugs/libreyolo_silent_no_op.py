@@ -4,8 +4,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Asking for a CUDA graph does nothing, and nobody says so",
+    thread="LibreYOLO/libreyolo#716",
+    users_saw="`cuda_graph=True` trained five families of detectors without any graph: no error, no warning, no gain.",
+    cause="Their trainers override the training step with a copy of the library's, which calls the eager passes "
+    "directly.",
+    fix="The copy calls what decides between a replay and the eager passes.",
+)
 
 
 def buggy(seed, captured):

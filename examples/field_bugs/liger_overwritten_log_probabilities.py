@@ -5,8 +5,24 @@ import os
 import torch
 from torch import nn
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.packages import use_packages
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A loss writes its gradient over the tensor that it is given",
+    thread="linkedin/Liger-Kernel#272",
+    package="liger-kernel==0.8.5",
+    installed={"buggy": ["liger-kernel==0.8.5"], "mended": ["liger-kernel==0.8.5"]},
+    users_saw="Gradients before a softmax were wrong without an error as soon as Liger's cross entropy followed it.",
+    cause="The kernel keeps the gradient in its input; autograd does not see the write, and the softmax has kept that "
+    "tensor for its own backward.",
+    fix="Not by a release up to 0.8.5: the loss is given a copy, as the thread proposes for `inplace=False`.",
+    changed="The harness: what a library draws while it is imported is put back; it was taken for the training's. "
+    "Tried in a process that sets TRITON_INTERPRET before it imports Triton.",
+    trouble="At the first try every claim was FAIL `unequal_start`, `generators python`, in both forms: what a "
+    "library draws while it is imported was taken for the training's. The harness puts it back now.",
+)
 
 
 def buggy(seed, optimized):

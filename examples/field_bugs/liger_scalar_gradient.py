@@ -4,7 +4,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A fused loss takes a vector of gradients for a number",
+    thread="linkedin/Liger-Kernel#1298",
+    users_saw="With losses weighted by token, the fused loss gives right values and silently wrong gradients; "
+    "LigerFusedLinearCrossEntropyLoss even gave none (#968).",
+    cause="The forward pass sums the weight's gradient over tokens already; the backward pass can only scale the sum, "
+    "and does so by the first token's weight.",
+    fix="The backward pass weighs each token before it sums.",
+)
 
 
 class FusedCrossEntropy(torch.autograd.Function):

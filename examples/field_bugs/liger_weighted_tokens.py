@@ -5,8 +5,24 @@ import os
 import torch
 from torch import nn
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.packages import use_packages
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Weights of tokens reach the loss and not the gradients",
+    thread="linkedin/Liger-Kernel#968",
+    package="liger-kernel==0.8.0",
+    installed={"buggy": ["liger-kernel==0.8.0"], "mended": ["liger-kernel==0.8.5"]},
+    users_saw='With `reduction="none"` and a mask over tokens the loss was right and gradients were wrong, or all '
+    "zero.",
+    cause="The backward multiplies every gradient by the first token's upstream gradient: the kernel reads one number.",
+    fix="The forward keeps what the backward needs, which takes each token's own upstream gradient.",
+    changed="The harness: what a library draws while it is imported is put back; it was taken for the training's. "
+    "Tried in a process that sets TRITON_INTERPRET before it imports Triton.",
+    trouble="At the first try every claim was FAIL `unequal_start`, `generators python`, in both forms: what a "
+    "library draws while it is imported was taken for the training's. The harness puts it back now.",
+)
 
 
 def buggy(seed, optimized):

@@ -4,7 +4,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The averaged model's counter is in no checkpoint",
+    thread="lightly-ai/lightly-train#892",
+    users_saw="Right after a resume the averaged model, and with it the validation metrics, falls back.",
+    cause="The count of updates is a plain number and not in the state dict; from 0 on, the average follows the raw "
+    "weights almost at once.",
+    fix="The count is a buffer.",
+)
 
 
 class Average(nn.Module):

@@ -4,7 +4,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A fused optimizer unscales gradients a second time",
+    thread="Lightning-AI/pytorch-lightning#15501",
+    users_saw="With a fused Adam in mixed precision, the loss is much worse than with the same optimizer unfused.",
+    cause="The trainer unscales before it clips; the fused optimizer is still given the loss scale, and divides by it "
+    "again.",
+    fix="The optimizer is given a scale only where gradients were not unscaled yet (pytorch/pytorch#94060).",
+)
 
 
 class Scaler:

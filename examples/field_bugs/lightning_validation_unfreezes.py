@@ -6,8 +6,27 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.packages import use_packages
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A validation sets frozen layers to training",
+    thread="Lightning-AI/pytorch-lightning#18930",
+    package="pytorch-lightning==2.1.4",
+    installed={
+        "buggy": ["pytorch-lightning==2.1.4", "setuptools==75.8.0"],
+        "mended": ["pytorch-lightning==2.2.5", "setuptools==75.8.0"],
+    },
+    users_saw="Frozen layers with BatchNorm went on updating their running statistics after the first validation.",
+    cause="The evaluation loop ends with `model.train()`, whichever modules were in eval mode before it.",
+    fix="The loop notes the mode of each module before it and restores that.",
+    changed="The harness: what a library draws while it is imported is put back; it was taken for the training's. "
+    "Releases may bring what Python has imported of the environment's as it started, where its name begins with an "
+    "underscore.",
+    trouble="At the first try every claim was FAIL `unequal_start`, `generators python`, in both forms: what a "
+    "library draws while it is imported was taken for the training's. The harness puts it back now.",
+)
 
 
 def buggy(seed, optimized):

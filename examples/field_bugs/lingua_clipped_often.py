@@ -4,7 +4,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Gradients are clipped in each micro-batch",
+    thread="facebookresearch/lingua#59",
+    users_saw="With accumulated gradients, training is not that of the same batch at once.",
+    cause="The norm is clipped after every backward pass, so that what was gathered before is scaled down again and "
+    "again.",
+    fix="The norm is clipped once, right before the update.",
+)
 
 
 def buggy(seed, optimized):

@@ -4,7 +4,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Packed documents begin where the one before ended",
+    thread="hiyouga/LlamaFactory#7318",
+    users_saw="Packed training differs from that without packing, though no sequence attends to another.",
+    cause="Positions are counted through the packed row.",
+    fix="Each document has positions of its own, from 0 on.",
+)
 
 
 def buggy(seed, optimized):

@@ -6,7 +6,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A warm-up after a resume draws from the restored generators",
+    thread="NVIDIA-NeMo/Megatron-Bridge#5255",
+    users_saw="Dropout masks, and all updates from there on, differ from those of the run that went on.",
+    cause="The checkpoint is loaded, generators included, before a callback that warms up compiled code on mock data.",
+    fix="What generators hold is kept around the callback.",
+)
 
 
 def buggy(seed, optimized):

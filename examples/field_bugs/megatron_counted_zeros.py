@@ -7,7 +7,17 @@ are zero. The optimizer sums them on the device and returns the sum by `.item()`
 import torch
 from torch import nn
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A statistic for the log waits for the device inside of the captured optimizer",
+    thread="NVIDIA/Megatron-LM#7446",
+    users_saw="With the optimizer in the graph, a run that logs how many gradients are zero ends at the capture with "
+    "an error of CUDA that names no setting (#7407 tells of it).",
+    cause="The optimizer counts zeros within its update and returns the number by `.item()`, which no capture allows.",
+    fix="The run does not ask for the statistic.",
+)
 
 
 class Hybrid(nn.Module):

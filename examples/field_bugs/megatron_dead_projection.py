@@ -4,7 +4,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A tied projection has a weight of its own that nobody reads",
+    thread="NVIDIA/Megatron-LM#7577",
+    users_saw="A dead trainable tensor lies in optimizer and checkpoint, weight decay moves it at every step; sharded "
+    "training aborts.",
+    cause="The constructor allocates a weight though every call is given the embedding's.",
+    fix="It allocates none where the weight is borrowed.",
+)
 
 
 def buggy(seed, optimized):

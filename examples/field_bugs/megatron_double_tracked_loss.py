@@ -5,7 +5,18 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The balancing loss in the log is twice what it is",
+    thread="NVIDIA/Megatron-LM#1330",
+    users_saw="With activation checkpointing the logged load_balancing_loss is 2.2, and 1.1 without.",
+    cause="The forward pass adds it to the tracker, and is run twice.",
+    fix="It is added in the pass that has gradients alone.",
+    changed="The templates: steps, saves and evaluations are prime in number (43, 19, 7), so that no period of a "
+    "trainer's ends with them; they were 40, 20 and 10.",
+)
 
 LOGGED_EVERY = 10
 

@@ -4,7 +4,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Attention forgets its dropout in an evaluation",
+    thread="NVIDIA/Megatron-LM#411",
+    users_saw="After the first evaluation, dropout of the fused attention is zero for ever.",
+    cause="Outside of training the module overwrites its own dropout probability.",
+    fix="The probability of one call is a local value.",
+)
 
 
 class Attention(nn.Module):

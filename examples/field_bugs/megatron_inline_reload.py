@@ -5,7 +5,17 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Offloaded activations are read back before they have arrived, in the first iteration",
+    thread="NVIDIA/Megatron-LM#7398",
+    users_saw="Nothing raises and the loss still falls; gradients of the warm-up iteration are those of stale staging "
+    "buffers.",
+    cause="A reload that no prefetch did is enqueued without waiting for the copy that fills its buffer.",
+    fix="It waits for that copy, as a prefetch does.",
+)
 
 
 def buggy(seed, optimized):

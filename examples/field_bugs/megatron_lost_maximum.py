@@ -7,7 +7,18 @@ the update reads them, and binds None. A replay computes them into memory that n
 import torch
 from torch import nn
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The largest attention logits are lost in replays, so that nothing is clipped by them",
+    thread="NVIDIA/Megatron-LM#7518",
+    users_saw="In the first replayed step the maximum misses micro-batches, and in later ones there is none (#7475 "
+    "tells of it).",
+    cause="The forward pass binds the maximum so far to an attribute anew, and what clips the weights by it binds "
+    "None: a replay does neither.",
+    fix="The maximum is a buffer that is updated and cleared in place.",
+)
 
 
 class Attention(nn.Module):

@@ -9,7 +9,18 @@ import math
 import torch
 from torch import nn
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The captured optimizer branches on a gradient norm, though nobody set a threshold",
+    thread="NVIDIA/Megatron-LM#5889",
+    users_saw="With the optimizer in the graph training ends at the capture, by an error of CUDA about an operation "
+    "that is not permitted then.",
+    cause="Updates of too large a norm are left out; without a threshold the norm is compared with infinity, and "
+    "being a tensor makes the host wait for the truth of that.",
+    fix="A captured optimizer makes no such comparison (NVIDIA/Megatron-LM#5857).",
+)
 
 
 class ChainedOptimizer:

@@ -7,8 +7,18 @@ training, so that a validation counts its tokens for the bias of the router's ch
 import torch
 from torch import nn
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A validation replays the graph that was captured in training",
+    thread="NVIDIA/Megatron-LM#6992",
+    users_saw="After a capture a validation behaves as training does: the router counts the tokens of the validation.",
+    cause="Whoever calls a layer that has a graph gets a replay of it, with the branches that were taken, and the "
+    "buffers that were changed, in training.",
+    fix="A validation has a graph of its own, captured without gradients.",
+)
 
 
 class Experts(nn.Module):

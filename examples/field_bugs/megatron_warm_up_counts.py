@@ -8,8 +8,21 @@ from which the bias of its choice is moved after every step.
 import torch
 from torch import nn
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The warm-up before a capture is counted by the router, and so moves its experts' bias",
+    thread="NVIDIA/Megatron-LM#4433",
+    users_saw="Loss curves of mixtures of experts in a latent space lay apart from those without CUDA graphs.",
+    cause="Forward and backward pass are executed before the capture; gradients are put back, the buffers that the "
+    "router adds to are not.",
+    fix="Buffers are saved before the warm-up, too, and put back behind it.",
+    changed="The harness: what torch checks on a CPU alone, as the classes of `one_hot`, is no wait of the step.",
+    trouble="At the first try both forms were an ERROR: torch checks the classes of `one_hot` on a CPU and not on a "
+    "GPU, and the recording took that for a wait of the step. It no longer does.",
+)
 
 
 class LatentExperts(nn.Module):

@@ -4,7 +4,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Every checkpoint after the first holds the first one's tensors",
+    thread="NVIDIA-NeMo/RL#3312",
+    users_saw="Checkpoints of steps 90, 110 and 120 were equal in bits; a resume from the last fell back to an old "
+    "policy.",
+    cause="The saver reuses the structure of the first save, and with it the tensors that were staged then.",
+    fix="The staged tensors are filled anew at each save.",
+    changed="The harness: a checkpoint is saved, and thrown away, halfway to the one that is loaded; one was saved in "
+    "all, and the process ended with it.",
+)
 
 
 def buggy(seed, optimized):

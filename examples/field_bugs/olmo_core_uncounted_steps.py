@@ -4,7 +4,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="An optimizer that skips steps without a wait never counts any",
+    thread="allenai/OLMo-core#317",
+    users_saw="Steps are 2.2 times as large as the learning rate says, and nothing corrects the moments' bias.",
+    cause="The count is not increased in place, so that each step is the first.",
+    fix="The count grows by the factor that says whether the step is made.",
+)
 
 RATE, BETAS, EPSILON = 2e-3, (0.9, 0.95), 1e-8
 

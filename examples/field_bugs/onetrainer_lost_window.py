@@ -4,7 +4,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A stop in the midst of an accumulation loses its gradients",
+    thread="Nerogar/OneTrainer#1465",
+    users_saw="The loss that is logged at the first update after each resume falls sharply; the update is of too few "
+    "micro-batches.",
+    cause="The count of steps is restored as it was, and gradients that were accumulated are in no checkpoint.",
+    fix="Gradients are saved and restored, too.",
+    changed="The templates: steps, saves and evaluations are prime in number (43, 19, 7), so that no period of a "
+    "trainer's ends with them; they were 40, 20 and 10.",
+)
 
 WINDOW = 5
 

@@ -1,25 +1,19 @@
 """Releases of other projects that entries try as they are: with the bug, and mended.
 
 Two releases of one package cannot be installed side by side. Each has a folder of its own below the environment, which
-`python scripts/install_field_bug_packages.py` fills; `[installed]` of an entry's facts lists them for each form.
+`python scripts/install_field_bug_packages.py` fills; `installed` of an entry's `BUG` lists them for each form.
 """
 
 from __future__ import annotations
 
 import sys
-import tomllib
 from pathlib import Path
 
+from examples.field_bugs.bug import bug_of
 from harness.errors import HarnessError
 
 FOLDER = Path(sys.prefix) / "field-bug-packages"
 INSTALL = "python scripts/install_field_bug_packages.py"
-
-
-def installed_for(facts: Path) -> dict[str, list[str]]:
-    """`name==version` of each release that a form of an entry needs, first the one that it is about; by form."""
-    found: dict[str, list[str]] = tomllib.loads(facts.read_text(encoding="utf-8")).get("installed", {})
-    return found
 
 
 def folder_of(release: str) -> Path:
@@ -32,7 +26,8 @@ def use_packages(entry: str, form: str) -> None:
 
     Raises `HarnessError` for a release that is not installed, and where this process has imported another one.
     """
-    releases = installed_for(Path(entry).with_suffix(".toml"))[form]
+    bug = bug_of(Path(entry))
+    releases = bug.installed[form] if bug else ()
     for release in reversed(releases):
         folder = folder_of(release)
         if not folder.is_dir():

@@ -7,8 +7,24 @@ weighting of its losses as an `int`, which the graph holds as it was. (There the
 import torch
 from torch import nn
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Weights of losses stay as they were at the captured step",
+    thread="NVIDIA/physicsnemo-sym#279",
+    users_saw="With CUDA graphs the weights of an aggregator that follow the number of the step never change again "
+    "after step 20.",
+    cause="The trainer hands the number of the step to losses and aggregator as an `int`; captured after 20 plain "
+    "steps, it is a constant of the graph.",
+    fix="The number is a tensor that is filled in place before each replay (NVIDIA/physicsnemo-sym#280).",
+    changed="The entry: it captures at its first step; before, 20 plain steps came first, for which CAPTURES has no "
+    "word.",
+    trouble="At the first try the entry made its first 20 steps plainly, as the trainer does, and CAPTURES failed for "
+    "the mended form, too: `uncaptured_steps`. Steps that train before the capture are no fault, and the kind has no "
+    "word for them. Since then the entry captures at its first step.",
+)
 
 
 def make_step(seed, captured, number_of):

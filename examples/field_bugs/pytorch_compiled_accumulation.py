@@ -4,8 +4,22 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.protocol import NotAvailable
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="CUDA graphs under torch.compile take accumulated gradients back",
+    thread="pytorch/pytorch#169545",
+    users_saw="With torch.compile in reduce-overhead mode and accumulated gradients, the second backward pass raises: "
+    "a tensor output was overwritten by a subsequent run.",
+    cause="The backward graph's output becomes .grad as it is, in the graphs' memory pool; the next run of the graphs "
+    "claims that memory.",
+    fix="Gradients lie in memory of the trainer's own and are zeroed in place, so that each backward pass adds to "
+    "them.",
+    missed="Nothing without a CUDA device, where the compiled arm is not run: torch.compile captures CUDA graphs "
+    "there alone.",
+)
 
 
 def buggy(seed, optimized):

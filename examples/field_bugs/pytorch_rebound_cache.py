@@ -4,7 +4,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A tensor that a module is given anew is not the one that the compiled code reads",
+    thread="pytorch/pytorch#115774",
+    users_saw="After a cache is set back, results are silently wrong: they go on from the old one.",
+    cause="The attribute's tensor is part of what was traced, and nothing checks that it still is the attribute's.",
+    fix="The tensor is changed in place.",
+)
 
 
 def rebind(model):

@@ -4,7 +4,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A graphed backward pass returns its static buffers as gradients",
+    thread="pytorch/pytorch#181723",
+    users_saw="With gradients accumulated over micro-batches, gradients are silently wrong under "
+    "make_graphed_callables.",
+    cause="With no gradient there yet, autograd keeps the returned buffer itself as .grad; the next micro-batch's "
+    "backward pass writes into it, and then adds it to itself.",
+    fix="The backward pass returns copies of its static buffers.",
+    changed="The entry: static gradients come with the first step; they were there from the start, in one arm alone.",
+)
 
 
 class Graphed(torch.autograd.Function):

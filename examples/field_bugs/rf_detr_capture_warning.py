@@ -6,8 +6,20 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A capture that fails ends in a warning, and training goes on without it",
+    thread="roboflow/rf-detr#1468",
+    users_saw="With `cuda_graphs=True` a reviewer saw neither speed nor memory of a capture, and no obvious warning "
+    "among the log's lines.",
+    cause="The sizes of the feature levels lie in a tensor that the model makes and reads in each pass, so the "
+    "capture fails; the runner logs it and trains on.",
+    fix="The sizes stay numbers of the host, or a tensor made once before the capture; a capture that was asked for "
+    "and fails should be an error.",
+)
 
 
 def buggy(seed, captured):

@@ -4,9 +4,25 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
 from harness.devices.graphs import graph_pool_handle
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Every size of image keeps a memory pool of its own",
+    thread="roboflow/rf-detr#1490",
+    users_saw="With images of eleven sizes 38 GiB of a GPU were reserved for 6 GiB of tensors.",
+    cause="Each size is captured without naming a pool, so its activations stay reserved beside those of all other "
+    "sizes.",
+    fix="The first capture makes one pool, which all others name.",
+    changed="The templates: CAPTURES takes one capture for each shape, and MEMORY bounds what the captured step "
+    "reserves. The harness: the first step that is watched may capture a second shape. The entry: the largest size "
+    "comes first, since a shared pool has room for smaller ones; all warm-ups and captures are on one stream.",
+    missed="Nothing on a CPU, which has no pools of memory. On a GPU MEMORY, which runs there alone.",
+    trouble="At the first try `captures: 1` was the template's, and a step of four sizes has four captures: the "
+    "mended form failed by it.",
+)
 
 ON_GPU = torch.cuda.is_available()
 SIZES = [(32 if ON_GPU else 2) * number for number in range(12, 4, -1)]  # a pool has room for smaller ones

@@ -4,7 +4,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A checkpoint holds averaged weights for trained ones",
+    thread="atomistic-machine-learning/schnetpack#785",
+    users_saw="The training loss jumps after a resume.",
+    cause="Checkpoints are written during validation, while the averaged weights stand in the model; the trained ones "
+    "come back only when training goes on.",
+    fix="The trained weights stand in the model again before it is saved.",
+)
 
 
 class Averaging:

@@ -4,7 +4,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A compiled model's averaged weights are never updated",
+    thread="wandb/senpai#2899",
+    users_saw="Validation, which reads the averaged weights, stays frozen under torch.compile while the training loss "
+    "falls.",
+    cause="torch.compile prefixes the parameters' names, and the average skips every name that it does not know.",
+    fix="The average strips the prefix.",
+)
 
 PREFIX = "_orig_mod."
 

@@ -6,7 +6,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="An averaged model's running statistics stay as they began",
+    thread="FlyreelAI/sesemi#36",
+    users_saw="BatchNorm's statistics of the averaged model remain unchanged throughout training.",
+    cause="The average is over parameters, and statistics are buffers.",
+    fix="Buffers are copied.",
+)
 
 
 def buggy(seed, optimized):

@@ -4,7 +4,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The schedule runs ahead of the optimizer",
+    thread="starVLA/starVLA#210",
+    users_saw="With accumulated gradients the learning rate decays too fast, and jumps after a resume.",
+    cause="The schedule is stepped in every micro-batch, and the optimizer only in the last.",
+    fix="The schedule is stepped where the optimizer is.",
+)
 
 
 def buggy(seed, optimized):

@@ -5,7 +5,18 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Checkpointed blocks train nothing when their input comes in a list",
+    thread="PriorLabs/TabPFN#1138",
+    users_saw="Fine-tuning with activation checkpointing goes on without an error, and the transformer's blocks get "
+    "no gradients.",
+    cause="Blocks take their input out of a list, which frees memory; the reentrant checkpoint looks for tensors "
+    "among its arguments alone, so it passes no gradient.",
+    fix="Blocks take the tensor itself.",
+)
 
 
 class Block(nn.Module):

@@ -5,7 +5,16 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="An 8-bit layer is recomputed with the scale of the next batch",
+    thread="NVIDIA/TransformerEngine#1723",
+    users_saw="Precision suffers where 8-bit layers are recomputed for the backward pass.",
+    cause="The scale is kept for the recomputation by reference, and the update of scales writes over it.",
+    fix="A copy is kept.",
+)
 
 
 def buggy(seed, optimized):

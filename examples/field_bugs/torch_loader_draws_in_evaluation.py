@@ -4,7 +4,18 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A pass over a validation loader that does not shuffle changes the training",
+    thread="pytorch/pytorch#11062",
+    package="torch==2.13.0",
+    users_saw="The order of training examples depended on how often the validation loader was gone through.",
+    cause="Each pass draws a base seed for workers from the process's generator, with `shuffle=False` and without "
+    "workers, too.",
+    fix="Not in torch 2.13.0: the loader gets a generator of its own, as the notes on randomness advise.",
+)
 
 
 def buggy(seed, optimized):

@@ -5,7 +5,18 @@ import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 from torch import nn
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A compiled backward draws another dropout mask than its forward",
+    thread="pytorch/pytorch#190758",
+    package="torch==2.13.0",
+    users_saw="With `activation_memory_budget` below 1 a compiled model with dropout trained to NaN or to chance, "
+    "without an error.",
+    cause="The partitioner recomputes random operations in the backward, which draw anew there.",
+    fix="Not in torch 2.13.0: the budget stays at 1, where random operations are kept.",
+)
 
 
 def buggy(seed, optimized):

@@ -4,7 +4,20 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A schedule that is made after the optimizer was restored sets its learning rate back",
+    thread="pytorch/pytorch#119168",
+    package="torch==2.13.0",
+    users_saw="After a load the learning rate was that of the first warm-up step, while the schedule's state was "
+    "right.",
+    cause="Each scheduler writes its first rate into the optimizer when it is made; `load_state_dict` of a schedule "
+    "writes none.",
+    fix="Not in torch 2.13.0, whose documentation gives the order: schedules are made first, then the optimizer is "
+    "restored.",
+)
 
 
 def buggy(seed, optimized):

@@ -4,7 +4,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A resume promotes bfloat16 moments",
+    thread="pytorch/torchtitan#4615",
+    users_saw="After a resume, Adam's moments take twice the memory, and updates are no longer rounded as before.",
+    cause="torch's load_state_dict gives each state the type of its parameter, float32.",
+    fix="A hook after the load turns the moments back.",
+)
 
 
 class SmallAdam(torch.optim.Optimizer):

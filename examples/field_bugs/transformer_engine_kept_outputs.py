@@ -6,8 +6,21 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A warm-up keeps outputs of layers that nothing reads any more",
+    thread="NVIDIA/TransformerEngine#3427",
+    users_saw="A run on 64 GPUs that captured its layers after three plain steps ran out of memory while it did; "
+    "without the capture it had room.",
+    cause="The warm-up before the capture holds the output of every layer and micro-batch until the last one is "
+    "through, and a finished reset still holds what it released.",
+    fix="Each output is let go of as soon as its backward pass has consumed it.",
+    changed="The templates: MEMORY bounds what the captured step reserves, on a GPU. The entry is larger there.",
+    missed="Nothing on a CPU, where nobody counts memory. On a GPU MEMORY, which runs there alone.",
+)
 
 ON_GPU = torch.cuda.is_available()
 LAYERS, MICRO_BATCHES = (20, 20) if ON_GPU else (4, 8)

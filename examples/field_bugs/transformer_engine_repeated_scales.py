@@ -4,8 +4,22 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Replays measure 8-bit weights in each micro-batch, which the weights' cache is there to spare",
+    thread="NVIDIA/TransformerEngine#2119",
+    users_saw="With weights kept over the micro-batches of a step, replays went on launching kernels of their "
+    "quantization.",
+    cause="A replay launches every kernel, so each has to read from a tensor whether to leave early; those that find "
+    "the largest value and the scale were not told.",
+    fix="They are given the tensor that the rounding reads, and leave early, too.",
+    missed="Numbers are right, work is lost: a claim of kind throughput_ratio on a GPU, with weights so large that "
+    "measuring them costs more than launching does, and kernels that can leave early. Operations of torch cannot, so "
+    "here both forms take the same time.",
+)
 
 
 def buggy(seed, captured):

@@ -4,8 +4,21 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Experts compute with the 8-bit weights of the step that was captured",
+    thread="NVIDIA/TransformerEngine#3051",
+    users_saw="Under replays, gradients of experts and router were much smaller than in the same run without them.",
+    cause="Whether to renew the 8-bit weights comes to the grouped layer as a Python flag alone, which the capture "
+    "keeps; dense layers read it from a tensor.",
+    fix="The grouped layer is given the tensor, too.",
+    changed="The entry: all micro-batches are one graph; the record named the operations of the last one alone.",
+    trouble="At the first try each micro-batch had a graph of its own, and the record named the operations of the "
+    "last one alone: launches_differ was said of the mended form as well. Both are one graph now.",
+)
 
 
 def buggy(seed, captured):

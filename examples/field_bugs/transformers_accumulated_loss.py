@@ -4,8 +4,35 @@ import tempfile
 
 import torch
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.packages import use_packages
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Accumulated micro-batches train another loss than their batch",
+    thread="huggingface/transformers#34191",
+    package="transformers==4.45.2",
+    installed={
+        "buggy": [
+            "transformers==4.45.2",
+            "tokenizers==0.20.3",
+            "huggingface-hub==0.26.5",
+            "datasets==3.1.0",
+            "accelerate==1.0.1",
+        ],
+        "mended": [
+            "transformers==4.46.3",
+            "tokenizers==0.20.3",
+            "huggingface-hub==0.26.5",
+            "datasets==3.1.0",
+            "accelerate==1.0.1",
+        ],
+    },
+    users_saw="The loss curve with gradient accumulation differed from that of the same batches at once.",
+    cause="Each micro-batch's loss is a mean over its own labels, and these means are averaged, however many labels "
+    "each has.",
+    fix="The trainer counts the labels of all micro-batches first, and each loss is its sum divided by that number.",
+)
 
 ROWS = 4
 

@@ -6,7 +6,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A head drops the number of items, and nobody divides",
+    thread="huggingface/transformers#47688",
+    users_saw="With accumulated gradients, loss and gradients are larger by the number of micro-batches; "
+    "axolotl-ai-cloud/axolotl#2262 saw 8 times.",
+    cause="The trainer takes **kwargs in forward as a promise to divide by the items of the whole batch, and leaves "
+    "its own division out; the head ignores the number.",
+    fix="The head divides its summed loss by the number of items that it is given.",
+)
 
 
 class Tagger(nn.Module):

@@ -4,7 +4,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Merging and unmerging adapters moves the frozen weights",
+    thread="huggingface/trl#6688",
+    users_saw="With bfloat16 adapters and rollouts by a merged model the base weights drift: 1.5e-2 after 1,000 "
+    "cycles.",
+    cause="A sum and its difference are rounded to bfloat16 each time, and the roundings add up.",
+    fix="The weights from before the merge are kept, and put back.",
+)
 
 
 def buggy(seed, optimized):

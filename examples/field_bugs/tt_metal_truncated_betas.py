@@ -4,7 +4,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A fused Adam runs with other decay rates than it was given",
+    thread="tenstorrent/tt-metal#55935",
+    users_saw="beta2=0.999 is 0.99609 in effect, and 0.9999 the same.",
+    cause="The kernel gets its numbers cut to bfloat16.",
+    fix="They come as float32.",
+    changed="The harness: an optimizer's moments are compared at the end; the first try found nothing in 43 steps.",
+)
 
 
 def truncated(number):

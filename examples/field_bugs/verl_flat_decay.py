@@ -4,7 +4,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Weight decay is applied to norms and biases that lie in a flat parameter",
+    thread="verl-project/verl#5070",
+    users_saw="With sharded training all parameters decay, those of norms and biases, too.",
+    cause="The optimizer is given one collection; a flat parameter mixes both kinds, and cannot be split any more.",
+    fix="Those that decay and those that do not are apart.",
+    changed="The judge: what moves every parameter 600 times as far as a rounding at the start is no rounding; any "
+    "such ratio was allowed for.",
+)
 
 
 def buggy(seed, optimized):

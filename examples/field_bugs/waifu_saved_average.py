@@ -4,7 +4,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="After a checkpoint, training goes on from the averaged weights",
+    thread="harubaru/waifu-diffusion#31",
+    users_saw="Training depends on how often checkpoints are written.",
+    cause="To write the averaged model it is copied into the trained one, and the trained weights are not put back.",
+    fix="They are kept, and put back.",
+    changed="The harness: a checkpoint is saved, and thrown away, halfway to the one that is loaded; one was saved in "
+    "all, and the process ended with it.",
+)
 
 
 def buggy(seed, optimized):

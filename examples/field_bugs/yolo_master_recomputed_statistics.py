@@ -7,7 +7,20 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Recomputation advances BatchNorm's statistics twice",
+    thread="Tencent/YOLO-Master#262",
+    users_saw="Under activation checkpointing BatchNorm counts twice as many batches and has other running "
+    "statistics; losses and gradients are equal.",
+    cause="A checkpointed block runs forward again for the backward pass, in training mode, and updates its running "
+    "statistics again.",
+    fix="The recomputation works on copies of the running statistics.",
+    changed="The harness: BatchNorm's counts of batches are compared within a bound, too, and where they differ, how "
+    "far the statistics end apart decides.",
+)
 
 
 @contextmanager

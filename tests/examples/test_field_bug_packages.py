@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import field_bugs
@@ -11,24 +12,24 @@ import pytest
 import write_field_bugs_page
 from answer_field_bugs import needed_by
 from budget import slow_but
+from field_bug_results import Said
 from field_bug_server import Ask, assert_recorded
-from field_bugs import Said
 from install_field_bug_packages import rounds
 
 from examples.field_bugs import packages
+from examples.field_bugs.bug import Bug
 from harness.errors import HarnessError
 
-ENTRIES = Path(__file__).parents[2] / "examples" / "field_bugs"
 PINNED = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*==[0-9]+(\.[0-9]+)*(\.post[0-9]+)?")
 LISTED = {
-    f"{facts.stem}, {form}": releases
-    for facts in sorted(ENTRIES.glob("*.toml"))
-    for form, releases in packages.installed_for(facts).items()
+    f"{entry.stem}, {form}": releases
+    for entry, bug in field_bugs.entries().items()
+    for form, releases in bug.installed.items()
 }
 
 
 @pytest.mark.parametrize("releases", LISTED.values(), ids=LISTED)
-def test_an_entry_lists_releases_by_the_registrys_name_and_one_version(releases: list[str]) -> None:
+def test_an_entry_lists_releases_by_the_registrys_name_and_one_version(releases: Sequence[str]) -> None:
     assert [release for release in releases if not PINNED.fullmatch(release)] == []
 
 
@@ -37,8 +38,10 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An entry that needs two releases, neither of which is installed."""
     monkeypatch.setattr(packages, "FOLDER", tmp_path / "installed")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    facts = '[installed]\nbuggy = ["first-release==1.0", "second-release==2.0"]\n'
-    (tmp_path / "entry.toml").write_text(facts)
+    installed = {"buggy": ["first-release==1.0", "second-release==2.0"]}
+    bug = Bug("a title", "owner/name#1", "what users saw", "a cause", "a fix", installed=installed)
+    facts = ", ".join(f"{name}={value!r}" for name, value in vars(bug).items())
+    (tmp_path / "entry.py").write_text(f"BUG = Bug({facts})\n")
     return tmp_path / "entry.py"
 
 
@@ -87,7 +90,9 @@ def test_an_entry_with_a_library_says_what_is_recorded_of_it(entry: Path, form: 
     assert_recorded(entry, form, ask)
 
 
-INSTALLED = {bug.entry.stem: bug for bug in write_field_bugs_page.bugs() if "installed" in bug.facts and bug.records}
+INSTALLED = {
+    entry.path.stem: entry for entry in write_field_bugs_page.entries() if entry.bug.installed and entry.records
+}
 QUICK = "pytorch_optimizer_lookahead_resume"
 
 
@@ -104,13 +109,13 @@ def is_told_by(few_steps: int, said: Said) -> bool:
 @pytest.mark.parametrize("name", slow_but([QUICK], INSTALLED))
 def test_a_release_says_what_is_recorded_of_it(name: str, form: str, ask: Ask) -> None:
     """By the claim that found the bug; those of an entry that a wheel holds are tried where it is installed."""
-    bug = INSTALLED[name]
-    missing = [release for release in bug.facts["installed"].get(form, []) if not packages.folder_of(release).is_dir()]
+    entry = INSTALLED[name]
+    missing = [release for release in entry.bug.installed.get(form, []) if not packages.folder_of(release).is_dir()]
     if missing:
         pytest.skip(f"no {', '.join(missing)}: {packages.INSTALL}")
-    claim = bug.found[0].claim
-    recorded = [each for each in bug.records[0][form] if each.claim == claim]
-    interpreted = INTERPRETED in bug.entry.read_text(encoding="utf-8")
+    claim = entry.found[0].claim
+    recorded = [each for each in entry.records[0][form] if each.claim == claim]
+    interpreted = INTERPRETED in entry.path.read_text(encoding="utf-8")
     assert not interpreted or all(is_told_by(FEW_STEPS, each) for each in recorded)
-    said = ask(bug.entry, f"{form}:{FEW_STEPS}" if interpreted else form, claim)
+    said = ask(entry.path, f"{form}:{FEW_STEPS}" if interpreted else form, claim)
     assert [(each.status, each.reason) for each in said] == [(each.status, each.reason) for each in recorded], said

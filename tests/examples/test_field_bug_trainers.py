@@ -5,8 +5,9 @@ from __future__ import annotations
 import field_bugs
 import pytest
 from budget import slow_but
+from field_bug_results import Said
 from field_bug_server import Ask, Server
-from field_bugs import ROOT, Said
+from field_bugs import ROOT
 from public_trainers import TRAINERS
 
 PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"

@@ -37,19 +37,19 @@ def test_an_entry_says_what_is_recorded_of_it(entry: Path, form: str, ask: Ask) 
 
 
 def test_every_bug_is_found_or_says_what_would_find_it_and_mended_forms_hold_but_where_trouble_is_told() -> None:
-    for bug in write_field_bugs_page.bugs():
-        if not bug.records:
+    for entry in write_field_bugs_page.entries():
+        if not entry.records:
             continue
-        assert (not bug.found) == ("missed" in bug.facts), bug.entry.stem
-        held = all(field_bugs.is_right("mended", forms["mended"]) for forms in bug.records.values())
-        assert held or "trouble" in bug.facts, bug.entry.stem
+        assert bool(entry.found) != bool(entry.bug.missed), entry.path.stem
+        held = all(field_bugs.is_right("mended", forms["mended"]) for forms in entry.records.values())
+        assert held or entry.bug.trouble, entry.path.stem
 
 
 def test_no_thread_is_counted_twice() -> None:
-    threads = [field_bugs.facts_of(entry)["thread"] for entry in field_bugs.entries()]
+    threads = [bug.thread for bug in field_bugs.entries().values()]
     assert [thread for thread, times in Counter(threads).items() if times > 1] == []
 
 
 def test_the_page_is_what_the_entries_and_their_records_say() -> None:
-    text = write_field_bugs_page.written(write_field_bugs_page.bugs(), write_field_bugs_page.facts_without_entry())
+    text = write_field_bugs_page.written(write_field_bugs_page.entries(), write_field_bugs_page.not_written())
     assert write_field_bugs_page.PAGE.read_text(encoding="utf-8") == text

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import field_bugs
-from field_bugs import LONG, ROOT, Said
+from field_bug_results import Said, read_results
+from field_bugs import LONG, ROOT
 
 SCRIPT = ROOT / "scripts" / "answer_field_bugs.py"
 Ask = Callable[..., list[Said]]
@@ -62,7 +63,7 @@ def server() -> Iterator[Server]:
 
 def assert_recorded(entry: Path, form: str, ask: Ask) -> None:
     """Every claim that was tried when an entry was recorded, but the long run, says of a form what it said then."""
-    recorded = [each for each in field_bugs.record_of(entry)[0][form] if each.claim != LONG]
+    recorded = [each for each in field_bugs.record_of(entry.stem, read_results())[0][form] if each.claim != LONG]
     tried = [each.claim for each in recorded if each.status != "NOT_RUN"]
     said = {each.claim: each for each in ask(entry, form, *tried)}
     found = [(each.claim, each.status, each.reason) for each in said.values()]

@@ -3,8 +3,17 @@
 import torch
 from torch import nn
 
+from examples.field_bugs.bug import Bug
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
 from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Updates before a capture are doubled",
+    thread="none: a toy",
+    users_saw="Training differs from the first step on.",
+    cause="The warm-up before the capture updates the weights three times.",
+    fix="The weights are put back after the warm-up.",
+)
 
 
 def buggy(seed, captured):
