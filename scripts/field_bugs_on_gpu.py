@@ -42,7 +42,7 @@ def for_a_gpu() -> list[str]:
     found = [
         entry.stem
         for entry, bug in field_bugs.entries().items()
-        if "cuda" in entry.read_text(encoding="utf-8") and not bug.installed
+        if "DEVICE" in entry.read_text(encoding="utf-8") and not bug.installed
     ]
     return sorted(found, key=lambda name: (name not in FIRST, name))
 

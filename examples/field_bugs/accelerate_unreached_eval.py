@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -80,16 +81,9 @@ def make_step(seed, optimized, levels):
     inner = Averaging(model.parameters())
     optimizer = Wrapped(Wrapped(inner), levels) if optimized else Wrapped(inner, levels=1)
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(batch["x"]), batch["y"])
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+    step = update_by(optimizer, lambda batch: functional.cross_entropy(model(batch["x"]), batch["y"]))
 
-    def batch(index):
-        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"x": x, "y": x[:, :3].argmax(1)}
+    batch = normal_batches(seed, (16, 8), lambda x: x[:, :3].argmax(1))
 
     @torch.no_grad()
     def evaluate():

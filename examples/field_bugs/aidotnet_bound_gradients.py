@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
+from examples.field_bugs.own_capture import OwnCaptures
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -65,7 +66,7 @@ def allocate_gradients(model):
 def make_step(seed, captured, optimizer_class):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Embedding(WORDS, 16), nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, WORDS))
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(DEVICE)
     allocate_gradients(model)
     optimizer = optimizer_class(model.parameters())
     captures, static = OwnCaptures(captured), {}
@@ -81,8 +82,7 @@ def make_step(seed, captured, optimizer_class):
         static.setdefault("tokens", batch["tokens"].clone()).copy_(batch["tokens"])
         if captured and not captures.graphs:
             allocate_gradients(model)  # where replays write them
-            captures.graphs["step"] = OwnGraph(passes, static, model.parameters())
-            captures.captures += 1
+            captures.capture("step", passes, static, model.parameters())
         captures.replays += captured
         loss = captures.graphs["step"].replay() if captured else passes()
         optimizer.step()

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -59,8 +60,6 @@ def make_step(seed, optimized, count_type):
         optimizer.step()
         return loss.detach()
 
-    def batch(index):
-        x = torch.randn(32, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"x": x, "y": x[:, :4].argmax(1)}
+    batch = normal_batches(seed, (32, 8), lambda x: x[:, :4].argmax(1))
 
     return StepFunction(step, batch, model)

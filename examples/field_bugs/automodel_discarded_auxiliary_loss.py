@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -70,10 +71,7 @@ def make_step(seed, optimized, mended):
         optimizer.step()
         return loss.detach()
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(1000 * seed + index)
-        x = torch.randn(32, 8, generator=generator)
-        return {"x": x, "y": x[:, :1] * 2}
+    batch = normal_batches(seed, (32, 8), lambda x: x[:, :1] * 2, apart=1000)
 
     trained = {f"model.{name}": each for name, each in model.named_parameters()}
     return StepFunction(step, batch, lambda: trained | {f"head.{name}": each for name, each in head.named_parameters()})

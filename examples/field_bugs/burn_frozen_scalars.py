@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import DEVICE, normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -54,8 +55,7 @@ class AdamInPlace(Adam):
 
 def make_step(seed, optimizer_class):
     torch.manual_seed(seed)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).to(device)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).to(DEVICE)
     optimizer, teacher = optimizer_class(model.parameters()), torch.randn(8, 2)
 
     def step(batch):
@@ -65,9 +65,7 @@ def make_step(seed, optimizer_class):
         optimizer.step()
         return loss.detach()
 
-    def batch(index):
-        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"x": x, "y": torch.tanh(x @ teacher)}
+    batch = normal_batches(seed, (16, 8), lambda x: torch.tanh(x @ teacher))
 
     return StepFunction(step, batch, model)
 

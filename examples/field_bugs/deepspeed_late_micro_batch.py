@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -59,8 +60,6 @@ def make_step(seed, optimized, reduced_before):
         optimizer.step()
         return loss.detach()
 
-    def batch(index):
-        x = torch.randn(48, 10, generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"x": x, "y": x[:, 2:5].argmax(1)}
+    batch = normal_batches(seed, (48, 10), lambda x: x[:, 2:5].argmax(1))
 
     return StepFunction(step, batch, model)

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import DEVICE, normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -34,23 +35,15 @@ def mended(seed):
 
 def make_step(seed, put):
     torch.manual_seed(seed)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = nn.Sequential(nn.Linear(8, 24), nn.SiLU(), nn.Linear(24, 3)).to(device)
+    model = nn.Sequential(nn.Linear(8, 24), nn.SiLU(), nn.Linear(24, 3)).to(DEVICE)
     optimizer, done = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-4), fused=True), [0]
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(batch["x"]), batch["y"])
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+    step = update_by(optimizer, lambda batch: functional.cross_entropy(model(batch["x"]), batch["y"]))
 
     def after():
         done[0] += 1
         put(optimizer.param_groups[0], min(1e-4 * (1 + done[0]), 1e-2))
 
-    def batch(index):
-        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"x": x, "y": x[:, :3].argmax(1)}
+    batch = normal_batches(seed, (16, 8), lambda x: x[:, :3].argmax(1))
 
     return StepFunction(step, batch, model, after=after)

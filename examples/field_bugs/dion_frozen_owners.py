@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
+from examples.field_bugs.own_capture import OwnCaptures
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -49,8 +50,7 @@ class Orthogonal:
 
 def make_step(seed, captured, all_have_gradients):
     torch.manual_seed(seed)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    body, head, later = (nn.Linear(12, width, bias=False).to(device) for width in (12, 3, 4))
+    body, head, later = (nn.Linear(12, width, bias=False).to(DEVICE) for width in (12, 3, 4))
     model = nn.ModuleList([body, head, later])
     optimizer = Orthogonal([body.weight, head.weight, later.weight])
     captures, trained = OwnCaptures(captured), [0]
@@ -69,8 +69,7 @@ def make_step(seed, captured, all_have_gradients):
         if not captures.graphs:
             for p in model.parameters() if all_have_gradients else ():
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-            captures.graphs["update"] = OwnGraph(optimizer.step, {"gradient": body.weight.grad}, model.parameters())
-            captures.captures += 1
+            captures.capture("update", optimizer.step, {"gradient": body.weight.grad}, model.parameters())
         captures.graphs["update"].replay()
         captures.replays += 1
         return loss.detach()

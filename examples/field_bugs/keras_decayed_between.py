@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import class_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -67,9 +68,6 @@ def make_step(seed, optimized, mended):
             total = total + loss.detach()
         return total
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(1000 * seed + index)
-        y = torch.randint(0, 4, (48,), generator=generator)
-        return {"x": torch.randn(48, 16, generator=generator) + 2 * functional.one_hot(y, 16), "y": y}
+    batch = class_batches(seed, 48, 16, 4)
 
     return StepFunction(step, batch, model)

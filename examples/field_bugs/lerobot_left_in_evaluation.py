@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import checkpoints, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -31,12 +32,7 @@ def make_step(seed, optimized, mended):
     policy = nn.Sequential(nn.Linear(12, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 6))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=5e-3, fused=optimized)
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(policy(batch["seen"]), batch["actions"])
-        loss.backward()
-        optimizer.step()
-        return loss
+    step = update_by(optimizer, lambda batch: functional.cross_entropy(policy(batch["seen"]), batch["actions"]))
 
     def batch(index):
         generator = torch.Generator().manual_seed(1000 * seed + index)
@@ -56,15 +52,6 @@ def make_step(seed, optimized, mended):
             policy.train(was_training)
         return right
 
-    parts = {"policy": policy, "optimizer": optimizer}
-
-    def save(path):
-        torch.save({"generator": torch.get_rng_state()} | {k: part.state_dict() for k, part in parts.items()}, path)
-
-    def load(path):
-        saved = torch.load(path)
-        torch.set_rng_state(saved.pop("generator"))
-        for name, state in saved.items():
-            parts[name].load_state_dict(state)
+    save, load = checkpoints(policy=policy, optimizer=optimizer, generator=True)
 
     return StepFunction(step, batch, policy, evaluate=evaluate, save=save, load=load)

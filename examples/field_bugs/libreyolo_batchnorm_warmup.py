@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
+from examples.field_bugs.own_capture import OwnCaptures, fill, warm_up
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -29,7 +30,7 @@ class Trainer:
     def __init__(self, seed, captured):
         torch.manual_seed(seed)
         self.network = nn.Sequential(block(1, 8), block(8, 8), nn.Conv2d(8, 2, 1))  # is it here, and how bright
-        self.network.to("cuda" if torch.cuda.is_available() else "cpu")
+        self.network.to(DEVICE)
         self.parameters = list(self.network.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=torch.tensor(1e-2), fused=True)
         self.captures, self.static = OwnCaptures(captured), {}
@@ -47,12 +48,10 @@ class Trainer:
 
     def capture(self):
         warm_up(self.passes)
-        self.captures.graphs["step"] = OwnGraph(self.passes, self.static, self.parameters)
-        self.captures.captures += 1
+        self.captures.capture("step", self.passes, self.static, self.parameters)
 
     def step(self, batch):
-        for name, tensor in batch.items():
-            self.static.setdefault(name, tensor.clone()).copy_(tensor)
+        fill(self.static, batch)
         if self.captures.requested and not self.captures.graphs:
             self.capture()
         self.captures.replays += self.captures.requested

@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
+from examples.field_bugs.own_capture import OwnCaptures, fill, warm_up
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -31,7 +32,7 @@ class Trainer:
 
     def __init__(self, seed, captured):
         torch.manual_seed(seed)
-        self.model = Detector().to("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = Detector().to(DEVICE)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=torch.tensor(3e-3), fused=True)
         self.captures, self.static = OwnCaptures(captured), {}
 
@@ -42,16 +43,14 @@ class Trainer:
         return loss.clone()
 
     def fill(self, batch):
-        for name, tensor in batch.items():
-            self.static.setdefault(name, tensor.clone()).copy_(tensor)
+        fill(self.static, batch)
 
     def passes(self):
         if not self.captures.requested:
             return self.eager_passes()
         if not self.captures.graphs:
             warm_up(self.eager_passes)
-            self.captures.graphs["step"] = OwnGraph(self.eager_passes, self.static, self.model.parameters())
-            self.captures.captures += 1
+            self.captures.capture("step", self.eager_passes, self.static, self.model.parameters())
         self.captures.replays += 1
         return self.captures.graphs["step"].replay()
 

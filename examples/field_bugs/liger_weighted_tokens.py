@@ -7,6 +7,7 @@ from torch import nn
 
 from examples.field_bugs.bug import Bug
 from examples.field_bugs.packages import use_packages
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -40,9 +41,8 @@ def make_step(seed, optimized):
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(seed)
-    model = nn.ModuleDict({"table": nn.Embedding(24, 16), "head": nn.Linear(16, 24, bias=False)}).to(device)
+    model = nn.ModuleDict({"table": nn.Embedding(24, 16), "head": nn.Linear(16, 24, bias=False)}).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     fused = LigerFusedLinearCrossEntropyLoss(reduction="none")
 

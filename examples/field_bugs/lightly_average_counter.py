@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import checkpoints
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -74,11 +75,6 @@ def make_step(seed, optimized, mended):
         seen = functional.silu(functional.conv2d(x["pictures"], average.weights[0], average.weights[1], padding=1))
         return functional.mse_loss(functional.conv2d(seen, *average.weights[2:]).sigmoid(), x["masks"])
 
-    parts = {"model": model, "average": average, "optimizer": optimizer}
-    save = lambda path: torch.save({name: part.state_dict() for name, part in parts.items()}, path)
-
-    def load(path):
-        for name, state in torch.load(path).items():
-            parts[name].load_state_dict(state)
+    save, load = checkpoints(model=model, average=average, optimizer=optimizer)
 
     return StepFunction(step, batch, model, evaluate=evaluate, save=save, load=load)

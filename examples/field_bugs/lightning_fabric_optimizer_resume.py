@@ -5,6 +5,7 @@ from torch import nn
 
 from examples.field_bugs.bug import Bug
 from examples.field_bugs.packages import use_packages
+from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -49,10 +50,7 @@ def make_step(seed, optimized):
         optimizer.step()
         return loss.detach()
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(100_000 * seed + index)
-        x = torch.randn(16, 8, generator=generator)
-        return {"x": x, "y": x[:, :2].sin()}
+    batch = normal_batches(seed, (16, 8), lambda x: x[:, :2].sin(), apart=100_000)
 
     def save(path):
         fabric.save(path, {"model": model, "optimizer": optimizer, "schedule": schedule.state_dict()})

@@ -2,9 +2,9 @@
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import next_token_loss, token_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -35,9 +35,7 @@ def make_step(seed, optimized, mended):
         optimizer.zero_grad()
         total = torch.zeros(())
         for tokens in batch["tokens"].chunk(micro_batches):
-            loss = (
-                functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()) / micro_batches
-            )
+            loss = next_token_loss(model, tokens) / micro_batches
             loss.backward()
             if not mended:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
@@ -47,9 +45,6 @@ def make_step(seed, optimized, mended):
         optimizer.step()
         return total
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(1000 * seed + index)
-        start = torch.randint(0, 32, (8, 1), generator=generator)
-        return {"tokens": (start + 3 * torch.arange(17)) % 32}
+    batch = token_batches(seed, 8, 17, apart=1000)
 
     return StepFunction(step, batch, model)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -21,8 +22,6 @@ BUG = Bug(
     "the host.",
     fix="They are drawn between replays, in the order of plain training, into buffers that the graph reads.",
 )
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Times:

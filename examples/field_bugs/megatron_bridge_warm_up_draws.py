@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -40,16 +41,9 @@ def make_step(seed, optimized, guard):
     with torch.random.fork_rng():  # a run that begins
         warm_up()
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(batch["x"]), batch["y"])
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+    step = update_by(optimizer, lambda batch: functional.cross_entropy(model(batch["x"]), batch["y"]))
 
-    def batch(index):
-        x = torch.randn(32, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"x": x, "y": x[:, :4].argmax(1)}
+    batch = normal_batches(seed, (32, 8), lambda x: x[:, :4].argmax(1))
 
     def save(path):
         generator = torch.get_rng_state()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import DEVICE, next_token_loss, token_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -50,20 +51,12 @@ class Optimizer(torch.optim.SGD):
 def make_step(seed, log_zeros):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Embedding(32, 16), Hybrid(), nn.Linear(16, 32))
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(DEVICE)
     optimizer = Optimizer(model.parameters(), log_zeros)
 
-    def step(batch):
-        tokens = batch["tokens"]
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+    step = update_by(optimizer, lambda batch: next_token_loss(model, batch["tokens"]))
 
-    def batch(index):
-        start = torch.randint(32, (4, 1), generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"tokens": (start + 3 * torch.arange(6)) % 32}
+    batch = token_batches(seed, 4, 6)
 
     return StepFunction(step, batch, model)
 

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import token_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -62,8 +63,6 @@ def make_step(seed, optimized, allocates):
         optimizer.step()
         return loss.detach()
 
-    def batch(index):
-        start = torch.randint(32, (4, 1), generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"tokens": (start + 5 * torch.arange(9)) % 32}
+    batch = token_batches(seed, 4, 9, by=5)
 
     return StepFunction(step, batch, model)

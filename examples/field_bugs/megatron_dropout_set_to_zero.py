@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import checkpoints, next_token_loss, token_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -58,19 +59,11 @@ def make_step(seed, optimized, mended):
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
 
     def loss_of(tokens):
-        return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        return next_token_loss(model, tokens)
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = loss_of(batch["tokens"])
-        loss.backward()
-        optimizer.step()
-        return loss
+    step = update_by(optimizer, lambda batch: loss_of(batch["tokens"]))
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(1000 * seed + index)
-        start = torch.randint(0, 32, (8, 1), generator=generator)
-        return {"tokens": (start + 3 * torch.arange(17)) % 32}
+    batch = token_batches(seed, 8, 17, apart=1000)
 
     @torch.no_grad()
     def evaluate():
@@ -79,15 +72,6 @@ def make_step(seed, optimized, mended):
         model.train()
         return loss
 
-    parts = {"model": model, "optimizer": optimizer}
-
-    def save(path):
-        torch.save({"generator": torch.get_rng_state()} | {k: part.state_dict() for k, part in parts.items()}, path)
-
-    def load(path):
-        saved = torch.load(path)
-        torch.set_rng_state(saved.pop("generator"))
-        for name, state in saved.items():
-            parts[name].load_state_dict(state)
+    save, load = checkpoints(model=model, optimizer=optimizer, generator=True)
 
     return StepFunction(step, batch, model, evaluate=evaluate, save=save, load=load)

@@ -6,6 +6,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -71,8 +72,6 @@ def make_step(seed, optimized, inline_waits):
         optimizer.step()
         return loss.detach()
 
-    def batch(index):
-        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"x": x, "y": x[:, :1] * x[:, 1:2] + x[:, 2:3]}
+    batch = normal_batches(seed, (16, 8), lambda x: x[:, :1] * x[:, 1:2] + x[:, 2:3])
 
     return StepFunction(step, batch, model)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -65,7 +66,7 @@ class AttentionWithBuffer(Attention):
 def make_step(seed, attention_class):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Embedding(32, 16), attention_class(), nn.Linear(16, 32))
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
 
     def step(batch):

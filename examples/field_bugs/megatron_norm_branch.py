@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import DEVICE, token_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -48,7 +49,7 @@ def make_step(seed, optimizer_class):
     torch.manual_seed(seed)
     dense = nn.ModuleDict({"tokens": nn.Embedding(32, 16), "gate": nn.Linear(16, 2), "head": nn.Linear(16, 32)})
     experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
-    model = nn.ModuleList([dense, experts]).to("cuda" if torch.cuda.is_available() else "cpu")
+    model = nn.ModuleList([dense, experts]).to(DEVICE)
     optimizer = optimizer_class([dense.parameters(), experts.parameters()])
 
     def step(batch):
@@ -61,9 +62,7 @@ def make_step(seed, optimizer_class):
         optimizer.step()
         return loss.detach()
 
-    def batch(index):
-        start = torch.randint(32, (4, 1), generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"tokens": (start + 3 * torch.arange(9)) % 32}
+    batch = token_batches(seed, 4, 9)
 
     return StepFunction(step, batch, model)
 

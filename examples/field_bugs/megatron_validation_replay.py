@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
+from examples.field_bugs.own_capture import OwnCaptures, fill
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -46,7 +47,7 @@ def make_step(seed, captured, key):
     torch.manual_seed(seed)
     experts, captures, static = Experts(), OwnCaptures(captured), {}
     model = nn.Sequential(nn.Embedding(32, 16), experts, nn.Linear(16, 4))
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
     def passes():
@@ -57,13 +58,11 @@ def make_step(seed, captured, key):
         return loss.detach()
 
     def call(batch):
-        for name, tensor in batch.items():
-            static.setdefault(name, tensor.clone()).copy_(tensor)
+        fill(static, batch)
         if not captured:
             return passes()
         if key() not in captures.graphs:
-            captures.captures += 1
-            captures.graphs[key()] = OwnGraph(passes, static, model.parameters())
+            captures.capture(key(), passes, static, model.parameters())
         return captures.graphs[key()].replay()
 
     def step(batch):

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
+from examples.field_bugs.own_capture import OwnCaptures, warm_up
+from examples.field_bugs.small_training import DEVICE, token_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -50,7 +51,7 @@ def make_step(seed, captured, restored):
     torch.manual_seed(seed)
     layer = LatentExperts()
     model = nn.Sequential(nn.Embedding(32, 16), layer, nn.Linear(16, 32))
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     captures, static = OwnCaptures(captured), {}
 
@@ -67,8 +68,7 @@ def make_step(seed, captured, restored):
         model.zero_grad()
         for tensor, value in before:
             tensor.copy_(value)
-        captures.graphs["all"] = OwnGraph(forward_backward, static, model.parameters())
-        captures.captures += 1
+        captures.capture("all", forward_backward, static, model.parameters())
 
     def step(batch):
         static.setdefault("tokens", torch.zeros_like(batch["tokens"]))
@@ -81,9 +81,7 @@ def make_step(seed, captured, restored):
         layer.move_bias()
         return loss
 
-    def batch(index):
-        start = torch.randint(32, (4, 1), generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"tokens": (start + 3 * torch.arange(9)) % 32}
+    batch = token_batches(seed, 4, 9)
 
     return StepFunction(step, batch, model, captured=captures.record)
 

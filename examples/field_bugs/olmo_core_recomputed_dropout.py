@@ -6,6 +6,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import next_token_loss, token_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -59,17 +60,8 @@ def make_step(seed, optimized, mended):
     model = Model(recomputes=optimized, preserves=mended)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
 
-    def step(batch):
-        tokens = batch["tokens"]
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        return loss
+    step = update_by(optimizer, lambda batch: next_token_loss(model, batch["tokens"]))
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(1000 * seed + index)
-        start = torch.randint(0, 32, (8, 1), generator=generator)
-        return {"tokens": (start + 3 * torch.arange(17)) % 32}
+    batch = token_batches(seed, 8, 17, apart=1000)
 
     return StepFunction(step, batch, model)

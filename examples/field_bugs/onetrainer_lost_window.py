@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -43,9 +44,7 @@ def make_step(seed, optimized, keeps_gradients):
             optimizer.zero_grad(set_to_none=False)
         return loss.detach()
 
-    def batch(index):
-        x = torch.randn(8, 10, generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"x": x, "y": torch.sin(x[:, :2]) + x[:, 2:4]}
+    batch = normal_batches(seed, (8, 10), lambda x: torch.sin(x[:, :2]) + x[:, 2:4])
 
     def save(path):
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done[0]}

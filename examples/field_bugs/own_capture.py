@@ -1,8 +1,9 @@
 """A capture of a trainer's own, for the entries here: a CUDA graph on a GPU, recorded operations on a CPU.
 
-static = {name: tensor.clone() for name, tensor in batch.items()}
+captures, static = OwnCaptures(captured), {}
+fill(static, batch)
 warm_up(body, 3)                          # executes, and undoes nothing: that is the trainer's affair
-graph = OwnGraph(body, static, parameters)
+graph = captures.capture("step", body, static, parameters)
 graph.replay()                            # reads `static`, writes `graph.result` and gradients in place
 """
 
@@ -37,6 +38,12 @@ def warm_up(body: Body, times: int = 3) -> None:
         return
     for _ in range(times):
         body()
+
+
+def fill(static: dict[str, Tensor], batch: Mapping[str, Tensor]) -> None:
+    """Copy a batch to where a graph reads it; the tensors there come with the first batch."""
+    for name, tensor in batch.items():
+        static.setdefault(name, tensor.clone()).copy_(tensor)
 
 
 class OwnGraph:
@@ -122,6 +129,19 @@ class OwnCaptures:
     replays: int = 0
     uncaptured: int = 0
     failure: str | None = None
+
+    def capture(
+        self,
+        key: object,
+        body: Body,
+        static: Mapping[str, Tensor],
+        parameters: Iterable[Tensor] = (),
+        pool: MemPoolId | None = None,
+    ) -> OwnGraph:
+        """Capture a body under a key of `graphs`, and count it."""
+        graph = self.graphs[key] = OwnGraph(body, static, parameters, pool)
+        self.captures += 1
+        return graph
 
     def record(self) -> CaptureRecord:
         graphs = list(self.graphs.values())

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
+from examples.field_bugs.own_capture import OwnCaptures, fill
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -29,14 +30,13 @@ BUG = Bug(
 
 def make_step(seed, captured, number_of):
     torch.manual_seed(seed)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1)).to(device)
+    net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1)).to(DEVICE)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-    on_device = torch.zeros((), dtype=torch.int64, device=device)
+    on_device = torch.zeros((), dtype=torch.int64, device=DEVICE)
     captures, static = OwnCaptures(captured), {}
 
     def weighted(losses, number):
-        settled = torch.sigmoid(0.1 * (torch.as_tensor(number, device=device) - 40))
+        settled = torch.sigmoid(0.1 * (torch.as_tensor(number, device=DEVICE) - 40))
         return losses["start"] + losses["seen"] + settled * losses["equation"]
 
     def update(number):
@@ -55,16 +55,14 @@ def make_step(seed, captured, number_of):
         return loss.detach()
 
     def step(batch):
-        for name, tensor in batch.items():
-            static.setdefault(name, tensor.clone()).copy_(tensor)
+        fill(static, batch)
         made = captures.uncaptured + captures.replays
         number = number_of(made, on_device)
         if not captured:
             captures.uncaptured += 1
             return update(number)
         if not captures.graphs:
-            captures.graphs["all"] = OwnGraph(lambda: update(number), static, net.parameters())
-            captures.captures += 1
+            captures.capture("all", lambda: update(number), static, net.parameters())
         captures.replays += 1
         return captures.graphs["all"].replay()
 

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import DEVICE, class_batches
 from harness.system.protocol import NotAvailable
 from harness.system.step_function import StepFunction
 
@@ -33,9 +34,8 @@ def mended(seed, optimized):
 def make_step(seed, optimized, mended):
     if optimized and not torch.cuda.is_available():
         raise NotAvailable("torch.compile captures CUDA graphs on a CUDA device alone, and there is none")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).to(device)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     forward = torch.compile(model, mode="reduce-overhead") if optimized else model
     for parameter in model.parameters():
@@ -43,7 +43,7 @@ def make_step(seed, optimized, mended):
 
     def step(batch):
         optimizer.zero_grad(set_to_none=not mended)
-        total = torch.zeros((), device=device)
+        total = torch.zeros((), device=DEVICE)
         for x, y in zip(batch["x"].chunk(4), batch["y"].chunk(4), strict=True):
             torch.compiler.cudagraph_mark_step_begin()
             loss = functional.cross_entropy(forward(x).clone(), y) / 4
@@ -52,9 +52,6 @@ def make_step(seed, optimized, mended):
         optimizer.step()
         return total
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(1000 * seed + index)
-        y = torch.randint(0, 4, (32,), generator=generator)
-        return {"x": torch.randn(32, 16, generator=generator) + 2 * functional.one_hot(y, 16), "y": y}
+    batch = class_batches(seed, 32, 16, 4)
 
     return StepFunction(step, batch, model)

@@ -5,6 +5,7 @@ from torch import nn
 
 from examples.field_bugs.bug import Bug
 from examples.field_bugs.packages import use_packages
+from examples.field_bugs.small_training import checkpoints, normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -39,24 +40,10 @@ def make_step(seed, optimized):
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
     optimizer = Lookahead(torch.optim.AdamW(model.parameters(), lr=1e-2, fused=optimized), k=5, alpha=0.5)
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = (model(batch["x"]) - batch["y"]).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+    step = update_by(optimizer, lambda batch: (model(batch["x"]) - batch["y"]).square().mean())
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(100_000 * seed + index)
-        x = torch.randn(16, 8, generator=generator)
-        return {"x": x, "y": x[:, :2].sin()}
+    batch = normal_batches(seed, (16, 8), lambda x: x[:, :2].sin(), apart=100_000)
 
-    def save(path):
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
-
-    def load(path):
-        saved = torch.load(path, weights_only=False)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
+    save, load = checkpoints(model=model, optimizer=optimizer)
 
     return StepFunction(step=step, batch=batch, parameters=model, save=save, load=load)

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -47,9 +48,8 @@ class Centred(nn.Module):
 
 def make_step(seed, set_back):
     torch.manual_seed(seed)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = Centred().to(device)
-    model.centre = model.centre.to(device)
+    model = Centred().to(DEVICE)
+    model.centre = model.centre.to(DEVICE)
     parameters, trained = list(model.parameters()), [0]
 
     def step(batch):

@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
+from examples.field_bugs.own_capture import OwnCaptures, fill
+from examples.field_bugs.small_training import class_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -60,13 +61,11 @@ def make_step(seed, captured, mended):
         return loss.detach()
 
     def step(batch):
-        for name, tensor in batch.items():
-            static.setdefault(name, tensor.clone()).copy_(tensor)
+        fill(static, batch)
         if not captured:
             return update()
         if not captures.graphs:
-            captures.graphs["all"] = OwnGraph(update, static, model.parameters())
-            captures.captures += 1
+            captures.capture("all", update, static, model.parameters())
             signals.append(Signals(wraps=mended))
         captures.replays += 1
         loss = captures.graphs["all"].replay()
@@ -74,9 +73,6 @@ def make_step(seed, captured, mended):
         signals[0].wait()
         return loss
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(1000 * seed + index)
-        y = torch.randint(0, 4, (16,), generator=generator)
-        return {"x": torch.randn(16, 8, generator=generator) + 2 * functional.one_hot(y, 8), "y": y}
+    batch = class_batches(seed, 16, 8, 4)
 
     return StepFunction(step, batch, model, captured=captures.record)

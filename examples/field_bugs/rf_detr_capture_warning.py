@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
+from examples.field_bugs.own_capture import OwnCaptures, fill, warm_up
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -63,7 +64,7 @@ class HostSizesDetector(Detector):
 
 def make_step(seed, captured, detector):
     torch.manual_seed(seed)
-    model = detector().to("cuda" if torch.cuda.is_available() else "cpu")
+    model = detector().to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(3e-3), fused=True)
     captures, static, failed = OwnCaptures(captured), {}, []
 
@@ -76,15 +77,13 @@ def make_step(seed, captured, detector):
     def capture():
         try:
             warm_up(passes)
-            captures.graphs["step"] = OwnGraph(passes, static, model.parameters())
-            captures.captures += 1
+            captures.capture("step", passes, static, model.parameters())
         except Exception as error:
             failed.append(error)
             warnings.warn(f"the capture failed, training goes on without it: {error}", stacklevel=2)
 
     def step(batch):
-        for name, tensor in batch.items():
-            static.setdefault(name, tensor.clone()).copy_(tensor)
+        fill(static, batch)
         if captured and not captures.graphs and not failed:
             capture()
         replayed = bool(captures.graphs)

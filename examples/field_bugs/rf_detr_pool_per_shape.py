@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
+from examples.field_bugs.own_capture import OwnCaptures, fill, warm_up
+from examples.field_bugs.small_training import DEVICE
 from harness.devices.graphs import graph_pool_handle
 from harness.system.step_function import StepFunction
 
@@ -24,7 +25,7 @@ BUG = Bug(
     "mended form failed by it.",
 )
 
-ON_GPU = torch.cuda.is_available()
+ON_GPU = DEVICE == "cuda"
 SIZES = [(32 if ON_GPU else 2) * number for number in range(12, 4, -1)]  # a pool has room for smaller ones
 
 
@@ -41,7 +42,7 @@ def make_step(seed, captured, pool_of_next):
     torch.backends.cudnn.deterministic = True
     torch.manual_seed(seed)
     layers = [nn.Sequential(nn.Conv2d(inputs, 16, 3, padding=1), nn.SiLU()) for inputs in (1, 16, 16)]
-    model = nn.Sequential(*layers, nn.Conv2d(16, 1, 1)).to("cuda" if ON_GPU else "cpu")
+    model = nn.Sequential(*layers, nn.Conv2d(16, 1, 1)).to(DEVICE)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(3e-3), fused=True)
@@ -55,12 +56,10 @@ def make_step(seed, captured, pool_of_next):
 
     def step(batch):
         size = batch["images"].shape[-1]
-        for name, tensor in batch.items():
-            static[size].setdefault(name, tensor.clone()).copy_(tensor)
+        fill(static[size], batch)
         if captured and size not in captures.graphs:
             warm_up(lambda: passes(size))
-            captures.graphs[size] = OwnGraph(lambda: passes(size), static[size], model.parameters(), pool_of_next())
-            captures.captures += 1
+            captures.capture(size, lambda: passes(size), static[size], model.parameters(), pool_of_next())
         captures.replays += captured
         loss = captures.graphs[size].replay() if captured else passes(size)
         optimizer.step()

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -65,9 +66,6 @@ def make_step(seed, optimized, mended):
         average.update(model)
         return loss.detach()
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(1000 * seed + index)
-        x = torch.randn(16, 8, generator=generator)
-        return {"x": x, "y": x.sum(dim=1, keepdim=True)}
+    batch = normal_batches(seed, (16, 8), lambda x: x.sum(dim=1, keepdim=True), apart=1000)
 
     return StepFunction(step, batch, plain)

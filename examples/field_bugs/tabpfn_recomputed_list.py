@@ -6,6 +6,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -59,12 +60,7 @@ def make_step(seed, optimized, mended):
     model = Table(recomputes=optimized, in_list=not mended)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(batch["rows"]), batch["classes"])
-        loss.backward()
-        optimizer.step()
-        return loss
+    step = update_by(optimizer, lambda batch: functional.cross_entropy(model(batch["rows"]), batch["classes"]))
 
     def batch(index):
         generator = torch.Generator().manual_seed(1000 * seed + index)

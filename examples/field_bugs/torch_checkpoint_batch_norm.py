@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from examples.field_bugs.bug import Bug
 from examples.field_bugs.packages import use_packages
+from examples.field_bugs.small_training import update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -45,12 +46,7 @@ def make_step(seed, recompute):
         hidden = model[0](x)
         return model[2](recompute(body, hidden) if recompute else body(hidden))
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = (predict(batch["x"]) - batch["y"]).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+    step = update_by(optimizer, lambda batch: (predict(batch["x"]) - batch["y"]).square().mean())
 
     def batch(index):
         generator = torch.Generator().manual_seed(100_000 * seed + index)

@@ -5,6 +5,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -35,12 +36,7 @@ def make_step(seed, optimized, generator):
     def error(x):
         return (model(x) - x[:, :2].sin()).square().mean()
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = error(batch["x"])
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+    step = update_by(optimizer, lambda batch: error(batch["x"]))
 
     def batch(index):
         return {"x": torch.randn(16, 8, generator=torch.Generator().manual_seed(100_000 * seed + index))}

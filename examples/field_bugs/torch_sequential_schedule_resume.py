@@ -5,6 +5,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -55,10 +56,7 @@ def make_step(seed, optimized, schedule_first):
     training = Training(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)), optimized)
     training.make_schedule()
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(100_000 * seed + index)
-        x = torch.randn(16, 8, generator=generator)
-        return {"x": x, "y": x[:, :2].sin()}
+    batch = normal_batches(seed, (16, 8), lambda x: x[:, :2].sin(), apart=100_000)
 
     def save(path):
         torch.save([each.state_dict() for each in (training.model, training.optimizer, training.schedule)], path)

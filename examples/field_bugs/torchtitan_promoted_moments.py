@@ -2,9 +2,9 @@
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import checkpoints, next_token_loss, token_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -59,7 +59,7 @@ def make_step(seed, optimized, mended):
         optimizer.register_load_state_dict_post_hook(to_bfloat16)
 
     def loss_of(tokens):
-        return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        return next_token_loss(model, tokens)
 
     def step(batch):
         optimizer.zero_grad(set_to_none=optimized)
@@ -68,20 +68,12 @@ def make_step(seed, optimized, mended):
         optimizer.step()
         return loss
 
-    def batch(index):
-        generator = torch.Generator().manual_seed(1000 * seed + index)
-        start = torch.randint(0, 32, (8, 1), generator=generator)
-        return {"tokens": (start + 3 * torch.arange(17)) % 32}
+    batch = token_batches(seed, 8, 17, apart=1000)
 
     @torch.no_grad()
     def evaluate():
         return loss_of(batch(10_000)["tokens"])
 
-    parts = {"model": model, "optimizer": optimizer}
-    save = lambda path: torch.save({name: part.state_dict() for name, part in parts.items()}, path)
-
-    def load(path):
-        for name, state in torch.load(path).items():
-            parts[name].load_state_dict(state)
+    save, load = checkpoints(model=model, optimizer=optimizer)
 
     return StepFunction(step, batch, model, evaluate=evaluate, save=save, load=load)

@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
+from examples.field_bugs.own_capture import OwnCaptures, fill, warm_up
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -22,7 +23,7 @@ BUG = Bug(
     missed="Nothing on a CPU, where nobody counts memory. On a GPU MEMORY, which runs there alone.",
 )
 
-ON_GPU = torch.cuda.is_available()
+ON_GPU = DEVICE == "cuda"
 LAYERS, MICRO_BATCHES = (20, 20) if ON_GPU else (4, 8)
 ROWS, WIDTH = (2048, 256) if ON_GPU else (8, 16)
 
@@ -53,7 +54,7 @@ def warm_up_each(layers, let_go):
 def make_step(seed, captured, let_go):
     torch.manual_seed(seed)
     layers = [Layer(WIDTH, WIDTH) for _ in range(LAYERS)]
-    model = nn.Sequential(*layers, nn.Linear(WIDTH, 1)).to("cuda" if ON_GPU else "cpu")
+    model = nn.Sequential(*layers, nn.Linear(WIDTH, 1)).to(DEVICE)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(3e-3), fused=True)
@@ -69,12 +70,10 @@ def make_step(seed, captured, let_go):
         return whole
 
     def step(batch):
-        for name, tensor in batch.items():
-            static.setdefault(name, tensor.clone()).copy_(tensor)
+        fill(static, batch)
         if captured and not captures.graphs:
             warm_up(partial(warm_up_each, layers, let_go), 1)
-            captures.graphs["step"] = OwnGraph(passes, static, model.parameters())
-            captures.captures += 1
+            captures.capture("step", passes, static, model.parameters())
         captures.replays += captured
         loss = captures.graphs["step"].replay() if captured else passes()
         optimizer.step()

@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
+from examples.field_bugs.own_capture import OwnCaptures, fill
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -61,7 +62,7 @@ class ToldWeight8Bits(Weight8Bits):
 def make_step(seed, captured, weight_class, width=16, micro_batches=4):
     torch.manual_seed(seed)
     model = nn.Sequential(weight_class(width), nn.GELU(), weight_class(width), nn.GELU(), nn.Linear(width, 1))
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(DEVICE)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-2), fused=True)
@@ -79,13 +80,11 @@ def make_step(seed, captured, weight_class, width=16, micro_batches=4):
         return whole
 
     def step(batch):
-        for name, tensor in batch.items():
-            static.setdefault(name, tensor.clone()).copy_(tensor)
+        fill(static, batch)
         keeps[:] = keeps or [torch.tensor(number > 0, device=static["x"].device) for number in range(micro_batches)]
         optimizer.zero_grad(set_to_none=False)
         if captured and not captures.graphs:
-            captures.graphs["step"] = OwnGraph(passes, static, model.parameters())
-            captures.captures += 1
+            captures.capture("step", passes, static, model.parameters())
         captures.replays += captured
         loss = captures.graphs["step"].replay() if captured else passes()
         optimizer.step()

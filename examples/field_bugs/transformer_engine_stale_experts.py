@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
+from examples.field_bugs.own_capture import OwnCaptures, fill, warm_up
+from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -78,7 +79,7 @@ class ToldExperts(Experts):
 
 def make_step(seed, captured, layer, micro_batches=2):
     torch.manual_seed(seed)
-    model = layer().to("cuda" if torch.cuda.is_available() else "cpu")
+    model = layer().to(DEVICE)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-2), fused=True)
@@ -96,12 +97,10 @@ def make_step(seed, captured, layer, micro_batches=2):
     def capture():
         keeps = [torch.tensor(number > 0, device=model.last.weight.device) for number in range(micro_batches)]
         warm_up(lambda: passes(keeps))
-        captures.graphs["step"] = OwnGraph(lambda: passes(keeps), static, model.parameters())
-        captures.captures += 1
+        captures.capture("step", lambda: passes(keeps), static, model.parameters())
 
     def step(batch):
-        for name, tensor in batch.items():
-            static.setdefault(name, tensor.clone()).copy_(tensor)
+        fill(static, batch)
         for weight in weights:
             weight.first = True
         if captured and not captures.graphs:

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -46,16 +47,9 @@ def make_step(seed, optimized, kept):
     model = nn.Sequential(layer, nn.Tanh(), head)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(batch["x"]), batch["y"])
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+    step = update_by(optimizer, lambda batch: functional.cross_entropy(model(batch["x"]), batch["y"]))
 
-    def batch(index):
-        x = torch.randn(32, 16, generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"x": x, "y": x[:, 3:7].argmax(1)}
+    batch = normal_batches(seed, (32, 16), lambda x: x[:, 3:7].argmax(1))
 
     @torch.no_grad()
     def evaluate():

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -49,15 +50,8 @@ def make_step(seed, optimized, delivered):
     plain = torch.optim.Adam
     optimizer = Fused(model.parameters(), delivered, lr=1e-3) if optimized else plain(model.parameters(), lr=1e-3)
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = functional.mse_loss(model(batch["x"]), batch["y"])
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+    step = update_by(optimizer, lambda batch: functional.mse_loss(model(batch["x"]), batch["y"]))
 
-    def batch(index):
-        x = torch.randn(64, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"x": x, "y": x[:, :1] + torch.sin(x[:, 1:2])}
+    batch = normal_batches(seed, (64, 8), lambda x: x[:, :1] + torch.sin(x[:, 1:2]))
 
     return StepFunction(step, batch, model)

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -41,9 +42,7 @@ def make_step(seed, optimized, restores):
             torch._foreach_lerp_(average, list(model.parameters()), 0.02)
         return loss.detach()
 
-    def batch(index):
-        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
-        return {"x": x, "y": x[:, :3].argmax(1)}
+    batch = normal_batches(seed, (16, 8), lambda x: x[:, :3].argmax(1))
 
     @torch.no_grad()
     def save(path):

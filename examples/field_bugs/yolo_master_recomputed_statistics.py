@@ -8,6 +8,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -63,12 +64,9 @@ def make_step(seed, optimized, mended):
     model = Detector(recomputes=optimized, keeps=mended)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
 
-    def step(batch):
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(batch["pictures"]).flatten(1), batch["places"])
-        loss.backward()
-        optimizer.step()
-        return loss
+    step = update_by(
+        optimizer, lambda batch: functional.cross_entropy(model(batch["pictures"]).flatten(1), batch["places"])
+    )
 
     def batch(index):
         generator = torch.Generator().manual_seed(1000 * seed + index)
