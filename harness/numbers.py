@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
@@ -36,6 +37,38 @@ def _not_negative(value: float) -> float:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: `1 fault`, `2 faults`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+_NOUNS = re.findall(
+    r"\S+",
+    "batch block buffer call capture case collective comparison element evaluation execution graph group kernel launch "
+    "layer loss micro-batch node operation operator optimizer output parameter process rank replay round row run "
+    "sample seed shape sink site step tensor token update value wait workload",
+)
+_PLURALS = {f"{noun}{'es' if noun.endswith(('ch', 's')) else 's'}": noun for noun in _NOUNS}
+_INDEXED = "block|layer|measurement|process|rank|repetition|round|run|seed|step|version"  # `rank 1`, `step 1`
+_VERBS = {" were": " was", " are": " is", " have": " has", " differ": " differs", " lie": " lies"}
+_ONE_OF_MANY = re.compile(
+    rf"(?:\b(?:(?P<index>{_INDEXED})|(?P<within>all|after|by|for|in|of|over|with)) )?(?<![\d.,])\b1 "
+    rf"(?P<kind>(?:[a-z]+ )?)(?P<noun>{'|'.join(_PLURALS)})\b"
+    rf"(?:(?P<of>(?: of [\d,]+ [a-z]+)?)(?P<verb>{'|'.join(_VERBS)})\b)?"
+)
+
+
+def agreed(sentence: str) -> str:
+    """Return the sentence with its counted nouns in agreement: `1 captures of 44 nodes` becomes `1 capture of …`.
+
+    Every sentence of a judge passes here, so that no judge has to choose a noun's form, or that of the verb behind it.
+    """
+    return re.sub(r"\b(replayed|called|fell) 1 times\b", r"\1 once", _ONE_OF_MANY.sub(_as_one, sentence))
+
+
+def _as_one(found: re.Match[str]) -> str:
+    if found["index"]:  # `at step 1 losses differ`
+        return found[0]
+    verb, within = found["verb"] or "", f"{found['within']} " if found["within"] else ""
+    agreeing = verb if within else _VERBS.get(verb, verb)
+    return f"{within}1 {found['kind']}{_PLURALS[found['noun']]}{found['of'] or ''}{agreeing}"
 
 
 def was(number: int) -> str:

@@ -15,6 +15,7 @@ from harness.judging.context import end_of
 from harness.judging.sheet import Sheet, number, settle, some
 
 Losses = NDArray[np.float64]
+Compare = Literal["every", "final", "first"]
 LOSS = "loss"
 
 
@@ -92,21 +93,31 @@ def first_true(mask: NDArray[np.bool_]) -> int | None:
     return int(np.argmax(mask)) if mask.any() else None
 
 
-def difference(
-    candidate: Losses, baseline: Losses, compare: Literal["every", "final", "first"], bounds: Bounds
-) -> Difference:
-    """Return the difference over the common steps, or at one end. Bits are compared, so -0.0 differs from 0.0."""
+def judged_steps(candidate: Losses, baseline: Losses, compare: Compare) -> tuple[Losses, Losses, int]:
+    """Return the common steps of two series, or those at one end, and the number of the first of them."""
     steps = min(len(candidate), len(baseline))
     steps = min(steps, 1) if compare == "first" else steps
     offset = max(steps - 1, 0) if compare == "final" else 0
     ours, theirs = (np.ascontiguousarray(series[offset:steps]) for series in (candidate, baseline))
+    return ours, theirs, offset
+
+
+def apart(ours: Losses, theirs: Losses) -> Losses:
+    """Return the absolute difference [steps]; NaN where either value is NaN, or both are the same infinity."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.abs(ours - theirs)
+
+
+def difference(candidate: Losses, baseline: Losses, compare: Compare, bounds: Bounds) -> Difference:
+    """Return the difference over the common steps, or at one end. Bits are compared, so -0.0 differs from 0.0."""
+    ours, theirs, offset = judged_steps(candidate, baseline, compare)
     if not len(ours):
         return Difference(0, 0, None, None, 0.0, None)
     bits = ours.view(np.int64) != theirs.view(np.int64)
     if not bits.any() and np.isfinite(ours).all():  # most series: nothing of the rest is needed to know its answer
         return Difference(len(ours), 0, None, None, 0.0, offset)
+    distances = apart(ours, theirs)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        distances = np.abs(ours - theirs)
         ratios = np.where(distances == 0, 0.0, distances / np.abs(theirs))
     # NaN is never within a bound; argmax of an array with a NaN is the NaN's index
     beyond = {
@@ -118,7 +129,7 @@ def difference(
     }
     rounding = np.full(len(ours), bounds.floor)
     if bounds.rounding is not None:
-        known = bounds.rounding[offset:steps]
+        known = bounds.rounding[offset : offset + len(ours)]
         rounding[: len(known)] = np.maximum(rounding[: len(known)], known)
     excused = beyond["max_relative_difference"] & (distances <= rounding)
     by_control = excused & (distances > bounds.floor)

@@ -13,7 +13,7 @@ from typing import NoReturn
 from harness.judging import reasons
 from harness.judging.demanded import Demanded, Interval, Relation, tightest
 from harness.judging.verdict import Figure, Judgement, Status
-from harness.numbers import rounded
+from harness.numbers import agreed, rounded
 
 
 class Settled(Exception):  # noqa: N818 - it carries a conclusion, it is not an error
@@ -92,7 +92,7 @@ class Sheet:
         return Judgement(
             status=listed.status,
             reason=reason,
-            message=message,
+            message=agreed(message),
             figures=self.figures,
             denominators=self.denominators,
             mechanism=self.mechanism,

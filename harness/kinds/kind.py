@@ -31,6 +31,9 @@ class Kind(Row):
     """Capabilities that the systems of all its arms must have; may be empty."""
     judges_unreadable_device: bool
     """Whether a device that is there and cannot be read is evidence for it, and no obstacle."""
+    compares: str | None
+    """`module:attribute` of a function of the part and a run: the series that the judge compares, which charts draw
+    (`harness.judging.compared_series`). None: it compares none."""
     card: tuple[str, ...]
     """Anchors of the report's sections that show what it is judged from."""
     evidence_faults: tuple[str, ...]
@@ -69,6 +72,10 @@ Kind.rules = {
     "probes": ("maps at least one probe to a tuple of fields", _are_probes),
     "capabilities": ("is a frozenset of names", lambda value: are_names(value, frozenset)),
     "judges_unreadable_device": ("is True or False", is_flag),
+    "compares": (
+        "names a function as `module:attribute`, or is None",
+        lambda value: value is None or is_reference(value),
+    ),
     "card": ("is a tuple of at least one section", lambda value: bool(value) and are_names(value)),
     "evidence_faults": (
         "is a tuple of at least one `module:attribute`",

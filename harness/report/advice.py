@@ -6,7 +6,6 @@ The reason code selects the advice. The judge's message stays as recorded; advic
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,13 +24,12 @@ from harness.report.captures_seen import (
     first_execution,
     left_to_the_host,
 )
+from harness.report.commands import asked_of, command_for
 from harness.report.first_difference import after_a_load, first_difference
 from harness.report.text import line
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
-_FLAGS = ("--gate", "--json", "--plan", "--redact", "--no-redact")
-_KEPT = ("--baseline", "--data", "--model", "--wall-limit")  # without them the unit would be another
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\n]+)')
 
 
@@ -49,7 +47,7 @@ def advice(view: ReportView, verdict: Verdict) -> list[Advice]:
     runs = view.runs_of(verdict.contract, verdict.claim, verdict.workload)
     contract = view.contract(verdict.contract)
     systems = contract.systems() if contract is not None else []
-    return advice_of(verdict, view.claim(verdict.contract, verdict.claim), runs, view.header.command, systems)
+    return advice_of(verdict, view.claim(verdict.contract, verdict.claim), runs, asked_of(view, verdict), systems)
 
 
 def advice_of(
@@ -71,8 +69,8 @@ def advice_of(
     found += [Advice("what no replay does again", text) for text in left_to_the_host(verdict, claim, runs)]
     found += [Advice("what a capture does otherwise", text) for text in asked_of_a_capture(verdict, claim, runs)]
     found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
-    if known.cause:
-        found.append(Advice("what usually causes this", known.cause))
+    if cause := known.cause_of(verdict):
+        found.append(Advice("what usually causes this", cause))
     if (known.own or not known.cause) and claim is not None:
         found.append(
             Advice("what its contract says of that" if known.cause else "what usually causes this", claim.if_fails)
@@ -80,7 +78,7 @@ def advice_of(
     if known.remedy and verdict.status is not Status.INCONCLUSIVE:
         found.append(Advice("next", f"{known.remedy}."))
     if command := command_for(verdict, asked):
-        found.append(Advice("to see more", command, command=True))
+        found.append(Advice("to run it again", command, command=True))
     return [Advice(each.label, line(each.text, 1000), each.command) for each in found]
 
 
@@ -206,36 +204,3 @@ def own_line(stack: str, systems: Sequence[str]) -> str | None:
         if file.split("/")[0].removesuffix(".py") in tops:
             return f"{file}:{number} in {function.strip()}"
     return None
-
-
-def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
-    """Return a command that shows more of a unit: `harness explain` of a violated claim, else `harness verify`.
-
-    None if the command behind the verdict names no contracts.
-    """
-    paths, options = _words(asked)
-    if not paths:
-        return None
-    if verdict.status is Status.FAIL and len(paths) == 1:
-        where = [] if paths[0].rstrip("/") == "contracts" else ["--contracts", paths[0]]
-        return shlex.join(["harness", "explain", verdict.claim, *where])
-    return shlex.join(["harness", "verify", *paths, *options, "--claim", verdict.claim, "--workload", verdict.workload])
-
-
-def _words(asked: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the contracts in a `harness verify` or `harness drill` command, and the options that shape its units."""
-    if len(asked) < 2 or asked[0] != "harness" or asked[1] not in {"verify", "drill"}:
-        return [], []
-    paths: list[str] = []
-    kept: list[str] = []
-    words = iter(asked[2:])
-    for word in words:
-        if not word.startswith("--"):
-            paths.append(word)
-            continue
-        option, equals, value = word.partition("=")
-        if option not in _FLAGS and not equals:
-            value = next(words, "")
-        if option in _KEPT or (option == "--fault" and asked[1] == "verify"):  # units of a drill are its controls
-            kept += [option, value]
-    return paths, kept

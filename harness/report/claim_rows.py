@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harness.contract.base import Judged
-from harness.contract.claims import CompositeClaim, part_names
+from harness.contract.claims import AnyPart
 from harness.evidence.run_evidence import RunEvidence
-from harness.judging.verdict import WORST_FIRST, Figure, Status, Verdict
-from harness.kinds import kind_of
+from harness.judging.compared_series import Compared
+from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.report.cards import SIGNS, word
 from harness.report.charts import sparkline
-from harness.report.charts.decimate import Doubles
 from harness.report.deciding import Decided, decided
+from harness.report.glance import Ratios, glance
 from harness.report.headline import remedy_of
 from harness.report.text import clean, line, sentence
 from harness.report.view import ReportView
@@ -23,9 +21,6 @@ from harness.run_directory.drill_record import drilled_claims
 
 if TYPE_CHECKING:
     from markupsafe import Markup
-
-# Sections whose claims are about the course of a training: a small image of it tells something of them.
-_COURSES = {"trajectories", "seeds", "long_replay", "evaluation", "steps", "step_accuracy"}
 
 
 @dataclass(frozen=True)
@@ -69,10 +64,9 @@ def claim_rows(view: ReportView) -> list[ClaimRow]:
 
 
 def _row(
-    view: ReportView, anchor: str, verdict: Verdict, parts: Sequence[Judged], runs: Sequence[RunEvidence]
+    view: ReportView, anchor: str, verdict: Verdict, parts: Sequence[AnyPart], runs: Sequence[RunEvidence]
 ) -> ClaimRow:
     claim = view.claim(verdict.contract, verdict.claim)
-    named = list(_named_parts(view, verdict, parts))
     told = decided(verdict)
     said = word(view, verdict)
     return ClaimRow(
@@ -86,24 +80,8 @@ def _row(
         confidence=told.confidence if told else "",
         faults=faults_killed(view, verdict),
         to_decide=_to_decide(view, verdict, told=told is not None),
-        spark=_spark(verdict, named, runs),
+        spark=_spark(glance(view, verdict, parts, runs)),
     )
-
-
-def _named_parts(view: ReportView, verdict: Verdict, parts: Sequence[Judged]) -> Iterator[tuple[Judged, str]]:
-    """Yield each part with the prefix of its figures' names; in a composite claim the worst part comes first."""
-    claim = view.claim(verdict.contract, verdict.claim)
-    if not isinstance(claim, CompositeClaim):
-        yield from ((part, "") for part in parts)
-        return
-    named = [(part, f"{name}.") for part, name in zip(parts, part_names(claim), strict=True)]
-    yield from sorted(named, key=lambda each: WORST_FIRST.index(_status_of(verdict, each[1])))
-
-
-def _status_of(verdict: Verdict, prefix: str) -> Status:
-    """Return the status of one part of the verdict's claim."""
-    figure = verdict.figures.get(f"{prefix}status")
-    return Status(str(figure.value)) if figure is not None else verdict.status
 
 
 def _figure_name(told: Decided | None, parts: int) -> str:
@@ -132,26 +110,8 @@ def faults_killed(view: ReportView, verdict: Verdict) -> str:
     return f"{found.killed} of {found.planted} killed" + (f", {found.not_run} not run" if found.not_run else "")
 
 
-def _spark(verdict: Verdict, named: Sequence[tuple[Judged, str]], runs: Sequence[RunEvidence]) -> Markup | None:
-    """Draw what shows at a glance: the ratio of each process, or the losses of both arms; None without either."""
-    for part, prefix in named:
-        of_process = f"{prefix}ratio.process_"
-        ratios = [_number(figure) for name, figure in verdict.figures.items() if name.startswith(of_process)]
-        demanded = part.value_at("at_least")
-        if ratios and isinstance(demanded, float):
-            return sparkline.of_ratios(ratios, demanded)
-        arms = part.arms()
-        candidate = losses(arms.get(part.candidate_path), runs)
-        if candidate is not None and _COURSES & set(kind_of(part.kind).card):
-            return sparkline.of_series(losses(arms.get("baseline"), runs), candidate)
-    return None
-
-
-def _number(figure: Figure) -> float:
-    return float(figure.value) if isinstance(figure.value, int | float) else math.nan
-
-
-def losses(arm: str | None, runs: Sequence[RunEvidence]) -> Doubles | None:
-    """Return the losses [steps] of an arm's first execution, in the first run that has any; None if no run has."""
-    found = [item.series.loss for run in runs for item in run.arms.get(arm or "", [])[:1]]
-    return next((loss for loss in found if len(loss)), None)
+def _spark(found: Compared | Ratios | None) -> Markup | None:
+    """Draw what was judged: a dot for the ratio of each process, or both series; None without either."""
+    if isinstance(found, Ratios):
+        return sparkline.of_ratios(list(found.by_process.values()), found.demanded)
+    return None if found is None else sparkline.of_series(found.theirs, found.ours)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.contract.schema import Workload
 from harness.evidence.environment_records import CHANGES, GitFacts, GpuFacts
-from harness.judging.verdict import WORST_FIRST, Verdict
-from harness.report.charts.decimate import Doubles, absolute_difference, first_differing
+from harness.judging.compared_series import Compared
+from harness.judging.verdict import WORST_FIRST, Status, Verdict
+from harness.report.charts import sparkline
 from harness.report.charts.sparkline import Box, around, finite
-from harness.report.claim_rows import losses
+from harness.report.glance import Ratios, glance
 from harness.report.text import clean, label, line, number, several
 from harness.report.view import ReportView
 
@@ -95,7 +95,9 @@ def _shape(name: str, workload: Workload) -> str:
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = "/".join(str(length) for length in lengths[:4]) + ("/…" if len(lengths) > 4 else "")
     called = "" if name == workload.model else f" ({name})"
-    return f"{workload.model}, {workload.batch_size} × {tokens} tokens, {several(workload.steps, 'step')}{called}"
+    # one token in all is what a step of no stated size has, such as a function that makes its own batches
+    sized = f" {workload.batch_size} × {tokens} tokens," if (workload.batch_size, lengths) != (1, [1]) else ""
+    return f"{workload.model},{sized} {several(workload.steps, 'step')}{called}"
 
 
 def _few_of(texts: Iterable[str]) -> str:
@@ -109,11 +111,17 @@ def _few(texts: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Course:
-    """The losses of a candidate over its baseline's, with their difference below; `anchor` is the unit's."""
+    """What the worst unit's judge compared, drawn small: two series over each other, or the ratios of processes.
+
+    outcome: how far the series lie apart, or from where to where the ratios go; `demanded`: the least ratio, if they
+    are ratios. `anchor` is the unit's.
+    """
 
     image: Markup
     candidate: str
     baseline: str
+    metric: str
+    demanded: str
     outcome: str
     claim: str
     workload: str
@@ -121,44 +129,69 @@ class Course:
 
 
 def course(view: ReportView) -> Course | None:
-    """Return the course of the unit that says most: trajectory claims first, then the worst verdict, as planned."""
-    found = min(_compared(view), key=lambda each: each[0], default=None)
-    return found[1]() if found is not None else None
+    """Return the course of the worst unit that can be drawn; of several, trajectory claims come first, then as planned.
+
+    A page on which something did not hold shows that, or nothing: a curve of what held would hide it.
+    """
+    rows = [(place, *row) for place, row in enumerate(view.judged(), start=1) if row[0].status is not Status.NOT_RUN]
+    rows = [row for row in rows if row[1].status is not Status.PASS] or rows
+    ordered = sorted(rows, key=lambda row: all(part.kind != "trajectory_match" for part in row[2]))
+    ordered.sort(key=lambda row: WORST_FIRST.index(row[1].status))
+    drawn = (_course(f"unit-{place}", verdict, glance(view, verdict, *rest)) for place, verdict, *rest in ordered)
+    return next((found for found in drawn if found is not None), None)
 
 
-def _compared(view: ReportView) -> Iterator[tuple[tuple[bool, int, int], Callable[[], Course]]]:
-    """Yield every pair of losses that a claim compares, as its rank and a function that draws it."""
-    for place, (verdict, parts, runs) in enumerate(view.judged(), start=1):
-        for part in parts:
-            arms = part.arms()
-            candidate, baseline = arms.get(part.candidate_path), arms.get("baseline")
-            ours, theirs = losses(candidate, runs), losses(baseline, runs)
-            if ours is None or theirs is None or len(ours) != len(theirs) or not (finite(ours) and finite(theirs)):
-                continue
-            rank = (part.kind != "trajectory_match", WORST_FIRST.index(verdict.status), place)
-            names = (label(candidate), label(baseline))
-            yield rank, partial(_course, f"unit-{place}", verdict, names, ours, theirs)
-
-
-def _course(anchor: str, verdict: Verdict, names: tuple[str, str], ours: Doubles, theirs: Doubles) -> Course:
-    apart, first = absolute_difference(ours, theirs), first_differing(ours, theirs)
-    steps = len(apart)
-    if first is None:
-        outcome = f"equal in every bit at {'all ' if steps != 1 else ''}{several(steps, 'step')}"
-    elif not np.isfinite(apart).all():
-        outcome = f"not finite at {int((~np.isfinite(apart)).sum()):,} of {several(steps, 'step')}"
+def _course(anchor: str, verdict: Verdict, found: Compared | Ratios | None) -> Course | None:
+    """Draw what was compared; None where two series cannot be laid over each other, or there is too little to draw."""
+    if isinstance(found, Ratios):
+        image, metric, demanded = _image_of_ratios(found), "", f"{found.demanded:g}x"
+        low, high = min(found.by_process.values()), max(found.by_process.values())
+        outcome = f"{low:.3f}x to {high:.3f}x over {several(len(found.by_process), 'process', 'es')}"
+    elif found is not None and len(found.ours) == len(found.theirs) == len(found.distances):
+        image, metric, demanded = _image(found), label(found.metric, 30), ""
+        outcome = _outcome(found)
     else:
-        largest = f"largest {float(apart.max()):.3g}, at step {int(apart.argmax()):,}"
-        outcome = f"{largest}; first differing step {first:,}"
-    image = _image(ours, theirs, apart)
-    return Course(image, *names, outcome, line(verdict.claim, 80), line(verdict.workload, 60), anchor)
+        return None
+    if image is None:
+        return None
+    names = label(found.candidate), label(found.baseline)
+    return Course(image, *names, metric, demanded, outcome, line(verdict.claim, 80), line(verdict.workload, 60), anchor)
 
 
-def _image(ours: Doubles, theirs: Doubles, apart: Doubles) -> Markup:
-    """Draw the losses above and their absolute difference below, with the largest and smallest value at the left."""
+def _outcome(pair: Compared) -> str:
+    found, wild = pair.difference(), int((~np.isfinite(pair.distances)).sum())
+    if found.first_differing is None:
+        return f"equal in every bit at {'all ' if found.steps != 1 else ''}{several(found.steps, 'step')}"
+    if wild:
+        return f"not finite at {wild:,} of {several(found.steps, 'step')}"
+    largest = f"largest {found.largest:.3g}, at step {found.largest_step:,}"
+    return f"{largest}; first differing step {found.first_differing:,}"
+
+
+def _image_of_ratios(ratios: Ratios) -> Markup | None:
+    """Draw a dot for each process over the demanded ratio, with the ends and the demand at the left."""
     from markupsafe import Markup
 
-    last = float(max(len(ours), len(theirs)) - 1)
+    values = list(ratios.by_process.values())
+    box = around([np.array([*values, ratios.demanded])], Box(52, 12, WIDTH - 64, HEIGHT - 40))
+    dots = sparkline.dots(values, ratios.demanded, box)
+    if dots is None:
+        return None
+    ticks = sorted({box.low, box.high, ratios.demanded})
+    body = "".join(f'<text x="46" y="{float(box.y(value)) + 4:g}">{value:.3g}</text>' for value in ticks)
+    below = f'<text x="52" y="147" class="start">process {min(ratios.by_process)}</text>'
+    below += f'<text x="{WIDTH - 12}" y="147">{max(ratios.by_process)}</text>'
+    return Markup(f"{dots}{body}{below}")  # noqa: S704 - numbers alone
+
+
+def _image(pair: Compared) -> Markup | None:
+    """Draw the series above and their absolute difference below, with the largest and smallest value at the left."""
+    from markupsafe import Markup
+
+    ours, theirs, apart = pair.ours, pair.theirs, pair.distances
+    if not (finite(ours) and finite(theirs)):
+        return None
+    last = float(len(ours) - 1)
     box = around([ours, theirs], Box(52, 8, WIDTH - 56, 78))
     shown = apart if finite(apart) else np.zeros(2)
     largest = float(np.nanmax(shown[np.isfinite(shown)]))

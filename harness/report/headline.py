@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ from harness.contract.claims import parts_of
 from harness.errors import ExitCode
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted, was
+from harness.report.glance import counted_ratios
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
 from harness.run_directory.drill_record import DrillRecord
@@ -16,6 +18,7 @@ from harness.run_directory.drill_record import DrillRecord
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
 HELD_SEPARATELY = "HELD SEPARATELY"  # of runs on one page that are not one gate
 MOST_NAMED = 6  # claims, workloads or tags of a narrowed run: the page's records have all
+ESTIMATED = ("processes_to_decide", "seeds_to_decide")
 _BROKE = "The harness, a worker, the system or the machine broke: no gate may trust this run."
 
 
@@ -203,14 +206,31 @@ def not_run(view: ReportView) -> list[Undecided]:
 
 
 def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
-    """Return what would decide a unit: the judge's estimate of processes, or what its reason code asks for."""
+    """Return what would decide a unit: the judge's estimate of processes or seeds, or what its reason code asks for."""
     for name, figure in verdict.figures.items():
-        if name.endswith("processes_to_decide") and isinstance(figure.value, int | float):
-            return f"about {figure.value:g} processes would probably decide it"
+        prefix, _, ending = name.rpartition(".")
+        noun = ending.removesuffix("_to_decide")
+        if ending in ESTIMATED:
+            before = f"{prefix}." if prefix else ""
+            run = verdict.denominators.get(f"{before}{noun}", 0)
+            return enough(figure.value, noun, run, len(counted_ratios(verdict, before)) or run)
     remedy = reason_text(verdict.reason).remedy
     if verdict.reason == "candidate_not_captured" and (claims := _capture_claims(verdict, view)):
         return f"{remedy}; {' and '.join(claims)} says why it failed"
     return remedy
+
+
+def enough(needed: object, noun: str, run: int, counted: int) -> str:
+    """Return how many would decide a unit, of which `run` were run and `counted` of those count.
+
+    The judge estimates how many have to count. Of a machine that disturbs one in four, more have to be run than that;
+    and never fewer are named than were run, since those decided nothing.
+    """
+    if not isinstance(needed, int | float):
+        return f"more {noun} would not decide it"
+    number = max(math.ceil(needed * run / counted) if counted else int(needed), run + 1)
+    left_out = f", if as many are left out as now ({run - counted} of {run})" if counted < run else ""
+    return f"about {number} {noun} would probably decide it{left_out}"
 
 
 def _capture_claims(verdict: Verdict, view: ReportView) -> list[str]:

@@ -16,6 +16,7 @@ from harness.report.budget import BYTES, BYTES_OF_PARTS, page_within
 from harness.report.cards import Card, card_terms
 from harness.report.charts.svg import Plot
 from harness.report.claim_rows import claim_rows
+from harness.report.commands import repeats
 from harness.report.headline import headline, not_run
 from harness.report.page import render_page
 from harness.report.run_parts import DIFFERS, notes, of_each_part, rows
@@ -54,7 +55,7 @@ def render(view: ReportView) -> str:
         "card_terms": card_terms(cards),
         "kill_matrix": kill_matrix.kill_matrix(view),
         "environment": closing.environment(view),
-        "command": closing.command(view),
+        "command": repeats(view),
     }
     return page_within(
         BYTES_OF_PARTS if view.parts else BYTES,

@@ -8,9 +8,9 @@ from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted
 from harness.report import cards
 from harness.report.advice import Advice, advice, telling_figures
+from harness.report.commands import repeats
 from harness.report.headline import headline, undecided
 from harness.report.run_parts import notes, rows
-from harness.report.sections import closing
 from harness.report.sections.kill_matrix import survived
 from harness.report.text import figure, line, sentence, words
 from harness.report.view import ReportView
@@ -125,7 +125,7 @@ def _longest_row(text: str) -> int:
 
 def repeated(view: ReportView) -> str:
     """Return the command that repeats the run, as a block of code."""
-    command = closing.command(view)
+    command = repeats(view)
     # A fence longer than any row of backquotes inside cannot be closed by what it holds.
     fence = "`" * max(3, 1 + _longest_row(command or ""))
     shown = "\n".join(line(each, 2000) for each in command.split("\n")) if command else ""

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from harness.bounded_model import BoundedModel
 from harness.contract.strict_yaml import read
+from harness.judging.verdict import Verdict
 
 TEXTS = Path(__file__).with_name("texts")
 KINDS = Path(__file__).parents[1] / "kinds"
@@ -30,7 +31,17 @@ class ReasonText(BoundedModel):
     meaning: Sentence | None = None
     cause: Sentence | None = None
     remedy: NextStep | None = None
+    where_below_one: dict[str, Sentence] = Field(default_factory=dict)
+    """Figures of the verdict, each with the sentence that is the cause where the figure is below 1."""
     own: bool = False
+
+    def cause_of(self, verdict: Verdict) -> str | None:
+        """Return what usually causes this, by the verdict's figures."""
+        for name, figure in verdict.figures.items():
+            told = self.where_below_one.get(name.rpartition(".")[2])
+            if told is not None and isinstance(figure.value, int | float) and figure.value < 1:
+                return told
+        return self.cause
 
 
 OF_PACKAGE = ReasonText()  # its claims say what causes it

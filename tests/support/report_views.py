@@ -163,7 +163,9 @@ def arm(name: str, loss: Any, replica: int = 0, **seen: Any) -> run_evidence.Arm
         trainable_tensors=168,
         facts={"layers": 28, "device": "cuda", "text_digest": "5f3c9e"},
     )
-    return run_evidence.ArmEvidence(start, None, series(loss), **seen)
+    of_end = {"trainable_digest": "c", "frozen_digest": "b", "skipped_steps": 0, "steps_called": len(loss)}
+    end = seen.pop("end", arm_records.ArmEnd(arm=name, replica=replica, **of_end))
+    return run_evidence.ArmEvidence(start, end, series(loss), **seen)
 
 
 def verdict(claim: str, workload: str = "tiny", status: Status = Status.PASS, **changes: Any) -> Verdict:
@@ -326,6 +328,8 @@ def _verdicts() -> list[Verdict]:
         "within_upstream_tolerance": Figure(value=True),
     }
     bounds = {"mean_ratio": Figure(value=1.39), "lower_bound": Figure(value=1.36), "upper_bound": Figure(value=1.42)}
+    ratios = (1.393, 1.396, 1.373, 1.353, 1.365, 1.358, 1.41, 1.368)
+    bounds |= {f"ratio.process_{place}": Figure(value=ratio) for place, ratio in enumerate(ratios)}
     return [
         verdict("F-GRAPH-BWD-001", "qwen2-1.5b", mechanism="cuda_graph"),
         verdict(

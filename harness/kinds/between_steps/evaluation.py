@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterator, Sequence
 
 from harness.evidence.arm_records import Evaluated
-from harness.evidence.run_evidence import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
+from harness.judging.compared_series import Compared
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, executed, replicas
 from harness.judging.end_state import note_watched
-from harness.judging.series import Bounds, difference, losses, require_equal
+from harness.judging.series import Bounds, losses, require_equal
 from harness.judging.sheet import Sheet, number, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Evaluation
@@ -36,16 +37,17 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     sheet.figure("evaluations_showing_something", shown, "evaluations")
 
     ours, theirs = f"{part.candidate} with evaluations", f"{part.candidate} without"
-    compared = {theirs: without, ours: evaluated}
-    found = difference(losses(evaluated), losses(without), "every", Bounds(0.0))
+    both = {theirs: without, ours: evaluated}
+    [pair] = compared(part, run)
+    found = pair.difference(Bounds(0.0))
     sheet.count("steps", found.steps)
     sheet.figure("steps_differing", found.differing, "steps")
     sheet.figure("first_differing_step", found.first_differing, "step")
     sheet.figure("max_abs_difference", found.largest, "loss")
-    note_watched(compared, sheet)
+    note_watched(both, sheet)
     plain = {} if part.plain is None else {f"plain {part.plain}": executed(run, part.plain)}
     _require_unchanged(evaluations, sheet)
-    groups = [Group(compared)]
+    groups = [Group(both)]
     if part.plain is not None:
         same_system = context.same_system(part.candidate, part.plain)
         roles = dict.fromkeys(plain, "plain")
@@ -69,6 +71,17 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
         f"{part.candidate} trains in every bit of {found.steps} steps and of its end as it does without its "
         f"{len(evaluations)} evaluations, one after every {part.every} steps{returned}"
     )
+
+
+def compared(part: Evaluation, run: RunEvidence) -> list[Compared]:
+    """Return the losses of the arm with evaluations and without; settle where one of them is missing."""
+    return evaluated_and_not(replicas(run, part.candidate, 2))
+
+
+def evaluated_and_not(executions: Sequence[ArmEvidence]) -> list[Compared]:
+    """Return the losses of an arm's second execution, which was evaluated, with those of its first one."""
+    without, evaluated = (losses(each) for each in executions[:2])
+    return [Compared("with evaluations", "without evaluations", evaluated, without)]
 
 
 def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: ArmEvidence, sheet: Sheet) -> str:

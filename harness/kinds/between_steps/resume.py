@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
+from harness.judging.compared_series import Compared
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, executed, replicas
 from harness.judging.end_state import distance, note_distance, note_watched, require_distance
-from harness.judging.series import Bounds, Difference, difference, losses, note_difference, require_equal
+from harness.judging.series import Bounds, Difference, losses, note_difference, require_equal
 from harness.judging.sheet import Settled, Sheet, settle
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Resume
@@ -39,16 +40,16 @@ def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
     chain = join(part.candidate, parts, saves=part.saves, steps_before_load=part.steps_before_load)
 
     ours, theirs = f"the resumed {part.candidate}", f"the uninterrupted {part.baseline or part.candidate}"
-    compared = {theirs: other, ours: chain.whole}
-    found = difference(losses(chain.whole), losses(other), "every", Bounds(part.max_abs_difference))
+    both = {theirs: other, ours: chain.whole}
+    found = _pair(part, chain, other).difference(Bounds(part.max_abs_difference))
     note_difference(sheet, found, part.equality, Bounds(part.max_abs_difference))
     note_checkpoint(chain.worst, sheet)
     note_distance(other, chain.whole, sheet)
-    note_watched(compared, sheet)
+    note_watched(both, sheet)
     require_checkpoints(chain)
     same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
     group = Group(
-        compared,
+        both,
         same_system=same_system,
         same_formats=same_system,
         bits=part.equality == "bitwise",
@@ -67,6 +68,17 @@ def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
         f"the losses of {ours} and {theirs} {how} at all {found.steps} steps, the last {after} of "
         f"them in another process from what was saved after step {_in_words(part)}{ends}"
     )
+
+
+def compared(part: Resume, run: RunEvidence) -> list[Compared]:
+    """Return the losses of the resumed training and of the uninterrupted one; nothing where a part is missing."""
+    found = chain_of(part, run)
+    return [] if found is None else [_pair(part, *found)]
+
+
+def _pair(part: Resume, chain: Chain, other: ArmEvidence) -> Compared:
+    names = f"{part.candidate}, resumed", f"{part.baseline or part.candidate}, uninterrupted"
+    return Compared(*names, losses(chain.whole), losses(other))
 
 
 def _in_words(part: Resume) -> str:

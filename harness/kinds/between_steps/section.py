@@ -5,13 +5,13 @@ from __future__ import annotations
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import end_of
+from harness.kinds.between_steps.evaluation import evaluated_and_not
 from harness.kinds.between_steps.model import Evaluation, Resume
-from harness.kinds.between_steps.resume import chain_of
+from harness.kinds.between_steps.resume import chain_of, compared
 from harness.kinds.between_steps.training_chain import Joint
 from harness.numbers import counted
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.charts import plots
-from harness.report.charts.decimate import absolute_difference, first_differing
 from harness.report.charts.plots import Role
 from harness.report.text import line, several
 from harness.report.view import ReportView
@@ -51,17 +51,17 @@ def _resumed(title: str, part: Resume, run: RunEvidence, units: frozenset[Unit])
     found = chain_of(part, run)
     if found is None:
         return []
-    chain, other = found
-    ours, theirs = f"{part.candidate}, resumed", f"{part.baseline or part.candidate}, uninterrupted"
-    whole = chain.whole.series.loss
-    curves = [plots.Curve(theirs, Role.BASELINE, other.series.loss), plots.Curve(ours, Role.CANDIDATE, whole)]
+    chain, _ = found
+    [pair] = compared(part, run)
+    curves = [
+        plots.Curve(pair.baseline, Role.BASELINE, pair.theirs),
+        plots.Curve(pair.candidate, Role.CANDIDATE, pair.ours),
+    ]
     images = [plots.trajectories(curves)]
-    values = absolute_difference(whole, other.series.loss)
-    first = first_differing(whole, other.series.loss)
+    values, first = pair.distances, pair.difference().first_differing
     if len(values) and first is not None:
         bounds = [part.max_abs_difference] if part.max_abs_difference is not None else []
-        name = f"{ours} against {theirs}"
-        images.append(plots.difference(values, tolerances=bounds, floor=None, first=first, name=name))
+        images.append(plots.difference(values, tolerances=bounds, floor=None, first=first, name=pair.name))
     text = [*map(_processes, chain.joints), _equal(len(values), first)]
     judged = [JudgedPlot(image, units) for image in images]
     several_loads = len(chain.joints) > 1
@@ -109,21 +109,18 @@ def _evaluated(title: str, part: Evaluation, run: RunEvidence, units: frozenset[
     executions = run.arms.get(part.candidate, [])
     if len(executions) < 2 or not executions[1].evaluations:
         return []
-    found = executions[1].evaluations
+    found, [pair] = executions[1].evaluations, evaluated_and_not(executions)
     text = [
         f"{counted(len(found), 'evaluation')}, one after every {counted(part.every, 'step')}.",
-        _equal(
-            min(len(each.series.loss) for each in executions),
-            first_differing(executions[1].series.loss, executions[0].series.loss),
-        ),
+        _equal(len(pair.distances), pair.difference().first_differing),
     ]
     values = list(dict.fromkeys(name for each in found for name in each.values))
     columns = ["after steps", *(line(name, 40) for name in values), "state changed"]
     rows = [_row(each, values) for each in found]
     numbers = table("Evaluations", columns, rows, folded=len(rows) > SHOWN, shown=SHOWN)
-    names = {"without evaluations": Role.BASELINE, "with evaluations": Role.CANDIDATE}
     curves = [
-        plots.Curve(name, role, each.series.loss) for (name, role), each in zip(names.items(), executions, strict=False)
+        plots.Curve(pair.baseline, Role.BASELINE, pair.theirs),
+        plots.Curve(pair.candidate, Role.CANDIDATE, pair.ours),
     ]
     judged = [JudgedPlot(plots.trajectories(curves), units)] if all(len(each.values) for each in curves) else []
     return [Part(title, text, tables=[numbers], runs=[run.run_id], judged=judged)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from harness.evidence.arm_records import CaptureEvidence
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
+from harness.judging.compared_series import of_two_arms
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, capture_of, end_of, executed
 from harness.judging.end_state import note_watched
-from harness.judging.series import Bounds, difference, losses, note_difference, require_equal
+from harness.judging.series import Bounds, note_difference, require_equal
 from harness.judging.sheet import Sheet, settle
 from harness.judging.verdict import Judgement
 from harness.kinds.captures.model import CaptureFallback
@@ -30,7 +31,8 @@ def judge(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
     comparison, group = Comparison(part, context, sheet), Group(named)
     comparison.begin(group)
     exact = Bounds(0.0)
-    found = difference(losses(candidate), losses(baseline), "every", exact)
+    [pair] = of_two_arms(part, run)
+    found = pair.difference(exact)
     note_difference(sheet, found, "bitwise", exact)
     require_equal(found, "bitwise", exact, f"{part.candidate}, whose capture failed, and {part.baseline}", sheet)
     comparison.end(group)

@@ -8,17 +8,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from harness.evidence.arm_records import RankSteps
-from harness.evidence.run_evidence import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
+from harness.judging.compared_series import Compared
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, end_of, executed
 from harness.judging.end_state import note_distance, note_watched, require_distance
 from harness.judging.near_ends import require_near_ends
-from harness.judging.series import Bounds, difference, losses, note_difference, require_equal
+from harness.judging.series import Bounds, losses, note_difference, require_equal
 from harness.judging.sheet import Sheet, number, settle
 from harness.judging.verdict import Judgement
 from harness.kinds.ranks.executions import named, of_ranks, rank_steps
 from harness.kinds.ranks.model import RanksMatch
+from harness.numbers import counted
 
 
 def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
@@ -38,8 +40,8 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
 
     bounds = Bounds(part.max_abs_difference, part.max_relative_difference)
     shortest = min(len(execution.series.loss) for execution in everything.values())
-    mean = np.mean([losses(execution)[:shortest] for execution in executions.values()], axis=0)
-    found = difference(mean, losses(baseline), "every", bounds)
+    [pair] = compared(part, run)
+    found = pair.difference(bounds)
     note_difference(sheet, found, "within", bounds)
     note_distance(executions[0], baseline, sheet)
 
@@ -72,6 +74,15 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
         f"{number(found.largest)} at all {found.steps} steps, on the same rows; "
         f"their parameters end up to {number(largest)} apart{after_each_step}"
     )
+
+
+def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
+    """Return the mean loss of the ranks and the baseline's loss; settle where a rank's evidence is missing."""
+    ranks = [view for view in (run, *run.ranks) if part.candidate in view.arms]
+    each = [losses(execution) for execution in of_ranks(run, part.candidate, len(ranks)).values()]
+    mean = np.mean([series[: min(map(len, each))] for series in each], axis=0)
+    name = f"{part.candidate}, mean of {counted(len(each), 'rank')}"
+    return [Compared(name, part.baseline, mean, losses(executed(run, part.baseline)))]
 
 
 def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str) -> None:

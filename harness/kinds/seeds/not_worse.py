@@ -189,8 +189,7 @@ def _demanded(part: NotWorse, pairs: Pairs) -> Demanded:
 def _settle_undecided(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
     needed = paired_seeds.seeds_to_decide(pairs.excess, part.confidence)
     sheet.figure("seeds_to_decide", needed, "seeds")
-    remedy = f"about {needed} seeds would probably decide it" if needed else "more seeds would not decide it"
-    settle(reasons.UNDECIDED_DIFFERENCE, f"{_sentence(part, pairs)}; {remedy}")
+    settle(reasons.UNDECIDED_DIFFERENCE, _sentence(part, pairs))
 
 
 def _sentence(part: NotWorse, pairs: Pairs) -> str:

@@ -13,6 +13,7 @@ ROWS = (
         probes={"seeds": ("seeds",), "resumed_seeds": ("candidate", "seeds", "save_at")},
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
+        compares=None,
         card=("seeds",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={

@@ -13,6 +13,7 @@ ROWS = (
         probes={"throughput": ("candidate", "baseline", "blocks", "block_steps")},
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
+        compares=None,
         card=("throughput",),
         evidence_faults=(MISSING_RUN,),
         leaves_out={"guards": NO_GUARDS},

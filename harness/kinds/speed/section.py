@@ -34,6 +34,7 @@ from harness.report.charts.svg import (
     named,
     plain,
 )
+from harness.report.glance import counted_ratios, named_parts
 from harness.report.text import label
 from harness.report.view import ReportView
 
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 DISTURBED = (
     "In a disturbed round something else worked on the same processor core, by the pace of a fixed piece of work "
     "beside each block, and a block waited for the host. Such rounds are left out; a process with fewer than two "
-    "others is, too, or its baseline's blocks count as the shorter that they would at least have been."
+    "others is, too, or its baseline's blocks count as the shorter that they would at least have been. What is "
+    "left out is drawn thin, and no mean has it."
 )
 UNCLOCKED = (
     "This run did not record when its blocks began: they are drawn end to end, and what the machine did is laid "
@@ -63,11 +65,11 @@ def section(view: ReportView) -> Section | None:
     """Return a section with a part for each timed unit that has a throughput claim, None where there is none."""
     shown = []
     for verdict, parts, runs in view.judged():
-        for part in parts:
+        for part, prefix in named_parts(view, verdict, parts):
             if isinstance(part, ThroughputRatio):
                 pair = (part.candidate, part.baseline)
                 timed = [run for run in runs if run.timing and (run.timing.candidate, run.timing.baseline) == pair]
-                shown.extend([_part(verdict, part, timed)] if timed else [])
+                shown.extend([_part(verdict, part, prefix, timed)] if timed else [])
     lead = (
         "Each process builds both arms and times them in turn; it gives one ratio: the baseline's lower quartile "
         "over the candidate's median, because what disturbs a block only makes it slower. A/A is an arm against "
@@ -76,15 +78,15 @@ def section(view: ReportView) -> Section | None:
     return Section("throughput", "Throughput", lead, shown) if shown else None
 
 
-def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> Part:
-    processes = side_by_side(runs, claim.measure)
+def _part(verdict: Verdict, claim: ThroughputRatio, prefix: str, runs: list[RunEvidence]) -> Part:
+    processes = side_by_side(runs, claim.measure, counted_ratios(verdict, prefix))
     unit = "ms a step" if claim.measure == "step" else "ms to enqueue"
     part = Part(f"{verdict.claim} · {verdict.workload}", runs=[run.run_id for run in runs])
     if processes:
         clocked = all(item.clocked for item in processes)
         if not clocked:
             part.text.append(UNCLOCKED)
-        plot = timing(processes, demanded=claim.at_least, interval=_interval(verdict), shares_clock=clocked)
+        plot = timing(processes, demanded=claim.at_least, interval=_interval(verdict, prefix), shares_clock=clocked)
         part.judged.append(JudgedPlot(plot, frozenset({(verdict.contract, verdict.claim, verdict.workload)})))
         if any(item.disturbed for item in processes):
             part.text.append(DISTURBED)
@@ -96,7 +98,7 @@ def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> 
             "A/A candidate",
             "A/A baseline",
             "blocks",
-            *(["disturbed rounds"] if any(item.disturbed for item in processes) else []),
+            *(["disturbed rounds", "counts"] if any(item.disturbed or not item.counts for item in processes) else []),
         ]
         part.tables.append(
             table(
@@ -115,22 +117,15 @@ def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> 
 
 def _row(item: ProcessTiming) -> list[object]:
     medians = [median(block.step_ms for block in item.blocks if block.arm == arm) for arm in ("candidate", "baseline")]
-    return [item.process, item.ratio, *medians, item.candidate_aa, item.baseline_aa, len(item.blocks), item.disturbed]
+    own, counts = (item.candidate_aa, item.baseline_aa), "yes" if item.counts else "no"
+    return [item.process, item.ratio, *medians, *own, len(item.blocks), item.disturbed, counts]
 
 
-def _interval(verdict: Verdict) -> tuple[float, float] | None:
-    """Return the judge's own bounds of the mean ratio; None when a claim of several timings has several pairs."""
-    lower, upper = (
-        [
-            float(figure.value)
-            for name, figure in verdict.figures.items()
-            if name.split(".")[-1] == f"{end}_bound"
-            and "measurement_" not in name
-            and isinstance(figure.value, int | float)
-        ]
-        for end in ("lower", "upper")
-    )
-    return (lower[0], upper[0]) if len(lower) == len(upper) == 1 else None
+def _interval(verdict: Verdict, prefix: str) -> tuple[float, float] | None:
+    """Return the judge's own bounds of the mean ratio; None where it noted none."""
+    found = [verdict.figures.get(f"{prefix}{end}_bound") for end in ("lower", "upper")]
+    ends = [float(end.value) for end in found if end is not None and isinstance(end.value, int | float)]
+    return (ends[0], ends[1]) if len(ends) == 2 else None
 
 
 def _machine(telemetry: Mapping[int, Telemetry]) -> Table:
@@ -188,7 +183,9 @@ def timing(
         whole = "seconds since the first block" if shares_clock else "seconds of timed blocks, end to end"
         axes[-1].set_xlabel(f"{whole}; processes side by side")
 
-    values = ", ".join(f"{item.ratio:.4g}" for item in processes)
+    values = ", ".join(f"{item.ratio:.4g}" for item in processes if item.counts) or "none counts"
+    left = [f"{item.process} ({item.ratio:.4g})" for item in processes if not item.counts]
+    values += f"; left out: {', '.join(left)}" if left else ""
     alt = f"Speed ratio of each process: {values}; demanded {demanded:g}. Over the same time: ms a step by block"
     alt += "".join(f", {name}" for name in readings)
     alt += f"; throttled: {', '.join(map(label, reasons)) or 'never'}." if readings else "."
@@ -201,7 +198,10 @@ def _ratios(
     if interval is not None:
         low, high = interval[0], interval[1] if math.isfinite(interval[1]) else max(interval[0], demanded)
         axis.axhspan(low, high, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
-    _spans(axis, [(item.start, item.end, item.ratio) for item in processes], CANDIDATE, 3.0, "candidate : baseline")
+    for counts, colour, name in ((True, CANDIDATE, "candidate : baseline"), (False, MUTED, "left out, in no mean")):
+        spans = [(item.start, item.end, item.ratio) for item in processes if item.counts is counts]
+        if spans:
+            _spans(axis, spans, colour, 3.0 if counts else 1.2, name)
     middles = [(item.start + item.end) / 2 for item in processes]
     axis.axhline(demanded, color=LIMIT, lw=1.3, ls="--", label=f"demanded {demanded:g}")
     axis.axhline(1.0, color=MUTED, lw=0.8, label="1: equally fast")
@@ -216,6 +216,7 @@ def _ratios(
 
 def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
     """Plot each arm against itself, on a scale of its own: next to a large ratio the points would look alike."""
+    processes = [item for item in processes if item.counts]
     middles = [(item.start + item.end) / 2 for item in processes]
     # the baseline's marks are broad and below, as its lines are
     axis.plot(middles, [item.baseline_aa for item in processes], "v", color=BASELINE, ms=8, label="A/A baseline")

@@ -177,7 +177,7 @@ def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading,
 def _settle_undecided(
     part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, demanded: float, sheet: Sheet
 ) -> NoReturn:
-    """Settle INCONCLUSIVE with how many processes would decide it, and with what each measurement alone shows."""
+    """Settle INCONCLUSIVE with what each measurement alone shows; note how many processes would have to count."""
     parts = (each.of_measurements(timed.sizes) for each in (cautious, generous))
     needed: list[int | None] = []
     answers = []
@@ -188,9 +188,8 @@ def _settle_undecided(
             needed.append(statistics.processes_to_decide(low, high, demanded, part.confidence))
     most = None if None in needed else max((number for number in needed if number is not None), default=None)
     sheet.figure("processes_to_decide", most, "processes")
-    alone = f"{', '.join(answers)}; " if part.measurements > 1 else ""
-    remedy = f"about {most} processes would probably decide it" if most else "more processes would not decide it"
-    settle(reasons.UNDECIDED_RATIO, f"{undecided(part, timed, cautious, generous)}; {alone}{remedy}")
+    alone = f"; {', '.join(answers)}" if part.measurements > 1 else ""
+    settle(reasons.UNDECIDED_RATIO, f"{undecided(part, timed, cautious, generous)}{alone}")
 
 
 def _require_fair_clocks(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -32,13 +32,14 @@ class ProcessTiming:
     """One process of a timing comparison; all times are seconds on the axis."""
 
     process: int
-    ratio: float  # cautious: the baseline's undisturbed step over the candidate's as it was found
+    ratio: float  # the judge's; of a process that it left out the baseline's undisturbed step over the candidate's
     disturbed: int  # rounds beside which something else worked on the processor
     candidate_aa: float
     baseline_aa: float
     blocks: list[TimedBlock]
     samples: list[tuple[float, TelemetrySample]]
     clocked: bool  # its blocks said when they began
+    counts: bool = True  # the judge took its ratio into the mean
 
     @property
     def start(self) -> float:
@@ -49,10 +50,15 @@ class ProcessTiming:
         return max([*(block.end for block in self.blocks), *(at for at, _ in self.samples)])
 
 
-def side_by_side(runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step") -> list[ProcessTiming]:
+def side_by_side(
+    runs: Sequence[RunEvidence],
+    measure: Literal["step", "enqueue"] = "step",
+    judged: Mapping[int, float] | None = None,
+) -> list[ProcessTiming]:
     """Return the processes in order, each right after the one before: the time between them was not timed.
 
-    A process without blocks of both arms, or without what is measured, is left out.
+    A process without blocks of both arms, or without what is measured, is left out. judged: the judge's ratio of each
+    process that it counted, by number. None: all count, by what is read here.
     """
     timed = [(run.timing, run.telemetry) for run in runs if run.timing]
     ordered = sorted(timed, key=lambda pair: pair[0].process)
@@ -60,6 +66,9 @@ def side_by_side(runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"
     alone = [found for timed in ordered if (found := _alone(*timed, slowing, measure)) is not None]
     gap = GAP * sum(item.end for item in alone)
     placed, start = [], 0.0
+    if judged is not None:
+        alone = [replace(item, ratio=judged.get(item.process, item.ratio)) for item in alone]
+        alone = [replace(item, counts=item.process in judged) for item in alone]
     for item in alone:
         placed.append(_moved(item, start))
         start += item.end + gap

@@ -18,6 +18,7 @@ ROWS = (
         probes={"step_match": ("candidate", "reference", "yardstick")},
         capabilities=frozenset({"parameters", "inputs", "gradients", "gradient_norms"}),
         judges_unreadable_device=False,
+        compares=None,
         card=("steps",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
@@ -42,6 +43,7 @@ ROWS = (
         },
         capabilities=frozenset({"parameters", "inputs", "gradients"}),
         judges_unreadable_device=False,
+        compares=None,
         card=("step_accuracy",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={

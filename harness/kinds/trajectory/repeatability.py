@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+from harness.evidence.run_evidence import RunEvidence
+from harness.judging.compared_series import Compared
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, replicas
 from harness.judging.end_state import distance, note_distance, note_watched, require_distance
-from harness.judging.series import Bounds, Difference, difference, losses, note_difference, require_equal
+from harness.judging.series import Bounds, Difference, losses, note_difference, require_equal
 from harness.judging.sheet import Sheet, number
 from harness.judging.verdict import Judgement
 from harness.kinds.trajectory.model import Repeatability
@@ -20,7 +22,7 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
     comparison = Comparison(part, context, sheet)
     comparison.captured(*executions)
     bounds = Bounds(part.max_abs_difference, part.max_relative_difference)
-    found = [difference(losses(each), losses(executions[0]), "every", bounds) for each in executions[1:]]
+    found = [pair.difference(bounds) for pair in compared(part, run)]
     worst = max(range(len(found)), key=lambda index: _badness(found[index]))
     note_difference(sheet, found[worst], part.equality, bounds)
     sheet.count("runs", len(executions))
@@ -42,6 +44,13 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
     return comparison.held(
         f"{len(executions)} runs of {part.candidate} are {how} at all {found[worst].steps} steps{ends}"
     )
+
+
+def compared(part: Repeatability, run: RunEvidence) -> list[Compared]:
+    """Return the losses of every repetition with those of the first run; settle where a run is missing."""
+    first, *others = (losses(each) for each in replicas(run, part.candidate, part.runs))
+    names = [f"{part.candidate}, run {place}" for place in range(part.runs)]
+    return [Compared(name, names[0], each, first) for name, each in zip(names[1:], others, strict=True)]
 
 
 def _badness(found: Difference) -> tuple[bool, bool, float, int]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from harness.contract.claims import AnyPart
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judging.compared_series import Compared, judged_series
 from harness.judging.series import LOSS
 from harness.kinds import kind_of, kinds
-from harness.kinds.trajectory.model import Repeatability, TrajectoryMatch
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.charts import plots
-from harness.report.charts.decimate import Doubles, absolute_difference, first_differing, relative_difference
+from harness.report.charts.decimate import Doubles
 from harness.report.charts.plots import Role
+from harness.report.glance import named_parts
 from harness.report.text import line, number, several
 from harness.report.view import ReportView
 
@@ -24,12 +26,9 @@ ANCHOR = "trajectories"
 
 @dataclass
 class Comparison:
-    """Two series that claims compare, their bounds, and the noise floor measured for them, if any."""
+    """Two series that judges compared, with the bounds and the units of their claims."""
 
-    name: str
-    candidate: Doubles
-    baseline: Doubles
-    floor: float | None
+    pair: Compared
     tolerances: set[float] = field(default_factory=set)
     relative: set[float] = field(default_factory=set)  # bounds
     units: set[Unit] = field(default_factory=set)
@@ -58,12 +57,11 @@ def section(view: ReportView) -> Section | None:
     seen: dict[str, Seen] = {}
     for verdict, parts, runs in view.judged():
         unit = (verdict.contract, verdict.claim, verdict.workload)
-        for run in runs:
-            if run.probe in drawn and any(run.arms.values()):
-                of_run = seen.setdefault(run.run_id, Seen())
-                for part in parts:
-                    if ANCHOR in kind_of(part.kind).card:
-                        _note(of_run, part, run, unit)
+        for part, prefix in named_parts(view, verdict, parts):
+            for run in runs:
+                if ANCHOR in kind_of(part.kind).card and run.probe in drawn and any(run.arms.values()):
+                    of_run = seen.setdefault(run.run_id, Seen())
+                    _note(of_run, part, run, unit, judged_series(part, run, verdict, prefix))
     parts_shown = [_part(view.title_of(run_id), view.evidence[run_id], of_run) for run_id, of_run in seen.items()]
     if not parts_shown:
         return None
@@ -74,67 +72,37 @@ def section(view: ReportView) -> Section | None:
     return Section(ANCHOR, "Trajectories", lead, parts_shown)
 
 
-def _note(seen: Seen, part: AnyPart, run: RunEvidence, unit: Unit) -> None:
+def _note(seen: Seen, part: AnyPart, run: RunEvidence, unit: Unit, pairs: Sequence[Compared]) -> None:
     """Add what the claim compares in the run."""
     arms = part.arms()
-    metric = part.metric if isinstance(part, TrajectoryMatch) else LOSS
+    metric = pairs[0].metric if pairs else LOSS
     pair = seen.pairs.setdefault((arms["candidate"], arms.get("baseline", ""), metric), Pair(metric))
-    found = {curve.name: curve for curve in _curves(arms, metric, run)}
-    pair.curves.update({name: curve for name, curve in found.items() if name not in pair.curves})
+    for curve in _curves(arms, metric, run, pairs):
+        pair.curves.setdefault(curve.name, curve)
     pair.units.add(unit)
-    if isinstance(part, TrajectoryMatch | Repeatability):
-        for item in _comparisons(part, run):
-            known = seen.comparisons.setdefault(item.name, item)
-            known.units.add(unit)
-            known.tolerances.update(_given(part.max_abs_difference))
-            known.relative.update(_given(part.max_relative_difference))
+    for compared in pairs:
+        known = seen.comparisons.setdefault(compared.name, Comparison(compared))
+        known.units.add(unit)
+        for bounds, name in ((known.tolerances, "max_abs_difference"), (known.relative, "max_relative_difference")):
+            bound = getattr(part, name, None)
+            bounds.update([] if bound is None else [bound])
 
 
-def _given(bound: float | None) -> list[float]:
-    return [] if bound is None else [bound]
-
-
-def _curves(arms: Mapping[str, str], metric: str, run: RunEvidence) -> Iterator[plots.Curve]:
-    """Yield the claim's arms by its names. For an arm compared with itself, the first run is the baseline."""
-    alone = "baseline" not in arms
+def _curves(arms: Mapping[str, str], metric: str, run: RunEvidence, pairs: Sequence[Compared]) -> Iterator[plots.Curve]:
+    """Yield what was compared, then the claim's other arms. An arm compared with itself is drawn as runs of it."""
+    for pair in pairs:
+        yield plots.Curve(pair.baseline, Role.BASELINE, pair.theirs)
+        yield plots.Curve(pair.candidate, Role.CANDIDATE if "baseline" in arms else Role.REPLICA, pair.ours)
+    roles = {"candidate": Role.CANDIDATE, "baseline": Role.BASELINE}
     for path, arm in arms.items():
-        replicas = [_series(each, metric) for each in run.arms.get(arm, [])]
-        role = {"candidate": Role.CANDIDATE, "baseline": Role.BASELINE}.get(path, Role.CONTROL)
-        again = alone and path == "candidate" and len(replicas) > 1
-        for place, values in enumerate(replicas if again else replicas[:1]):
-            name = f"{arm}, run {place}" if again else arm
-            if len(values):
-                yield plots.Curve(name, (Role.REPLICA if place else Role.BASELINE) if again else role, values)
-
-
-def _comparisons(part: TrajectoryMatch | Repeatability, run: RunEvidence) -> list[Comparison]:
-    candidates = run.arms.get(part.candidate, [])
-    if isinstance(part, Repeatability):
-        first = candidates[:1]
-        return [
-            Comparison(f"{part.candidate}, run {place} against run 0", item.series.loss, first[0].series.loss, None)
-            for place, item in enumerate(candidates[1:], start=1)
-        ]
-    baselines = run.arms.get(part.baseline, [])
-    if not candidates or not baselines:
-        return []
-    name = f"{part.candidate} against {part.baseline}" + ("" if part.metric == LOSS else f", {part.metric}")
-    ours, *theirs = (_series(each, part.metric) for each in (candidates[0], *baselines))
-    return [Comparison(name, ours, theirs[0], _floor(theirs))]
+        values = [_series(each, metric) for each in run.arms.get(arm, [])[:1]]
+        if values and len(values[0]) and not (pairs and path in roles):
+            yield plots.Curve(arm, roles.get(path, Role.CONTROL), values[0])
 
 
 def _series(execution: ArmEvidence, metric: str) -> Doubles:
     """Return the metric [steps]; an empty array where it was not reported."""
     return execution.series.loss if metric == LOSS else execution.series.metrics.get(metric, np.empty(0))
-
-
-def _floor(baselines: list[Doubles]) -> float | None:
-    """Return the largest finite difference between two runs of the baseline; None when it ran once, or has none."""
-    if len(baselines) < 2:
-        return None
-    difference = absolute_difference(baselines[0], baselines[1])
-    finite = difference[np.isfinite(difference)]
-    return float(finite.max()) if len(finite) else None
 
 
 def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
@@ -170,30 +138,33 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
 
 def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
     """Yield the table row of a comparison, and add its words and plot to the part; equal bits need no plot."""
-    values = absolute_difference(item.candidate, item.baseline)
+    pair, values, found = item.pair, item.pair.distances, item.pair.difference()
     if not len(values):
         return
-    first = first_differing(item.candidate, item.baseline)
-    name, tolerances = item.name, sorted(item.tolerances)
+    first, name, tolerances = found.first_differing, pair.name, sorted(item.tolerances)
     if first is None:
-        part.text.append(f"{line(name)}: equal in every bit at {_steps(item)}.")
+        part.text.append(f"{line(name)}: equal in every bit at {_steps(pair)}.")
     for bound in sorted(item.relative):
-        apart = number(float(relative_difference(item.candidate, item.baseline).max()))
+        apart = number(found.largest_relative)
         allowed = f"{bound:g} times are allowed"
         part.text.append(f"{line(name)}: apart by at most {apart} times the baseline's value; {allowed}.")
-    if first is not None:
-        drawn = plots.difference(values, tolerances=tolerances, floor=item.floor, first=first, name=name)
+    floor = max((each.largest for each in pair.repeated()), default=None)
+    floor = floor if floor is not None and math.isfinite(floor) else None
+    if first is not None and len(values) > 1:  # of a single judged step the table says all
+        drawn = plots.difference(values, tolerances=tolerances, floor=floor, first=first, name=name)
         part.judged.append(JudgedPlot(drawn, frozenset(item.units)))
     finite = values[np.isfinite(values)]
     largest = float(finite.max()) if len(finite) else None
     at = int(np.argmax(np.where(np.isfinite(values), values, -1.0))) if largest else None
     strictest = tolerances[0] if tolerances else None
-    yield [name, len(values), first, largest, at, len(values) - len(finite), item.floor, strictest]
+    yield [name, len(values), first, largest, at, len(values) - len(finite), floor, strictest]
 
 
-def _steps(item: Comparison) -> str:
-    """Return a phrase for the compared steps. Where one series is shorter, it says that they are not all."""
-    ours, theirs = len(item.candidate), len(item.baseline)
+def _steps(pair: Compared) -> str:
+    """Return a phrase for the compared steps. Where some steps were not judged, it says so."""
+    ours, theirs = len(pair.ours), len(pair.theirs)
+    if pair.compare != "every":
+        return f"the {pair.compare} step"
     both = several(min(ours, theirs), "step")
     if ours != theirs:
         return f"the {both} that both have, of {ours:,} and {theirs:,}"

@@ -12,8 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from harness.evidence.run_evidence import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
+from harness.judging.compared_series import ANY, Compared
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, end_of, executed, replicas
 from harness.judging.end_state import (
@@ -45,7 +46,6 @@ from harness.kinds.seeds.model import NotWorse
 from harness.kinds.trajectory.model import TrajectoryMatch
 from harness.numbers import counted
 
-NO_BOUNDS = Bounds(None)
 SAME = "the same operators on the same types, shapes and strides, and equal bits in every loss and all state"
 
 
@@ -55,7 +55,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         return _judge_by_noise(part, context, sheet)
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
-    repetitions = replicas(run, part.baseline, max(2, len(run.arms[part.baseline])))[1:]
+    repetitions = replicas(run, part.baseline, _repetitions(part, run))[1:]
     comparison = Comparison(part, context, sheet)
     comparison.captured(candidate, baseline, *repetitions)
 
@@ -63,12 +63,9 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     control = None if part.ends is None else executed(run, part.ends.control)
     rounding = None if control is None else moved_by_rounding(control, baseline, part.metric)
     bounds = Bounds(part.max_abs_difference, part.max_relative_difference, floor, rounding)
-    found = difference(values(candidate, part.metric), values(baseline, part.metric), part.compare, bounds)
+    [pair] = compared(part, run)
+    found, repeats = pair.difference(bounds), pair.repeated(bounds)
     note_difference(sheet, found, part.equality, bounds, part.metric)
-    repeats = [
-        difference(values(each, part.metric), values(baseline, part.metric), part.compare, bounds)
-        for each in repetitions
-    ]
     noise = max(each.largest for each in repeats)
     _note_noise(sheet, noise, found.largest, part.metric)
     _note_ends(sheet, candidate, baseline, part.metric)
@@ -76,13 +73,13 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
 
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     repeated = {f"{theirs} (repetition {index})": each for index, each in enumerate(repetitions, 1)}
-    compared = {theirs: baseline, ours: candidate, **repeated}
-    note_watched(compared, sheet)
+    named = {theirs: baseline, ours: candidate, **repeated}
+    note_watched(named, sheet)
     same_system = context.same_system(part.candidate, part.baseline)
     require_precisions(part, candidate, baseline)
     require_parameter_dtypes(part, candidate, baseline)
     group = Group(
-        compared,
+        named,
         roles=dict.fromkeys(repeated, "repetition"),
         metric=part.metric,
         same_system=same_system,
@@ -128,6 +125,19 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     return comparison.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}{same}")
 
 
+def compared(part: TrajectoryMatch, run: RunEvidence) -> list[Compared]:
+    """Return the metric of both arms, and that of the repetitions that there are; settle where an arm is missing."""
+    baselines = replicas(run, part.baseline, 1) and run.arms[part.baseline][: _repetitions(part, run)]
+    ours, theirs, *again = (values(each, part.metric) for each in (executed(run, part.candidate), *baselines))
+    return [Compared(part.candidate, part.baseline, ours, theirs, part.metric, part.compare, tuple(again))]
+
+
+def _repetitions(part: TrajectoryMatch, run: RunEvidence) -> int:
+    if part.equality == "noise":
+        return part.replicas()[part.baseline]
+    return max(2, len(run.arms.get(part.baseline, [])))
+
+
 def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     """Judge every run of both arms, in the same order as `judge`; ends are part of the difference."""
     run = context.only_run("paired")
@@ -141,12 +151,10 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
     baselines = {name: each for name, each in executions.items() if each.start.arm == part.baseline}
     candidates = {name: each for name, each in executions.items() if name not in baselines}
     candidate, baseline = candidates[ours], baselines[theirs]
-    found, *repeats = (
-        difference(values(each, part.metric), values(baseline, part.metric), "every", NO_BOUNDS)
-        for each in (candidate, *baselines.values())
-    )
-    note_difference(sheet, found, part.equality, NO_BOUNDS, part.metric)
-    _note_noise(sheet, max(each.largest for each in repeats), found.largest, part.metric)
+    [pair] = compared(part, run)
+    found = pair.difference()
+    note_difference(sheet, found, part.equality, ANY, part.metric)
+    _note_noise(sheet, max((each.largest for each in pair.repeated()), default=0.0), found.largest, part.metric)
     _note_ends(sheet, candidate, baseline, part.metric)
     note_distance(candidate, baseline, sheet)
     note_watched(executions, sheet)

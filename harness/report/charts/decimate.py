@@ -26,31 +26,3 @@ def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
         kept.update((start + int(piece.argmin()), start + int(piece.argmax())))
     chosen = np.array(sorted(kept))
     return index[chosen].astype(np.float64), finite[chosen]
-
-
-def absolute_difference(first: Doubles, second: Doubles) -> Doubles:
-    """Return |first - second| over the steps that both have; equal infinities differ by 0, a NaN stays NaN."""
-    length = min(len(first), len(second))
-    left, right = first[:length], second[:length]
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(left - right)
-    difference[left == right] = 0.0
-    return difference
-
-
-def relative_difference(first: Doubles, second: Doubles) -> Doubles:
-    """Return |first - second| / |second| over the steps that both have; infinite where only the second is 0."""
-    difference = absolute_difference(first, second)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = difference / np.abs(second[: len(difference)])
-    ratio[difference == 0] = 0.0
-    return ratio
-
-
-def first_differing(first: Doubles, second: Doubles) -> int | None:
-    """Return the first step whose bits differ; None if all common steps agree."""
-    length = min(len(first), len(second))
-    left = np.ascontiguousarray(first[:length], dtype=np.float64).view(np.int64)
-    right = np.ascontiguousarray(second[:length], dtype=np.float64).view(np.int64)
-    places = np.flatnonzero(left != right)
-    return int(places[0]) if len(places) else None

@@ -53,14 +53,20 @@ def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
 
 def of_ratios(ratios: Sequence[float], demanded: float) -> Markup | None:
     """Draw a dot for each process's ratio, over the demanded one as a line; None if there are fewer than two."""
-    logs = [math.log(ratio) for ratio in ratios if ratio > 0 and math.isfinite(ratio)]
-    if len(logs) < 2 or demanded <= 0:
+    values = np.array([*ratios, demanded])
+    body = dots(ratios, demanded, around([values], Box(3, 3, WIDTH - 6, HEIGHT - 6))) if finite(values) else None
+    return None if body is None else _image(body)
+
+
+def dots(ratios: Sequence[float], demanded: float, box: Box) -> str | None:
+    """Draw a dot for each ratio in the box, over the demanded one as a line; None if there are fewer than two."""
+    values = [ratio for ratio in ratios if ratio > 0 and math.isfinite(ratio)]
+    if len(values) < 2 or demanded <= 0:
         return None
-    bound = math.log(demanded)
-    box = Box(3, 3, WIDTH - 6, HEIGHT - 6, min(*logs, bound), max(*logs, bound))
-    step = box.width / (len(logs) - 1)
-    dots = "".join(f"M{_short(box.left + place * step)} {box.y(value)}h0" for place, value in enumerate(logs))
-    return _image(f'<path class="limit" d="M0 {box.y(bound)}H{WIDTH}"/><path class="dots" d="{dots}"/>')
+    step = box.width / (len(values) - 1)
+    marks = "".join(f"M{_short(box.left + place * step)} {box.y(value)}h0" for place, value in enumerate(values))
+    limit = f"M{_short(box.left - 3)} {box.y(demanded)}H{_short(box.left + box.width + 3)}"
+    return f'<path class="limit" d="{limit}"/><path class="dots" d="{marks}"/>'
 
 
 def finite(values: Doubles) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from pydantic import BaseModel
@@ -11,7 +10,7 @@ from harness.evidence.base import Scalar
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed, PartFailed
 from harness.report.blocks import CELL, Part, Section, Table, table
-from harness.report.text import clean, line, listing, number
+from harness.report.text import line, listing, number
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
 
@@ -111,9 +110,3 @@ def _leaves(value: object, path: str) -> Iterator[tuple[str, Scalar]]:
         value = ", ".join(map(str, value))
     if isinstance(value, bool | int | float | str) and value != "":
         yield path, value
-
-
-def command(view: ReportView) -> str | None:
-    """Return the command that repeats the run, as a shell takes it; of several run directories a line for each."""
-    commands = [part.view.header.command for part in view.parts] or [view.header.command]
-    return "\n".join(clean(shlex.join(words), 2000) for words in dict.fromkeys(map(tuple, commands)) if words) or None

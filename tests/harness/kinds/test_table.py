@@ -29,6 +29,7 @@ EMPTY: dict[str, Any] = {
     "probes": {},
     "capabilities": None,  # none is an answer: it is written `frozenset()`
     "judges_unreadable_device": None,
+    "compares": "",  # none is an answer: it is written `None`
     "card": (),
     "evidence_faults": (),
     "leaves_out": None,  # none is an answer: it is written `{}`

@@ -24,7 +24,8 @@ from harness.judging.reasons import REASONS
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Figure, Status, Verdict
 from harness.report import wording
-from harness.report.advice import Advice, advice, advice_of, command_for, own_line, telling_figures
+from harness.report.advice import Advice, advice, advice_of, own_line, telling_figures
+from harness.report.commands import command_for
 from harness.report.html import render
 from harness.report.junit import render_junit
 from harness.report.markdown import render_markdown
@@ -241,9 +242,19 @@ def test_a_run_that_hung_says_in_which_line_of_the_system() -> None:
 @pytest.mark.parametrize(
     ("code", "asked", "command"),
     [
-        ("differs", "harness verify contracts/ --gate", "harness explain C"),
-        ("differs", "harness verify --name x a.yaml --json", "harness explain C --contracts a.yaml"),
-        ("differs", "harness verify 'my contracts/a b.yaml'", "harness explain C --contracts 'my contracts/a b.yaml'"),
+        ("differs", "harness verify contracts/ --gate", "harness verify contracts/ --claim C --workload 'a w'"),
+        ("differs", "harness verify --name x a.yaml --json", "harness verify a.yaml --claim C --workload 'a w'"),
+        (
+            "differs",
+            "harness verify 'my contracts/a b.yaml'",
+            "harness verify 'my contracts/a b.yaml' --claim C --workload 'a w'",
+        ),
+        (
+            "differs",
+            "harness verify contracts/cuda-graph-backward-v1.yaml b.yaml",
+            "harness verify contracts/cuda-graph-backward-v1.yaml --claim C --workload 'a w'",
+        ),
+        ("differs", "harness verify '<folder>/a.yaml'", None),
         ("differs", "harness verify a.yaml b.yaml", "harness verify a.yaml b.yaml --claim C --workload 'a w'"),
         ("undecided_ratio", "harness verify contracts/", "harness verify contracts/ --claim C --workload 'a w'"),
         (
@@ -253,7 +264,7 @@ def test_a_run_that_hung_says_in_which_line_of_the_system() -> None:
         ),
         ("worker_signal", "harness drill a/ --fault nan_tail", "harness verify a/ --claim C --workload 'a w'"),
         ("worker_signal", "pytest -q", None),
-        ("worker_signal", "harness try train.py:make_step", None),
+        ("worker_signal", "harness try train.py:make_step --name x", "harness try train.py:make_step"),
     ],
 )
 def test_the_command_has_the_names_of_the_unit_quoted_for_a_shell(code: str, asked: str, command: str | None) -> None:

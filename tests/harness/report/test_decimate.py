@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.report.charts.decimate import absolute_difference, decimate, first_differing
+from harness.report.charts.decimate import decimate
 
 
 def test_a_short_series_comes_back_whole() -> None:
@@ -42,25 +42,6 @@ def test_extremes_and_ends_always_stay(points: int, series: list[float]) -> None
     assert [steps[0], steps[-1]] == [0, len(values) - 1]
     assert len(kept) <= max(points, 4)
     assert (np.diff(steps) > 0).all()
-
-
-def test_difference_of_equal_infinities_is_zero_and_of_a_nan_is_nan() -> None:
-    first, second = np.array([np.inf, np.nan, 1.0, 2.0]), np.array([np.inf, np.nan, 3.0, 2.0])
-    assert absolute_difference(first, second).tolist()[0] == 0.0
-    assert np.isnan(absolute_difference(first, second)[1])
-    assert absolute_difference(first, second).tolist()[2:] == [2.0, 0.0]
-
-
-def test_difference_covers_the_steps_that_both_have() -> None:
-    assert absolute_difference(np.array([1.0, 2.0]), np.array([1.0])).tolist() == [0.0]
-
-
-def test_signed_zeros_differ_in_bits() -> None:
-    assert first_differing(np.array([1.0, 0.0]), np.array([1.0, -0.0])) == 1
-
-
-def test_equal_bits_never_differ_even_where_they_are_nan() -> None:
-    assert first_differing(np.array([np.nan, 1.0]), np.array([np.nan, 1.0])) is None
 
 
 @pytest.mark.parametrize("points", [1, 2, 3, 4, 5])

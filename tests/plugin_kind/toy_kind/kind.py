@@ -10,6 +10,7 @@ KIND = Kind(
     probes={"paired": ()},
     capabilities=frozenset(),
     judges_unreadable_device=False,
+    compares=None,
     card=("trajectories",),
     evidence_faults=("harness.drill.evidence_faults:MISSING_RUN", "toy_kind.fault:LAST_LOSS_HIGH"),
     leaves_out=dict.fromkeys(SHARED_CHECKS, "It reads the last loss alone."),

@@ -1,0 +1,74 @@
+"""Find what a unit's images show: the series, or the ratios of processes, that its judges compared."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.contract.base import Judged
+from harness.contract.claims import AnyPart, CompositeClaim, part_names
+from harness.evidence.run_evidence import RunEvidence
+from harness.judging.compared_series import Compared, judged_series
+from harness.judging.verdict import WORST_FIRST, Status, Verdict
+from harness.report.view import ReportView
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """How many times as fast a candidate is as its baseline, by process, and how many times it has to be."""
+
+    candidate: str
+    baseline: str
+    by_process: dict[int, float]
+    demanded: float
+
+
+def named_parts(view: ReportView, verdict: Verdict, parts: Sequence[AnyPart]) -> list[tuple[AnyPart, str]]:
+    """Return each part with the prefix of its figures' names; in a composite claim the worst part comes first."""
+    claim = view.claim(verdict.contract, verdict.claim)
+    if not isinstance(claim, CompositeClaim):
+        return [(part, "") for part in parts]
+    named = [(part, f"{name}.") for part, name in zip(parts, part_names(claim), strict=True)]
+    return sorted(named, key=lambda each: WORST_FIRST.index(_status_of(verdict, each[1])))
+
+
+def _status_of(verdict: Verdict, prefix: str) -> Status:
+    """Return the status of one part of the verdict's claim."""
+    figure = verdict.figures.get(f"{prefix}status")
+    return Status(str(figure.value)) if figure is not None else verdict.status
+
+
+def counted_ratios(verdict: Verdict, prefix: str) -> dict[int, float]:
+    """Return the ratio of each process that the judge counted, by the process's number."""
+    found = {}
+    for name, figure in verdict.figures.items():
+        numbered = re.fullmatch(r"ratio\.process_(\d+)", name.removeprefix(prefix))
+        if numbered and name.startswith(prefix) and isinstance(figure.value, int | float):
+            found[int(numbered[1])] = float(figure.value)
+    return found
+
+
+def glance(
+    view: ReportView, verdict: Verdict, parts: Sequence[AnyPart], runs: Sequence[RunEvidence]
+) -> Compared | Ratios | None:
+    """Return what a unit's small image draws, by its worst part that has any; of several series the furthest apart."""
+    for part, prefix in named_parts(view, verdict, parts):
+        ratios, demanded = counted_ratios(verdict, prefix), part.value_at("at_least")
+        if ratios and isinstance(demanded, float):
+            return Ratios(*_arms(part), ratios, demanded)
+        pairs = [pair for run in runs for pair in judged_series(part, run, verdict, prefix)]
+        if pairs:
+            return max(pairs, key=_apart)
+    return None
+
+
+def _arms(part: Judged) -> tuple[str, str]:
+    arms = part.arms()
+    return arms.get(part.candidate_path, ""), arms.get(part.baseline_path, "")
+
+
+def _apart(pair: Compared) -> tuple[bool, float]:
+    largest = pair.difference().largest
+    return math.isnan(largest), largest

@@ -1,0 +1,99 @@
+"""A plot draws what was judged: the largest distance that it shows, and its ratios, are the verdict's own figures."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from budget import slow_but
+from evidence_builders import LOSSES, arm
+from judge_cases_ranks import MATCH, rank_of, run_of
+from published_pages import REPORTS, PublishedOf, judged_run
+
+from harness.judging.compared_series import Compared
+from harness.judging.verdict import Status, Verdict
+from harness.kinds import BUILT_IN
+from harness.kinds.ranks.model import RanksMatch
+from harness.kinds.ranks.ranks_match import compared
+from harness.report.first_screen import Course, course
+from harness.report.glance import Ratios, counted_ratios, glance, named_parts
+from harness.report.text import number
+from harness.report.view import ReportView
+
+FIGURES = {"trajectories": "max_abs_difference", "resume": "max_abs_difference"}
+PUBLISHED = sorted(archive.parent.relative_to(REPORTS).as_posix() for archive in REPORTS.rglob("run.tar.xz"))
+QUICK = [name for name in PUBLISHED if name.endswith(("ranks-trains-128", "two-commits-slower"))]
+
+
+def figures_of(verdict: Verdict, name: str) -> set[str]:
+    """The verdict's figures of this name, of any part, as a plot writes them."""
+    found = [figure.value for each, figure in verdict.figures.items() if each.rpartition(".")[2] == name]
+    return {number(float(value)) for value in found if isinstance(value, int | float)}
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK, PUBLISHED))
+def test_the_largest_distance_drawn_is_the_verdicts_figure(name: str, published: PublishedOf) -> None:
+    plots, view = published(REPORTS / name).plots, judged_run(REPORTS / name)
+    verdicts = {(each.contract, each.claim, each.workload): each for each in view.verdicts}
+    for plot in plots:
+        drawn = re.match(r"Absolute difference by step, .*: largest (\S+?)[,;.]( |$)", plot.plot.alt)
+        for unit in plot.units if drawn else ():
+            assert drawn is not None
+            assert drawn[1] in figures_of(verdicts[unit], FIGURES[plot.anchor]), (unit, plot.plot.alt)
+        if plot.anchor == "throughput":
+            shown = re.match(r"Speed ratio of each process: (.*?); (?:left out: (.*?); )?demanded", plot.plot.alt)
+            assert shown is not None
+            [unit] = plot.units
+            assert shown[1] in set(judged_ratios(view, verdicts[unit])), plot.plot.alt
+    found = course(view)
+    if found is not None:
+        the_first_plot_shows_the_worst_unit(view, found)
+
+
+def judged_ratios(view: ReportView, verdict: Verdict) -> Iterator[str]:
+    """The ratios that the judge counted, of each part, as a plot writes them."""
+    [parts] = [parts for each, parts, _ in view.judged() if each is verdict]
+    for _, prefix in named_parts(view, verdict, parts):
+        ratios = counted_ratios(verdict, prefix).values()
+        yield ", ".join(f"{ratio:.4g}" for ratio in ratios) or "none counts"
+
+
+def the_first_plot_shows_the_worst_unit(view: ReportView, found: Course) -> None:
+    verdict, parts, runs = view.judged()[int(found.anchor.removeprefix("unit-")) - 1]
+    if any(each.status in {Status.FAIL, Status.INCONCLUSIVE} for each in view.verdicts):
+        assert verdict.status is not Status.PASS
+    shown = glance(view, verdict, parts, runs)
+    if isinstance(shown, Ratios):
+        assert found.demanded
+    else:
+        assert shown is not None
+        largest = number(shown.difference().largest)
+        assert largest in figures_of(verdict, "max_abs_difference") or not figures_of(verdict, "max_abs_difference")
+
+
+def test_the_ranks_mean_is_drawn_and_not_the_first_ranks_loss() -> None:
+    high, low = (np.asarray(LOSSES) + apart for apart in (0.5, -0.5))
+    run = run_of(rank_of(0, high), rank_of(1, low), beside=[arm("ungraphed", LOSSES)])
+    [pair] = compared(RanksMatch.model_validate(MATCH), run)
+    assert pair.candidate == "ranked, mean of 2 ranks"
+    assert pair.distances.max() < 1e-12
+
+
+def test_of_one_judged_step_the_distance_is_that_steps() -> None:
+    ours, theirs = np.array([1.0, 5.0, 2.0]), np.array([1.0, 1.0, 1.5])
+    assert Compared("a", "b", ours, theirs, compare="final").distances.tolist() == [0.5]
+    assert Compared("a", "b", ours, theirs, compare="first").distances.tolist() == [0.0]
+    assert Compared("a", "b", ours, theirs).difference().largest == 4.0
+
+
+def test_equal_infinities_are_no_distance_that_a_bound_allows() -> None:
+    both = np.array([1.0, math.inf])
+    assert math.isnan(Compared("a", "b", both, both).distances[1])
+
+
+def test_each_kind_with_a_plot_of_differences_names_the_series_it_compares() -> None:
+    plotted = {name for name, kind in BUILT_IN.items() if {"trajectories", "resume"} & set(kind.card)}
+    assert plotted - {name for name, kind in BUILT_IN.items() if kind.compares} == {"ranks_agree", "runs_differ"}

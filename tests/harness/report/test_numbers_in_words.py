@@ -1,0 +1,104 @@
+"""Numbers in sentences are right: nouns agree with them, an estimate exceeds what was run, a size was stated."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_views as views
+import yaml
+from report_views import small_view, verdict, view_with
+
+from harness.contract.load import load_contracts
+from harness.judging.sheet import Sheet
+from harness.judging.verdict import Figure, Status
+from harness.numbers import agreed
+from harness.report.advice import advice
+from harness.report.first_screen import identity
+from harness.report.headline import enough, remedy_of
+
+WRITTEN = Path(__file__).parents[1] / "judging" / "sentences"
+CONTRACTS = Path(__file__).parents[3] / "contracts"
+SINGULAR = re.compile(
+    r"(?<![\d.,] )(?<![\d.,])\b1 (?!(?:is|was|has|does|ends|differs|lies|times|points|ms)\b)[a-z-]+s\b"
+)
+# What begins with `1` and is no count: the number of a measurement or a rank, a list's entry.
+NUMBERED = re.compile(r"\b(measurement|rank|step|process|round|block|block_|run|lane|output) 1 ")
+
+
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [
+        ("1 captures of 44 nodes were replayed 1 times", "1 capture of 44 nodes was replayed once"),
+        ("2 captures of 44 nodes were replayed 2 times", "2 captures of 44 nodes were replayed 2 times"),
+        ("3 of 1 steps were seen", "3 of 1 step were seen"),
+        ("at step 1 losses differ", "at step 1 losses differ"),
+        ("measurement 1 proves it; rank 1 rows", "measurement 1 proves it; rank 1 rows"),
+        ("11 steps, 1,001 steps, 0.1 steps", "11 steps, 1,001 steps, 0.1 steps"),
+        ("a block of 1 steps, and 1 distinct batches were seen", "a block of 1 step, and 1 distinct batch was seen"),
+    ],
+)
+def test_nouns_and_verbs_agree_with_their_number(given: str, right: str) -> None:
+    assert agreed(given) == right
+
+
+def test_no_sentence_of_a_judge_has_one_of_many() -> None:
+    sentences = [sentence for file in WRITTEN.glob("*.yaml") for sentence in yaml.safe_load(file.read_text()).values()]
+    assert len(sentences) > 500
+    wrong = [each for each in sentences if SINGULAR.search(NUMBERED.sub("", each))]
+    assert wrong == []
+
+
+def test_every_conclusion_is_worded_by_the_one_function() -> None:
+    assert Sheet().conclude("held", "1 captures were made").message == "1 capture was made"
+
+
+def undecided(**changes: Any) -> str:
+    figures = {"processes_to_decide": Figure(value=10, unit="processes")}
+    figures |= {f"ratio.process_{place}": Figure(value=1.2, unit="x") for place in changes.pop("counted")}
+    item = verdict("F-GRAPH-BWD-003", "qwen2-1.5b", Status.INCONCLUSIVE, figures=figures, reason="undecided_ratio")
+    item = item.model_copy(update={"denominators": {"processes": 12}})
+    return str(remedy_of(item, view_with(item, contracts=[views.contract()])))
+
+
+def test_more_processes_are_named_than_were_run_and_decided_nothing() -> None:
+    assert undecided(counted=range(9)) == (
+        "about 14 processes would probably decide it, if as many are left out as now (3 of 12)"
+    )
+    assert undecided(counted=range(12)) == "about 13 processes would probably decide it"
+
+
+@pytest.mark.parametrize("needed", range(1, 40))
+def test_an_estimate_is_never_below_what_was_run(needed: int) -> None:
+    for run in range(1, 30):
+        for counted in range(1, run + 1):
+            number = int(re.findall(r"about (\d+)", enough(needed, "seeds", run, counted))[0])
+            assert number > run
+            assert number * counted >= needed * run or number == run + 1
+    assert enough(None, "seeds", 8, 8) == "more seeds would not decide it"
+
+
+def test_no_contract_says_how_many_would_decide() -> None:
+    """The judge estimates that from what was run; a number in the contract's text would be another one."""
+    for loaded in load_contracts([CONTRACTS]):
+        for claim in loaded.contract.claims:
+            assert not re.search(r"\d+ (seeds|processes) would", claim.why), claim.id
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(0.84, "slower than the baseline's"), (1.05, "no large part of a step")])
+def test_a_slowdown_is_not_explained_as_too_little_gain(ratio: float, words: str) -> None:
+    figures = {"generous_mean_ratio": Figure(value=ratio, unit="x")}
+    item = verdict("F-GRAPH-BWD-003", "qwen2-1.5b", Status.FAIL, reason="too_slow", figures=figures)
+    told = [each.text for each in advice(view_with(item, contracts=[views.contract()]), item)]
+    assert any(words in text for text in told), told
+
+
+def test_a_step_without_a_stated_size_is_shown_without_one() -> None:
+    shape = {"tiny": {"model": "make_step", "batch_size": 1, "seq_len": 1, "steps": 43}}
+    contracts = [views.contract(workloads=views.CONTRACT["workloads"] | shape)]
+    view = small_view(header=small_view().header, contracts=contracts)
+    assert dict(identity(view))["Model, batch, length"] == "make_step, 43 steps (tiny)"
+    whole = dict(identity(small_view(header=small_view().header)))
+    assert "4 × 64 tokens" in whole["Model, batch, length"]
