@@ -39,7 +39,7 @@ from harness.platform.paths import require_existing
 from harness.report.view import ReportView
 from harness.run_directory.interrupted_run import Described, made_directory
 from harness.run_directory.verdict_file import write_verdicts
-from harness.run_directory.writer import KEPT, require_place
+from harness.run_directory.writer import KEPT, require_place, write_problems
 from harness.system.described import LIMIT_S, describe_all
 from harness.system.described import describe as describe  # noqa: PLC0414
 
@@ -187,12 +187,18 @@ def write_judgement(directory: Path, judgement: Judgement) -> None:
 
 
 def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> None:
-    """Write `report.html`, `summary.md` and, if `junit`, `junit.xml`. All are drawn before the first is written."""
+    """Write `report.html`, `summary.md` and, if `junit`, `junit.xml` and a file for each unit that did not hold.
+
+    All are drawn before the first is written. Files of units that hold by now are removed.
+    """
     from harness.report.html import render
     from harness.report.junit import render_junit
     from harness.report.markdown import render_markdown
+    from harness.report.problems import problem_files
 
     drawn = {layout.SUMMARY: render_markdown(view), layout.JUNIT: render_junit(view), layout.PAGE: render(view)}
     for name, text in drawn.items():
         if junit or name != layout.JUNIT:
             write_text(directory / name, text)
+    if junit:
+        write_problems(directory, problem_files(view))

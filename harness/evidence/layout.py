@@ -20,6 +20,7 @@ ARCHIVE = "run.tar.xz"  # in a published folder: header, contracts and evidence
 PAGE = "report.html"
 SUMMARY = "summary.md"
 JUNIT = "junit.xml"
+PROBLEMS = "problems"  # a folder: a Markdown file for each unit that did not hold
 
 SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE)  # what there is before anything is judged
 

@@ -122,14 +122,15 @@ def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
 
 def replaced(bundle: Bundle, *more: str) -> set[str]:
     """Return the names of the pages that are drawn anew in a directory, and `more`."""
-    pages = {layout.PAGE, layout.SUMMARY} | (set() if bundle.place.published else {layout.JUNIT})
+    pages = {layout.PAGE, layout.SUMMARY} | (set() if bundle.place.published else {layout.JUNIT, layout.PROBLEMS})
     return pages | set(more)
 
 
 def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) -> list[str]:
     """Return what of a run is not as it was sealed, but for the files of these names; one line each."""
     prefix = f"{bundle.path.name}: "
-    return [line for line in judgement.view.altered if line.removeprefix(prefix).partition(": ")[0] not in names]
+    altered = {line: line.removeprefix(prefix).partition(": ")[0] for line in judgement.view.altered}
+    return [line for line, name in altered.items() if name.partition("/")[0] not in names]
 
 
 @contextmanager

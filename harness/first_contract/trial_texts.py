@@ -12,7 +12,8 @@ from harness.first_contract.foreseen import foreseen
 from harness.first_contract.trying import Tried
 from harness.judging.verdict import Status
 from harness.numbers import dump_json
-from harness.report.markdown import escape, repeated
+from harness.report.markdown import repeated
+from harness.report.problems import escape
 
 LONGEST = 600  # characters of a sentence
 _FOUND = (Status.ERROR, Status.FAIL)

@@ -55,12 +55,16 @@ class Compared:
         return apart(ours, theirs)
 
 
-class _OfTwoArms(Protocol):
-    candidate: str
-    baseline: str
+class OfTwoArms(Protocol):
+    """A part that names two arms."""
+
+    @property
+    def candidate(self) -> str: ...
+    @property
+    def baseline(self) -> str: ...
 
 
-def of_two_arms(part: _OfTwoArms, run: RunEvidence) -> list[Compared]:
+def of_two_arms(part: OfTwoArms, run: RunEvidence) -> list[Compared]:
     """Return the losses of the candidate and of its baseline; settle where one of them is missing."""
     ours, theirs = (losses(executed(run, arm)) for arm in (part.candidate, part.baseline))
     return [Compared(part.candidate, part.baseline, ours, theirs)]

@@ -87,6 +87,14 @@ class StatusLine:
             self._stream.flush()
 
 
+def same_place(one: TextIO, other: TextIO) -> bool:
+    """Return True if both streams write to the same terminal, file or pipe."""
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except (OSError, ValueError):  # closed, or no stream of the system
+        return False
+
+
 def print_lines(lines: Iterable[str], file: TextIO | None = None, *, whole: bool = False) -> None:
     """Print each text as a line of its own. whole: see `print_line`."""
     for line in lines:

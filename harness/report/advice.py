@@ -33,6 +33,9 @@ from harness.report.wording import reason_text
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\n]+)')
 
 
+LIKELY, USUAL = "likely cause", "what usually causes this"
+
+
 @dataclass(frozen=True)
 class Advice:
     """One line of it, on one line. command: the text is one, as a shell takes it."""
@@ -40,6 +43,10 @@ class Advice:
     label: str
     text: str
     command: bool = False
+
+    @property
+    def is_cause(self) -> bool:
+        return self.label in (LIKELY, USUAL)
 
 
 def advice(view: ReportView, verdict: Verdict) -> list[Advice]:
@@ -57,29 +64,37 @@ def advice_of(
     asked: Sequence[str],
     systems: Sequence[str] = (),
 ) -> list[Advice]:
-    """Return the advice on a verdict. asked: the command behind it; systems: its contract's, as `module:attribute`.
+    """Return the advice on a verdict, its likely cause first.
+
+    asked: the command behind it; systems: its contract's, as `module:attribute`.
 
     The next step of an undecided unit is left out, since it is printed once for all units of the same reason.
     """
     if verdict.status not in {Status.FAIL, Status.ERROR, Status.INCONCLUSIVE}:
         return []
     known = reason_text(verdict.reason)
-    found = [Advice("where it begins", text) for text in _begins(verdict, claim, runs)]
-    found += [Advice("what differs", text) for text in _apart(verdict, claim, runs)]
-    found += [Advice("what no replay does again", text) for text in left_to_the_host(verdict, claim, runs)]
-    found += [Advice("what a capture does otherwise", text) for text in asked_of_a_capture(verdict, claim, runs)]
-    found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
+    seen = [*left_to_the_host(verdict, claim, runs), *asked_of_a_capture(verdict, claim, runs)]
+    causes = [Advice(LIKELY, text) for text in seen]
     if cause := known.cause_of(verdict):
-        found.append(Advice("what usually causes this", cause))
+        causes.append(Advice(USUAL, cause))
     if (known.own or not known.cause) and claim is not None:
-        found.append(
-            Advice("what its contract says of that" if known.cause else "what usually causes this", claim.if_fails)
-        )
+        causes.append(Advice("what its contract says of that" if known.cause else USUAL, claim.if_fails))
+    found = causes[:1]
+    found += [Advice("where it begins", text) for text in _begins(verdict, claim, runs)]
+    found += [Advice("what differs", text) for text in _apart(verdict, claim, runs)]
+    found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
+    found += causes[1:]
     if known.remedy and verdict.status is not Status.INCONCLUSIVE:
         found.append(Advice("next", f"{known.remedy}."))
     if command := command_for(verdict, asked):
         found.append(Advice("to run it again", command, command=True))
     return [Advice(each.label, line(each.text, 1000), each.command) for each in found]
+
+
+def split(told: list[Advice]) -> tuple[list[Advice], list[Advice]]:
+    """Return the first piece of advice if it is a cause, and the others."""
+    first = 1 if told and told[0].is_cause else 0
+    return told[:first], told[first:]
 
 
 def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figure]:

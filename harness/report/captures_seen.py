@@ -31,7 +31,8 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
     """Yield what the captured steps of a claim changed on the host, if its arms trained differently."""
     for name, capture in _captures(verdict, claim, runs):
         if capture.host_changes:
-            yield f"while it was captured, the step of {name} changed {some(capture.host_changes, 5)}"
+            changed = some(capture.host_changes, 5)
+            yield f"while it was captured, the step of {name} changed {changed}; no replay does that again"
 
 
 def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:

@@ -10,22 +10,15 @@ from harness.contract.claims import AnyClaim, parts_of
 from harness.judging.reasons import reason_of
 from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.kinds import kind_of
-from harness.report.advice import Advice, advice
+from harness.report.advice import Advice, advice, split
 from harness.report.text import clean, line, rows, sentence, words
-from harness.report.view import ReportView
+from harness.report.view import WORDS, ReportView
 from harness.report.wording import reason_text, terms_in
 
 if TYPE_CHECKING:
     from harness.report.blocks import Section, Unit
 
 
-WORDS = {
-    Status.PASS: "held",
-    Status.FAIL: "violated",
-    Status.INCONCLUSIVE: "undecided",
-    Status.NOT_RUN: "not run",
-    Status.ERROR: "error",
-}
 _READING = (Status.ERROR, Status.FAIL, Status.INCONCLUSIVE, Status.PASS, Status.NOT_RUN)
 SIGNS = {"held": "✓", "violated": "✗", "undecided": "?", "not run": "–", "error": "!", "waived": "~"}
 
@@ -59,7 +52,8 @@ class Card:
     explanation: str | None
     why: str | None
     if_fails: str | None
-    advice: list[Advice]
+    causes: list[Advice]
+    further: list[Advice]
     upstream: str | None
     owner: str | None
     falsified_by: list[str]
@@ -140,6 +134,7 @@ def _grounded_once(ordered: list[Card]) -> list[Card]:
 
 def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[str, str, set[str]]]) -> Card:
     claim = view.claim(verdict.contract, verdict.claim)
+    causes, further = split(advice(view, verdict))
     unit = Seen(
         anchor=anchor,
         unit=(verdict.contract, verdict.claim, verdict.workload),
@@ -162,7 +157,8 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         explanation=explanation(verdict.reason),
         why=_text_of(claim, "why"),
         if_fails=_text_of(claim, "if_fails"),
-        advice=advice(view, verdict),
+        causes=causes,
+        further=further,
         upstream=_text_of(claim, "upstream"),
         owner=_owner(view, verdict.contract, claim),
         falsified_by=[line(name, 80) for name in claim.falsified_by] if claim else [],

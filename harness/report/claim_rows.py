@@ -15,7 +15,7 @@ from harness.report.charts import sparkline
 from harness.report.deciding import Decided, decided
 from harness.report.glance import Ratios, glance
 from harness.report.headline import remedy_of
-from harness.report.text import clean, line, sentence
+from harness.report.text import clean, line, opening, sentence
 from harness.report.view import ReportView
 from harness.run_directory.drill_record import drilled_claims
 
@@ -75,7 +75,7 @@ def _row(
         claim=line(verdict.claim, 80),
         title=clean(claim.title, 200) if claim else "This claim is not in the contract any more.",
         workloads=((line(verdict.workload, 60), anchor),),
-        figure=told.text if told else line(sentence(verdict.message), 160),
+        figure=told.text if told else opening(sentence(verdict.message), 240),
         figure_name=_figure_name(told, len(parts)),
         confidence=told.confidence if told else "",
         faults=faults_killed(view, verdict),
@@ -96,7 +96,7 @@ def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
         return ""
     remedy = remedy_of(verdict, view)
     seen = [f"{sentence(verdict.message).rstrip('.')}."] if told else []
-    return line(" ".join([*seen, *([f"To decide: {remedy}."] if remedy else [])]), 400)
+    return opening(" ".join([*seen, *([f"To decide: {remedy}."] if remedy else [])]), 600)
 
 
 def faults_killed(view: ReportView, verdict: Verdict) -> str:

@@ -133,11 +133,11 @@ def course(view: ReportView) -> Course | None:
 
     A page on which something did not hold shows that, or nothing: a curve of what held would hide it.
     """
-    rows = [(place, *row) for place, row in enumerate(view.judged(), start=1) if row[0].status is not Status.NOT_RUN]
-    rows = [row for row in rows if row[1].status is not Status.PASS] or rows
-    ordered = sorted(rows, key=lambda row: all(part.kind != "trajectory_match" for part in row[2]))
-    ordered.sort(key=lambda row: WORST_FIRST.index(row[1].status))
-    drawn = (_course(f"unit-{place}", verdict, glance(view, verdict, *rest)) for place, verdict, *rest in ordered)
+    rows = [(place, row) for place, row in enumerate(view.judged(), start=1) if row[0].status is not Status.NOT_RUN]
+    rows = [each for each in rows if each[1][0].status is not Status.PASS] or rows
+    ordered = sorted(rows, key=lambda each: all(part.kind != "trajectory_match" for part in each[1][1]))
+    ordered.sort(key=lambda each: WORST_FIRST.index(each[1][0].status))
+    drawn = (_course(f"unit-{place}", row[0], glance(view, *row)) for place, row in ordered)
     return next((found for found in drawn if found is not None), None)
 
 

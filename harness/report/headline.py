@@ -228,6 +228,7 @@ def enough(needed: object, noun: str, run: int, counted: int) -> str:
     """
     if not isinstance(needed, int | float):
         return f"more {noun} would not decide it"
+    run = max(run, counted)
     number = max(math.ceil(needed * run / counted) if counted else int(needed), run + 1)
     left_out = f", if as many are left out as now ({run - counted} of {run})" if counted < run else ""
     return f"about {number} {noun} would probably decide it{left_out}"

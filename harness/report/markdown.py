@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
-
-from harness.judging.verdict import Status, Verdict
+from harness.judging.verdict import Verdict
 from harness.numbers import counted
 from harness.report import cards
-from harness.report.advice import Advice, advice, telling_figures
 from harness.report.commands import repeats
 from harness.report.headline import headline, undecided
+from harness.report.problems import TOLD, escape, longest_row, problem
 from harness.report.run_parts import notes, rows
 from harness.report.sections.kill_matrix import survived
-from harness.report.text import figure, line, sentence, words
+from harness.report.text import line
 from harness.report.view import ReportView
 
 # GitHub refuses a step summary above 1 MiB as a whole.
 LIMIT_BYTES = 1_000_000
 GROUPS = 20  # reasons of undecided units, and faults that survived, that are listed
-TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
-_SIGNIFICANT = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&@:])")
 
 
 def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
@@ -27,7 +23,7 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
     head = _head(view)
     ordered = cards.worst_first(view.verdicts)
     blocks = [_row(view, verdict) for verdict in ordered]
-    details = [_details(view, verdict) for verdict in ordered if verdict.status in TOLD]
+    details = [problem(view, verdict) for verdict in ordered if verdict.status in TOLD]
     tail = repeated(view)
     # Room for the two sentences that say what was left out.
     room = limit - len((head + tail).encode()) - 400
@@ -36,16 +32,6 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
     notes = [f"\nThe report has {counted(left_rows, 'more unit')}.\n"] if left_rows else []
     notes += [f"\nThe report has details of {counted(left_details, 'more unit')}.\n"] if left_details else []
     return head + table + "\n" + text + "".join(notes) + tail
-
-
-def escape(text: object, limit: int = 300) -> str:
-    """Return one line of text that Markdown and its HTML cannot read as markup, a mention or a link."""
-    return (
-        _SIGNIFICANT.sub(r"\\\1", line(text, limit))
-        .replace("\\<", "&lt;")
-        .replace("\\>", "&gt;")
-        .replace("\\@", "@\u200b")
-    )
 
 
 def _head(view: ReportView) -> str:
@@ -98,36 +84,11 @@ def _row(view: ReportView, verdict: Verdict) -> str:
     return f"| {strong} | {escape(verdict.claim, 100)} | {escape(verdict.workload, 100)} | {seen} |\n"
 
 
-def _details(view: ReportView, verdict: Verdict) -> str:
-    claim = view.claim(verdict.contract, verdict.claim)
-    figures = [
-        f"{escape(words(name))}: {escape(figure(value))}"
-        for name, value in list(telling_figures(verdict, claim).items())[:12]
-    ]
-    text = f"\n**{escape(verdict.claim, 100)}** on {escape(verdict.workload, 100)}: {escape(verdict.reason, 80)}\n"
-    text += "".join(f"- {entry}\n" for entry in figures)
-    signed = cards.waiver_line(view, verdict)
-    text += f"- {escape(signed, 700)}\n" if signed else ""
-    return text + "".join(f"- {sentence(each.label)}: {_advised(each)}\n" for each in advice(view, verdict))
-
-
-def _advised(each: Advice) -> str:
-    """Return a piece of advice; a command is code, with a fence longer than any row of backquotes in it."""
-    if not each.command:
-        return escape(each.text, 1000)
-    fence = "`" * (1 + _longest_row(each.text))
-    return f"{fence} {each.text} {fence}"
-
-
-def _longest_row(text: str) -> int:
-    return max((len(quotes) for quotes in re.findall("`+", text)), default=0)
-
-
 def repeated(view: ReportView) -> str:
     """Return the command that repeats the run, as a block of code."""
     command = repeats(view)
     # A fence longer than any row of backquotes inside cannot be closed by what it holds.
-    fence = "`" * max(3, 1 + _longest_row(command or ""))
+    fence = "`" * max(3, 1 + longest_row(command or ""))
     shown = "\n".join(line(each, 2000) for each in command.split("\n")) if command else ""
     return f"\nReproduce:\n\n{fence}\n{shown}\n{fence}\n" if command else ""
 

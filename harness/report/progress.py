@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,10 +19,10 @@ from typing import Self, TextIO
 from harness.evidence.plan_records import Run
 from harness.judging.verdict import Verdict
 from harness.kinds import probe_named
-from harness.platform.standard_streams import Span, StatusLine, print_line
-from harness.report.cards import WORDS
+from harness.platform.standard_streams import Span, StatusLine, print_line, same_place
 from harness.report.terminal import STYLES, verdict_line
 from harness.report.text import line
+from harness.report.view import WORDS
 from harness.run_directory.drill_record import Row
 
 Recorded = Callable[[Sequence[Run]], Mapping[str, float]]  # the seconds that runs like these took before, by id
@@ -32,14 +32,17 @@ class Progress:
     """A session's watch, within a block; called from several threads.
 
     recorded: asked once, in the thread `lookup`, beside the first runs.
-    verdicts: whether they are told as they fall; not where somebody else prints them.
+    verdicts: True if they are shown as they fall. Where stdout is the same place, they are counted alone: the results
+    that are printed there at the end have a line for each.
     """
 
     def __init__(
         self, recorded: Recorded | None = None, stream: TextIO | None = None, *, verdicts: bool = True
     ) -> None:
-        self._verdicts, self._told = verdicts, dict[str, str]()  # by message: the unit of which it was told
         self._stream = sys.stderr if stream is None else stream
+        self._verdicts = verdicts
+        self._apart = not same_place(self._stream, sys.stdout)
+        self._told, self._tally = dict[str, str](), Counter[str]()  # by message, the unit it was shown with; by word
         self._status, self._lock, self._over = StatusLine(self._stream), threading.Lock(), threading.Event()
         self._recorded, self._to_go = recorded, TimeToGo([])
         self._phases: dict[str, tuple[str, float]] = {}  # of runs under way: the phase, and when the run began
@@ -71,7 +74,7 @@ class Progress:
                 self._phases.pop(run.id, None)
             if not phase or not self._status.live:
                 to_go = self._time_to_go()
-                told = f"ended; {to_go}" if to_go and not phase else line(phase, 120) or "ended"
+                told = line(phase, 120) or "; ".join(part for part in ("ended", to_go, self._so_far()) if part)
                 self._print((f"[{self._ended()}] {line(run.id, 120)}  {seconds:.1f} s  {told}", "dim"))
             self._show()
 
@@ -81,6 +84,10 @@ class Progress:
         word = WORDS[verdict.status]
         unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
         with self._lock:
+            self._tally[word] += 1
+            if not self._apart:
+                self._show()
+                return
             first = self._told.setdefault(verdict.message, unit)
             told = verdict_line(verdict) if first == unit else f"{unit}: as {first}"
             self._print((f"{word:>9}  ", STYLES[word]), told, hang=11)
@@ -109,6 +116,10 @@ class Progress:
     def _ended(self) -> str:
         return f"{len(self._to_go.ended)}/{len(self._to_go.runs)}"
 
+    def _so_far(self) -> str:
+        """Return how many units ended how, such as `2 held, 1 violated`, where no line shows each."""
+        return "" if self._apart else ", ".join(f"{number} {word}" for word, number in self._tally.items())
+
     def _time_to_go(self) -> str:
         seconds = self._to_go.seconds(time.monotonic() - self._began)
         return "" if seconds is None or len(self._to_go.ended) == len(self._to_go.runs) else in_words(seconds)
@@ -120,7 +131,7 @@ class Progress:
         name, (phase, began) = list(self._phases.items())[-1]
         beside = f" (+{len(self._phases) - 1} more)" if len(self._phases) > 1 else ""
         doing = f"{line(phase, 60)}, {time.monotonic() - began:.0f} s"
-        parts = [self._time_to_go(), f"{line(name, 60)}{beside}", doing]
+        parts = [self._so_far(), self._time_to_go(), f"{line(name, 60)}{beside}", doing]
         self._status.show(f"[{self._ended()}] {' · '.join(part for part in parts if part)}")
 
     def _tick(self) -> None:

@@ -7,17 +7,19 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
+from harness.judging.sheet import some
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted
 from harness.platform.standard_streams import print_line
 from harness.report import cards
 from harness.report.advice import advice, telling_figures
+from harness.report.deciding import decided
 from harness.report.headline import Undecided, headline, undecided
 from harness.report.run_parts import notes, part_lines
-from harness.report.text import figure, line, words
+from harness.report.text import figure, line, opening, words
 from harness.report.view import ReportView
 
-FEW = 5  # units that were not run for one reason, and have a line each
+FEW = 3  # claims that are named of units that were not run for one reason
 STYLES = {
     "held": "green",
     "violated": "bold red",
@@ -31,7 +33,7 @@ STYLES = {
 def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     """Print the count line, a line for each unit (worst first), advice on failures, and what would decide the rest.
 
-    Many units that were not run for one reason share a line: on a machine without a GPU that is most of them.
+    Units that were not run for one reason share a line: on a machine without a GPU that is most of them.
     """
     out = stream or sys.stdout
     print_line((view.count_line(), "bold"), file=out)
@@ -52,7 +54,7 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     if view.is_drill:
         print_line((f"FIRE DRILL: {line(view.drill_sentence(), 400)}", "bold yellow"), file=out)
     groups = undecided(view)
-    many = [group for group in groups if len(group.units) > FEW and group.units[0].status is Status.NOT_RUN]
+    many = [group for group in groups if len(group.units) > 1 and group.units[0].status is Status.NOT_RUN]
     group_of = {id(unit): group for group in many for unit in group.units}
     for verdict in cards.worst_first(view.verdicts):
         group = group_of.get(id(verdict))
@@ -89,13 +91,14 @@ def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """Return a line with a unit and what was seen of it."""
-    return f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}: {line(verdict.message, 400)}"
+    """Return a line with a unit and what was seen: of one that held the figure that decided, with its demand."""
+    found = decided(verdict) if verdict.status is Status.PASS else None
+    seen = opening(verdict.message, 400) if found is None else " ".join(filter(None, (found.text, found.name)))
+    return f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}: {seen}"
 
 
 def _print_together(out: TextIO, group: Undecided) -> None:
-    """Print how many units were not run and why, then their claims, each once."""
-    claims = ", ".join(line(claim, 80) for claim in group.claims)
-    reason = f"{counted(len(group.units), 'unit')}: {line(group.message, 400)}"
+    """Print how many units were not run, a few of their claims, and why."""
+    claims = some([line(claim, 80) for claim in group.claims], FEW)
+    reason = f"{counted(len(group.units), 'unit')} ({claims}): {line(group.message, 400)}"
     print_line((f"{'not run':>9}  ", STYLES["not run"]), reason, file=out, hang=11)
-    print_line((f"           {claims}", "dim"), file=out)

@@ -5,6 +5,7 @@ This comes before escaping for a format: Jinja escapes for HTML, the writers of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from harness.escaping import escaped, printable
@@ -42,6 +43,18 @@ def line(value: object, limit: int = 200) -> str:
     head = text if len(text) <= 4 * limit else text[: 3 * limit] + text[-limit:]
     short = clean(" ".join(head.split()), limit)
     return short if len(text) == len(head) else f"{short} ({len(text):,} characters)"
+
+
+def opening(value: object, limit: int) -> str:
+    """Return text on one line, whole or up to the end of a part of it within `limit`, so that its middle is not cut.
+
+    A part ends with a full stop, a semicolon or a colon; of a longer part whole words are kept.
+    """
+    text = line(value, 8 * limit)
+    if len(text) <= limit:
+        return text
+    ends = [found.start() + 1 for found in re.finditer(r"[.;:](?= )", text[:limit])]
+    return f"{text[: ends[-1]].rstrip(';:') if ends else text[:limit].rpartition(' ')[0] or text[:limit]} …"
 
 
 def label(value: object, limit: int = 36) -> str:

@@ -23,6 +23,14 @@ from harness.report.text import line
 from harness.run_directory.bundle import Header, WaiverRecord
 from harness.run_directory.drill_record import DrillRecord
 
+WORDS = {
+    Status.PASS: "held",
+    Status.FAIL: "violated",
+    Status.INCONCLUSIVE: "undecided",
+    Status.NOT_RUN: "not run",
+    Status.ERROR: "error",
+}
+
 
 @dataclass(frozen=True)
 class RunPart:
@@ -184,7 +192,7 @@ class ReportView:
             [f"cut off while it was timed, and timed again, in {counted(cut_off, 'interruption')}"] if cut_off else []
         )
         told += [
-            f"judged in {line(name, 100)}, too, where it does not count: {again.status.value} {line(again.reason, 80)}"
+            f"judged in {line(name, 90)}, too, where it does not count: {WORDS[again.status]}, {line(again.reason, 80)}"
             for name, again in self.again(verdict)
         ]
         return "; ".join(told) or None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
 
@@ -162,12 +162,22 @@ class BundleWriter:
 
     def _remove_what_was_made_of_it(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
         """Remove manifest, verdicts and pages, and what was being written when a process was killed."""
-        made = [self.path / name for name in (layout.MANIFEST, layout.VERDICTS, layout.DRILL, *PAGES)]
+        made = [self.path / name for name in (layout.MANIFEST, layout.VERDICTS, layout.DRILL, layout.PROBLEMS, *PAGES)]
         begun = [path for name in OWN_FILES for path in half_written(self.path, name)]
         begun += [path for folder in OWN_FOLDERS for path in half_written(self.path / folder, "*.yaml")]
         for path in (*made, *begun):
             with each:
                 remove(path)
+
+
+def write_problems(folder: Path, files: Mapping[str, str]) -> None:
+    """Write these files, by their names, as all that the folder of problems holds; without any there is no folder."""
+    place = folder / layout.PROBLEMS
+    remove(place)
+    if files:
+        place.mkdir()
+    for name, text in files.items():
+        write_text(place / name, text)
 
 
 def header_text(header: Header) -> str:

@@ -328,7 +328,7 @@ def _verdicts() -> list[Verdict]:
         "within_upstream_tolerance": Figure(value=True),
     }
     bounds = {"mean_ratio": Figure(value=1.39), "lower_bound": Figure(value=1.36), "upper_bound": Figure(value=1.42)}
-    ratios = (1.393, 1.396, 1.373, 1.353, 1.365, 1.358, 1.41, 1.368)
+    ratios = (1.393, 1.396, 1.37255, 1.353, 1.365, 1.358, 1.41, 1.368)
     bounds |= {f"ratio.process_{place}": Figure(value=ratio) for place, ratio in enumerate(ratios)}
     return [
         verdict("F-GRAPH-BWD-001", "qwen2-1.5b", mechanism="cuda_graph"),

@@ -191,23 +191,23 @@ def test_what_a_captured_step_changes_on_the_host_is_named_where_it_trains_other
     changes = ["optimizer.updates (0, then 1)", *(f"moments.{index} (another Tensor)" for index in range(6))]
     capture = cuda_graph(host_changes=changes)
     _, found = judged(graphed(LOSSES + 1e-6, capture=capture))
-    [told_of] = labelled(found, "what no replay does again")
+    [told_of] = labelled(found, "likely cause")
     assert told_of.startswith("while it was captured, the step of graphed changed optimizer.updates (0, then 1), ")
-    assert told_of.endswith("moments.3 (another Tensor) and 2 more")
+    assert told_of.endswith("moments.3 (another Tensor) and 2 more; no replay does that again")
     _, otherwise = judged(graphed(capture=capture, start="elsewhere"))
-    assert labelled(otherwise, "what no replay does again") == []
+    assert labelled(otherwise, "likely cause") == []
 
 
 def test_a_captured_step_that_asks_whether_it_is_captured_is_told_where_it_trains_otherwise() -> None:
     capture = cuda_graph(asked_whether_captured=["masks.py:3, called at train.py:9 in step `loss = model(x)`"])
     _, found = judged(graphed(LOSSES + 1e-6, capture=capture))
-    [told] = labelled(found, "what a capture does otherwise")
+    [told] = labelled(found, "likely cause")
     assert told.startswith(
         "while it was captured, the step of graphed asked whether it is, and may do otherwise then: "
     )
     assert told.endswith(": masks.py:3, called at train.py:9 in step `loss = model(x)`")
     _, otherwise = judged(graphed(capture=capture, start="elsewhere"))
-    assert labelled(otherwise, "what a capture does otherwise") == []
+    assert labelled(otherwise, "likely cause") == []
 
 
 HANGS = """Current thread 0x00007f (most recent call first):

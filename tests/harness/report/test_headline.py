@@ -11,7 +11,8 @@ from harness.errors import ExitCode
 from harness.judging.verdict import Figure, Status
 from harness.report.headline import headline, undecided
 from harness.report.html import render
-from harness.report.markdown import escape, render_markdown
+from harness.report.markdown import render_markdown
+from harness.report.problems import escape
 from harness.report.terminal import print_results
 from harness.report.view import ReportView
 

@@ -6,7 +6,8 @@ import pytest
 from report_views import drill_view, full_view, header, listing_two, verdict, view_of, view_with, whole_drill_view
 
 from harness.judging.verdict import Status
-from harness.report.markdown import escape, render_markdown
+from harness.report.markdown import render_markdown
+from harness.report.problems import escape
 
 
 def test_the_count_line_comes_first_and_the_outcome_next() -> None:

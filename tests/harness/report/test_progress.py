@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from report_views import verdict
@@ -79,6 +80,26 @@ def test_one_message_of_many_units_is_told_once() -> None:
         "    error  F-1 on tiny: the worker died",
         "    error  F-2 on tiny: as F-1 on tiny",
         "    error  F-3 on tiny: another died",
+    ]
+
+
+def test_where_results_are_printed_in_the_same_place_units_are_only_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each unit has one line there: that of the results, when the session ends."""
+    with (tmp_path / "log").open("w") as log, (tmp_path / "out").open("w") as out:
+        for stdout in (log, out):
+            monkeypatch.setattr("sys.stdout", stdout)
+            with Progress(stream=log) as watch:
+                watch.begins([run("a")])
+                watch.judged(verdict("F-1"))
+                watch.judged(verdict("F-2", status=Status.FAIL, message="differs"))
+                watch.moves(run("a"), "", 1.0)
+    said = (tmp_path / "log").read_text().splitlines()
+    assert said == [
+        "[1/1] a  1.0 s  ended; 1 held, 1 violated",
+        *["     held  F-1 on tiny: 100 steps are equal in every bit.", " violated  F-2 on tiny: differs"],
+        "[1/1] a  1.0 s  ended",
     ]
 
 

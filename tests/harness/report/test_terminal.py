@@ -10,6 +10,7 @@ from report_views import (
     drill_view,
     full_view,
     listing_two,
+    ratio_of,
     verdict,
     view_of,
     view_with,
@@ -55,20 +56,21 @@ def test_what_would_decide_the_rest_is_said() -> None:
     assert "To decide 1 unit (needs_cuda): run it on a machine with a CUDA device." in printed(full_view())
 
 
-@pytest.mark.parametrize(("units", "lines"), [(5, 5), (6, 2)])
-def test_many_units_that_were_not_run_for_one_reason_share_a_line(units: int, lines: int) -> None:
+@pytest.mark.parametrize(("units", "named"), [(2, "F-1 and F-2"), (91, "F-1, F-2, F-3 and 88 more")])
+def test_units_that_were_not_run_for_one_reason_are_one_line(units: int, named: str) -> None:
     why: dict[str, Any] = {"status": Status.NOT_RUN, "reason": "needs_cuda", "message": "needs CUDA: none here"}
-    items = [verdict("F-GRAPH-BWD-001", workload=f"w{number}", **why) for number in range(units - 1)]
-    items += [verdict("F-GRAPH-BWD-002", workload="w0", **why), verdict("F-GRAPH-BWD-003", message="fast")]
-    said = printed(view_with(*items))
-    assert said[1 + lines] == "     held  F-GRAPH-BWD-003 on tiny: fast"
-    if units == 6:
-        assert said[1:3] == [
-            "  not run  6 units: needs CUDA: none here",
-            "           F-GRAPH-BWD-001, F-GRAPH-BWD-002",
-        ]
-    else:
-        assert said[1] == "  not run  F-GRAPH-BWD-001 on w0: needs CUDA: none here"
+    items = [verdict(f"F-{number}", **why) for number in range(1, units + 1)]
+    said = printed(view_with(*items, verdict("F-GRAPH-BWD-003", message="fast")))
+    listed = named.replace(" and F-2", ", F-2") if units == 2 else named
+    assert said[1:3] == [
+        f"  not run  {units} units ({listed}): needs CUDA: none here",
+        "     held  F-GRAPH-BWD-003 on tiny: fast",
+    ]
+
+
+def test_a_unit_that_held_is_one_line_with_the_figure_that_decided() -> None:
+    item = verdict("F-GRAPH-BWD-003", message="a long sentence; and more of it", **ratio_of(1.43))
+    assert printed(view_with(item))[1] == "     held  F-GRAPH-BWD-003 on tiny: 1.43x, at least 1.10x mean ratio"
 
 
 def test_a_drill_is_marked() -> None:
