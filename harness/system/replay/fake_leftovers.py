@@ -47,6 +47,8 @@ def no_fake_tensors_left() -> Iterator[None]:
         reason: BaseException | None = error
         while reason is not None:  # its tracebacks hold the local variables of the step
             traceback.clear_frames(reason.__traceback__)
+            for frame, _ in traceback.walk_tb(reason.__traceback__):
+                _ = frame.f_locals  # what a look at it showed is forgotten when it is looked at again
             reason = reason.__cause__ or reason.__context__
         _require_none(error)
         raise

@@ -49,6 +49,8 @@ def test_a_pass_leaves_frozen_what_its_process_froze() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()
     TracedStep(torch.ones(2).sum, dict).record()
+    with pytest.raises(HostSyncError):
+        TracedStep(torch.ones(2).tolist, dict).record()
     assert gc.get_freeze_count() > frozen * 0.9  # what dies leaves
     assert gc.isenabled()
 
