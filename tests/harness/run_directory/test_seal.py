@@ -58,6 +58,7 @@ CHANGES: dict[str, Change] = {
 }
 NAMES = (
     *("run.json", "contracts/scripted-v1.yaml", "verdicts.json", "report.html", "junit.xml", "summary.md"),
+    "problems/scripted-v1.SCRIPT-001.violated.md",
     *(f"evidence/scripted-v1+{workload}+paired/{file}" for workload in ("held", "violated") for file in
       ("fast.0.csv", "plain.0.csv", "plain.1.csv", "records.jsonl", "run.json")),
     "manifest.json",
