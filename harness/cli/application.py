@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
-    *("import", "schema", "init", "try"),
+    *("import", "schema", "init", "try", "compare-runs"),
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = "make it readable, and writable where the command writes, or name another"
@@ -35,7 +35,7 @@ _REMEDIES: dict[int | None, str] = {
 }
 LIGHTEST = ("init",)  # an application has one command at least
 # where a command's name is none that a Python module can have
-MODULES = {"import": "import_contracts", "try": "try_step"}
+MODULES = {"import": "import_contracts", "try": "try_step", "compare-runs": "compare_runs"}
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "verify": (
         ("contracts/", "run all, judge, write a report"),
@@ -61,6 +61,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "doctor": (("contracts/", "what this machine can decide, and what is missing"),),
     "compare": (("RUN LATER-RUN", "verdicts and figures that changed"),),
+    "compare-runs": (
+        ("run-a run-b", "two recordings of `harness.record`, in bits"),
+        ("run-a run-b --repeat run-a2", "and whether run-a repeats itself"),
+    ),
     "history": (("reports/", "every judged figure over many runs, as a page"),),
     "pack": (("harness-reports/RUN --redact --out reports/RUN", "to publish it, without names"),),
     "attest": (("reports/RUN --key private.pem", "sign its verdicts"),),

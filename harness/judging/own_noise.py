@@ -157,22 +157,30 @@ def require_within_noise(
 
     ends: compares the ends of two runs in everything except the tensors that are `noisy`.
     """
-    runs = [*candidates.values(), *baselines.values()]
-    groups = list(_features(part, runs))
-    found = separation(groups)
-    seen = _seen(found, groups, baselines, len(candidates))
-    _note(sheet, seen)
+    groups = list(_features(part, [*candidates.values(), *baselines.values()]))
     ours, theirs = next(iter(candidates)), next(iter(baselines))
+    seen = require_unseparated(groups, baselines[theirs].start.sketches or {}, ours, sheet)
+    for name, each in candidates.items():
+        noisy = _noisy(each, list(baselines.values()))
+        ends(noisy, {theirs: baselines[theirs], name: each})
+    return seen
+
+
+def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], ours: str, sheet: Sheet) -> OwnNoise:
+    """Settle FAIL where the first half of the rows, which are the candidate's runs, is separated as no other half is.
+
+    start: the baseline's sketches at its start, by `category name`.
+    """
+    found, runs = separation(groups), len(groups[0].values) // 2
+    seen = _seen(found, groups, start, runs)
+    _note(sheet, seen)
     if not sheet.meets("beyond_noise", found.beyond, "at most", 1, "of what noise explains"):
         how = "scatter more than the baseline's" if found.is_noise else "lie apart from the baseline's"
         settle(
             reasons.BEYOND_NOISE,
-            f"{counted(len(candidates), 'run')} of {ours} {how} as no other choice of {len(candidates)} of all "
-            f"{len(runs)} does, {number(found.beyond)} times as far as noise explains: {found.feature}",
+            f"{counted(runs, 'run')} of {ours} {how} as no other choice of {runs} of all {2 * runs} does, "
+            f"{number(found.beyond)} times as far as noise explains: {found.feature}",
         )
-    for name, each in candidates.items():
-        noisy = _noisy(each, list(baselines.values()))
-        ends(noisy, {theirs: baselines[theirs], name: each})
     return seen
 
 
@@ -188,7 +196,7 @@ def require_timed_within_noise(
         settle(reasons.TOO_FEW_PROCESSES, f"{len(runs) // 2} processes show too little of the arms' noise; {RUNS} do")
     steps = min(map(len, runs))
     series = np.stack([each[:steps] for each in runs])
-    found = separation([_of_series(series, LOSS)])
+    found = separation([features_of_series(series, LOSS)])
     if found.beyond > 1:
         settle(
             reasons.BEYOND_NOISE,
@@ -219,6 +227,11 @@ def require_decided(
             f"the runs of {theirs} end so far apart in every parameter that an arm which is not trained at all would "
             "end among them, and no loss shows it",
         )
+    return hidden_by(seen)
+
+
+def hidden_by(seen: OwnNoise) -> str:
+    """Return, as a sentence's tail, what was compared and what the noise would have hidden."""
     way = "" if seen.hidden_way is None else f" ends that lie {number(seen.hidden_way)} of a parameter's way apart and"
     gradients, ends = (counted(seen.of(what), noun) for what, noun in (("gradient ", "gradient"), ("end ", "tensor")))
     return f", {gradients} and {ends} of their ends; the noise would hide{way} losses {number(seen.hidden_loss)} apart"
@@ -227,24 +240,41 @@ def require_decided(
 def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Features]:
     """Yield the losses, and the sketches of gradients and ends, that all runs have."""
     for metric in dict.fromkeys((LOSS, part.metric)):
-        yield _of_series(np.stack([values(each, metric) for each in runs]), metric)
+        yield features_of_series(np.stack([values(each, metric) for each in runs]), metric)
     sketched = [_sketches(each) for each in runs]
     half = len(runs) // 2
     _require_same_gradients(sketched[:half], sketched[half:])
+    yield from features_of_sketches(sketched)
+
+
+def features_of_sketches(sketched: Sequence[Mapping[str, Sketch]]) -> Iterator[Features]:
+    """Yield the features of the sketches [runs] that all runs have, if there are any."""
     names = sorted(set.intersection(*(set(each) for each in sketched)))
     if names:
         table = np.array([[each[name] for name in names] for each in sketched])  # [runs, features, 6]
         if not np.isfinite(table).all():
             settle(reasons.NON_FINITE, "a gradient or a tensor of the end is too large for a sum of its numbers")
         floor = ROUNDINGS * (table[:, :, 0] * table[:, :, 1]).max(axis=0)
-        yield Features(names, table[:, :, 2:].reshape(len(runs), -1), 4, np.maximum(floor, _TINY))
+        yield Features(names, table[:, :, 2:].reshape(len(sketched), -1), 4, np.maximum(floor, _TINY))
 
 
-def _of_series(series: Floats, metric: str) -> Features:
+def features_of_series(series: Floats, metric: str) -> Features:
     """Return the features of a series [runs, steps], each step being one."""
     floor = ROUNDINGS * max(map(_epsilon, series)) * np.abs(series).max(axis=0)
     names = [f"{metric} of step {step}" for step in range(series.shape[1])]
     return Features(names, series, 1, np.maximum(floor, _TINY))
+
+
+def roundings(first: Floats, second: Floats) -> Floats:
+    """Return by how much two series [steps] without noise may lie apart at each step and accuse nobody."""
+    epsilon = max(_epsilon(series[np.isfinite(series)]) for series in (first, second))
+    return SHIFT * np.maximum(ROUNDINGS * epsilon * np.maximum(np.abs(first), np.abs(second)), _TINY)
+
+
+def is_rounding(first: Sketch, second: Sketch) -> bool:
+    """Return True if two tensors lie no further apart than roundings, as far as their sketches show."""
+    least = SHIFT * ROUNDINGS * max(first[0], second[0]) * max(first[1], second[1])
+    return all(abs(one - other) <= least for one, other in zip(first[2:], second[2:], strict=True))
 
 
 def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
@@ -277,9 +307,8 @@ def _epsilon(series: Floats) -> float:
     return next(2.0 ** (1 - bits) for bits in _MANTISSAS if (np.ldexp(mantissas, bits) % 1 == 0).all())
 
 
-def _seen(found: Separation, groups: Sequence[Features], baselines: Mapping[str, ArmEvidence], runs: int) -> OwnNoise:
+def _seen(found: Separation, groups: Sequence[Features], start: Mapping[str, Sketch], runs: int) -> OwnNoise:
     least = [found.needed * SHIFT * group.spread(runs) for group in groups]
-    start = next(iter(baselines.values())).start.sketches or {}
     shares = [
         float(least[-1][place]) / way
         for place, name in enumerate(groups[-1].names)

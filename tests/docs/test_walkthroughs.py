@@ -21,11 +21,13 @@ PLUGGING_IN = "docs/plugging-in-a-trainer.md"
 CODES = {
     "README.md": {"harness try train.py:make_step": [1]},
     PLUGGING_IN: {"harness try train.py:main": [2], "harness try train.py:make_step --no-compile": [1]},
+    "docs/recording-a-loop.md": {"harness compare-runs run-a run-c --repeat run-a2": [1]},
     "docs/tutorial.md": {"harness verify contracts/ --claim TRAIN-SAME": [0, 1, 0]},
 }
 MINUTES = {
     "README.md": "minutes_to_a_first_answer",
     PLUGGING_IN: "minutes_from_a_script_to_a_gate",
+    "docs/recording-a-loop.md": "minutes_to_two_recordings",
     "docs/tutorial.md": "minutes_of_the_tutorial",
 }
 

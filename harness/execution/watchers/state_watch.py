@@ -72,10 +72,10 @@ class StateWatch:
         if self._moves:
             self._start = moves.copied(moves.movable(state))
         if self._sketched:
-            self.start_sketches = _sketched({"parameters": state["parameters"]})
+            self.start_sketches = sketched({"parameters": state["parameters"]})
         frozen = self._training.frozen() if isinstance(self._training, HasParameters) else {}
-        more = {"numbers": _numbers(state), "forms": _forms({**state, FROZEN: frozen})}
-        return _recorded(state).model_copy(update=more)
+        more = {"numbers": numbers(state), "forms": _forms({**state, FROZEN: frozen})}
+        return recorded(state).model_copy(update=more)
 
     def _begin(self, state: StateByCategory) -> None:
         self._loose_at_start = frozenset(state.get(LOOSE, {}))
@@ -109,23 +109,23 @@ class StateWatch:
         }
         kept_state = {**state, LOOSE: kept}
         if self._sketched:
-            self.end_sketches = _sketched(kept_state)
+            self.end_sketches = sketched(kept_state)
         self.spoiled = sorted(name for name in holding_nan(came) if self._numbers_later.get(name))
         self._counted_later = _update_counters(state)
         self.updates = sorted({int(now - self._counted.get(name, 0)) for name, now in self._counted_later.items()})
         if self._moves:
             self.moved = moves.moved(self._start, moves.movable(kept_state))
             self.watched = moves.watched(kept_state)
-        more = {"numbers": _numbers(kept_state), "optimizer_bytes": _bytes_by_type(state["optimizer"])}
-        return _recorded(kept_state).model_copy(update=more)
+        more = {"numbers": numbers(kept_state), "optimizer_bytes": _bytes_by_type(state["optimizer"])}
+        return recorded(kept_state).model_copy(update=more)
 
     def after_load(self) -> State:
         """Return the state that a load has left. Updates are counted from there, and it counts as the start."""
         state = watched_state(self._training)
         self._begin(state)
-        recorded = self._at_end(state)
+        ended = self._at_end(state)
         self._counted = self._counted_later
-        return recorded
+        return ended
 
 
 def watched_state(training: TrainingRun) -> StateByCategory:
@@ -159,7 +159,7 @@ def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[s
     return {category: tensors for category, tensors in found.items() if category != LOOSE}
 
 
-def _numbers(state: StateByCategory) -> dict[str, float]:
+def numbers(state: StateByCategory) -> dict[str, float]:
     """Return finite values of single numbers, torch's and Python's: steps, counted batches, rates, a loss scale."""
     found = {
         f"{category} {name}": number_of(tensor)
@@ -198,12 +198,12 @@ def _update_counters(state: StateByCategory) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _sketched(state: StateByCategory) -> dict[str, Sketch]:
+def sketched(state: StateByCategory) -> dict[str, Sketch]:
     """Return sketches by `category name` of all floating-point state."""
     return sketches({f"{category} {name}": tensor for category, each in state.items() for name, tensor in each.items()})
 
 
-def _recorded(state: StateByCategory) -> State:
+def recorded(state: StateByCategory) -> State:
     by_category = {}
     for category, tensors in state.items():
         found, bad = digests(tensors), not_finite(tensors)

@@ -1,0 +1,1 @@
+"""Loops that the harness does not drive: recorded while they train, and compared later."""

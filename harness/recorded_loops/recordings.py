@@ -1,0 +1,119 @@
+"""Read what `harness.record` wrote: a folder with a folder for each rank. This needs no torch.
+
+A rank's folder (`rank.0`, `rank.1`, …) holds `recording.json` (the header), `loop.0.csv` (the series, as evidence has
+them) and `records.jsonl`: the states that were seen, and how the loop ended. Without an end it was interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
+
+from harness.errors import EvidenceError, UsageError
+from harness.evidence import layout
+from harness.evidence.arm_records import Sketch, State
+from harness.evidence.base import Record
+from harness.evidence.environment_records import Environment
+from harness.evidence.files import Damaged, first_error, read_bytes, read_model
+from harness.evidence.run_evidence import Series
+from harness.evidence.run_records import Complete, Raised
+from harness.evidence.series_file import read_series
+from harness.numbers import Count
+
+HEADER = "recording.json"
+LOOP = "loop"  # what the series is named after
+
+
+class RecordingHeader(Record):
+    """What one rank wrote when its recording began."""
+
+    format_version: Literal[1] = 1
+    started_at: str
+    rank: Count
+    world_size: Count
+    environment: Environment
+
+
+class LoopState(Record):
+    """The state of what was trained, as one rank holds it, behind so many steps."""
+
+    record: Literal["loop_state"] = "loop_state"
+    steps: Count
+    state: State
+    sketches: dict[str, Sketch]  # by `category name`, of floating-point tensors
+
+
+_RECORDS: TypeAdapter[LoopState | Complete | Raised] = TypeAdapter(
+    Annotated[LoopState | Complete | Raised, Field(discriminator="record")]
+)
+
+
+@dataclass(frozen=True)
+class RankRecording:
+    """What one rank recorded.
+
+    states: by the number of steps before each. interrupted: how the loop ended early; "" if it was closed.
+    """
+
+    header: RecordingHeader
+    series: Series
+    states: Mapping[int, LoopState]
+    interrupted: str
+
+    @property
+    def steps(self) -> int:
+        """Return the number of recorded steps."""
+        return len(self.series.loss)
+
+    @property
+    def quantities(self) -> dict[str, NDArray[np.float64]]:
+        """Return every recorded series [steps] by its name, the loss first."""
+        return {"loss": self.series.loss, **self.series.metrics}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recorded run: its ranks by number, and the name that sentences give it."""
+
+    name: str
+    ranks: Mapping[int, RankRecording]
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of processes that trained together, recorded or not."""
+        return next(iter(self.ranks.values())).header.world_size
+
+
+def read_recording(folder: Path) -> Recording:
+    """Return a recording. Raises UsageError for a folder that is none, EvidenceError for a damaged one."""
+    places = [each for each in folder.glob(f"{layout.RANK}*") if (each / HEADER).is_file()]
+    if not places:
+        rule, remedy = "a recording is a folder that `harness.record` wrote", "name the folder that was recorded into"
+        got = "no such folder" if not folder.is_dir() else f"no {layout.rank_name(0)}/{HEADER} in it"
+        raise UsageError(rule, where=str(folder), got=got, remedy=remedy)
+    try:
+        ranks = sorted((_read_rank(place) for place in places), key=lambda each: each.header.rank)
+    except Damaged as damage:
+        raise EvidenceError("a recording is whole", where=str(folder), got=str(damage)) from damage
+    if len({each.header.world_size for each in ranks}) > 1:
+        raise EvidenceError("a recording is of one run", where=str(folder), got="ranks of runs of several sizes")
+    return Recording(str(folder), {each.header.rank: each for each in ranks})
+
+
+def _read_rank(place: Path) -> RankRecording:
+    header = read_model(place / HEADER, RecordingHeader)
+    lines = read_bytes(place / layout.RECORDS).split(b"\n")[:-1]  # a line that a death cut off is left out
+    try:
+        records = [_RECORDS.validate_json(each) for each in lines]
+    except ValidationError as error:
+        raise Damaged(f"{layout.RECORDS}: {first_error(error)}") from error
+    states = {each.steps: each for each in records if isinstance(each, LoopState)}
+    last = records[-1] if records else None
+    interrupted = last.error if isinstance(last, Raised) else "" if isinstance(last, Complete) else "it was not closed"
+    return RankRecording(header, read_series(place / layout.series_name(LOOP, 0)), states, interrupted)

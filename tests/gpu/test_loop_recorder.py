@@ -1,0 +1,54 @@
+"""On a GPU: a recorded step waits for nothing, and numbers arrive with their bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import harness
+from harness.recorded_loops.recordings import read_recording
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+
+
+def test_a_recorded_step_waits_for_nothing(tmp_path: Path) -> None:
+    """The device is kept busy for a second before the steps: calls that waited would take as long."""
+    total = torch.zeros((), device="cuda")
+    batch = torch.arange(1000, device="cuda")
+    recorders = [harness.record(tmp_path / name) for name in ("warm", "run")]
+    for recorder in recorders:  # the first one loads kernels, which may wait
+        recorder.step(total, batch=batch)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000_000)
+    busy = torch.cuda.Event()
+    busy.record()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(20):
+            total += 0.1  # in place: each step has its own number
+            recorders[1].step(total, batch=batch)
+        assert not busy.query()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for recorder in recorders:
+        recorder.close()
+    found = read_recording(tmp_path / "run").ranks[0]
+    expected = [0.0]
+    value = torch.zeros(())
+    for _ in range(20):
+        value += 0.1
+        expected.append(float(value))
+    assert found.quantities["loss"].tolist() == expected
+    warm = read_recording(tmp_path / "warm").ranks[0]
+    assert {*found.series.batch_digest} == {*warm.series.batch_digest}
+
+
+def test_a_batch_has_one_digest_wherever_it_lies(tmp_path: Path) -> None:
+    batch = torch.arange(1000)
+    with harness.record(tmp_path / "run") as recorder:
+        recorder.step(1.0, batch=batch)
+        recorder.step(1.0, batch=batch.cuda())
+    digests = read_recording(tmp_path / "run").ranks[0].series.batch_digest
+    assert digests[0] == digests[1]

@@ -1,0 +1,173 @@
+"""What a recorder writes of the loops that call it, also of those that die, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from waiting import LIMIT_S
+
+import harness
+from harness.errors import EvidenceError, UsageError
+from harness.recorded_loops.recordings import HEADER, RankRecording, read_recording
+
+
+def only_rank(folder: Path) -> RankRecording:
+    (found,) = read_recording(folder).ranks.values()
+    return found
+
+
+def test_losses_keep_their_bits_whatever_holds_them(tmp_path: Path) -> None:
+    losses = [0.1, torch.tensor(0.1), torch.tensor([0.1], dtype=torch.bfloat16), torch.tensor(math.nan), math.inf]
+    with harness.record(tmp_path / "run") as recorder:
+        for loss in losses:
+            recorder.step(loss)
+    found = only_rank(tmp_path / "run")
+    expected = np.array([float(loss) for loss in losses])
+    np.testing.assert_array_equal(found.quantities["loss"], expected)
+    assert (found.steps, found.interrupted) == (5, "")
+
+
+def test_terms_are_recorded_and_added(tmp_path: Path) -> None:
+    with harness.record(tmp_path / "sum") as recorder:
+        recorder.step({"answer": 1.0, "of prior": torch.tensor(0.5)}, grad_norm=2.0)
+    found = only_rank(tmp_path / "sum").quantities
+    assert {name: series.tolist() for name, series in found.items()} == {
+        "loss": [1.5],
+        "loss.answer": [1.0],
+        "loss.of_prior": [0.5],
+        "grad_norm": [2.0],
+    }
+    with harness.record(tmp_path / "named") as recorder:
+        recorder.step({"loss": 7.0, "part": 1.0})
+    assert only_rank(tmp_path / "named").quantities["loss"].tolist() == [7.0]
+
+
+def test_a_loss_that_is_changed_in_place_is_recorded_as_it_was(tmp_path: Path) -> None:
+    total = torch.zeros(())
+    with harness.record(tmp_path / "run") as recorder:
+        for _ in range(3):
+            total += 1
+            recorder.step(total)
+    assert only_rank(tmp_path / "run").quantities["loss"].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_batches_differ_by_bits_shapes_and_texts(tmp_path: Path) -> None:
+    tokens = torch.arange(6)
+    batches = [tokens, tokens, tokens.view(2, 3), tokens + 1, {"x": tokens, "text": "a"}, {"x": tokens, "text": "b"}]
+    with harness.record(tmp_path / "run") as recorder:
+        for batch in [*batches, None]:
+            recorder.step(1.0, batch=batch)
+    digests = list(only_rank(tmp_path / "run").series.batch_digest)
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 6
+    assert digests[-1] == ""
+
+
+def test_the_start_is_that_before_the_first_step_where_it_can_be(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with harness.record(tmp_path / "before", model=model, optimizer=optimizer) as recorder:
+        recorder.step(1.0)
+    with harness.record(tmp_path / "behind") as recorder:
+        recorder.step(1.0, model=model, optimizer=optimizer)
+    before, behind = (only_rank(tmp_path / name).states for name in ("before", "behind"))
+    assert (before.keys(), behind.keys()) == ({0, 1}, {1})
+    assert before[0].state.digests["parameters"].keys() == {"weight", "bias"}
+    assert before[0].state == before[1].state == behind[1].state
+
+
+def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
+    harness.record(tmp_path / "run").close()
+    with pytest.raises(UsageError, match="begins in a new folder; found a folder that is there already"):
+        harness.record(tmp_path / "run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").touch()
+    with pytest.raises(UsageError, match="begins in a new folder"):
+        harness.record(tmp_path / "mine")
+    assert [each.name for each in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_ranks_of_one_run_share_a_folder_and_another_run_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        with harness.record(tmp_path / "run") as recorder:
+            recorder.step(float(rank))
+    found = read_recording(tmp_path / "run")
+    assert {rank: each.quantities["loss"].tolist() for rank, each in found.ranks.items()} == {0: [0.0], 1: [1.0]}
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    with pytest.raises(UsageError, match="begins in a new folder"):
+        harness.record(tmp_path / "run")
+
+
+def test_a_wrong_step_is_refused(tmp_path: Path) -> None:
+    recorder = harness.record(tmp_path / "run")
+    with pytest.raises(UsageError, match=r"a recorded quantity is one number; found a tensor \[3\]"):
+        recorder.step(torch.ones(3))
+    recorder.step(1.0)
+    with pytest.raises(UsageError, match="every step records the quantities of the first one"):
+        recorder.step(1.0, grad_norm=2.0)
+    recorder.close()
+    recorder.close()
+    with pytest.raises(UsageError, match="a recording that was closed takes no step"):
+        recorder.step(1.0)
+    assert only_rank(tmp_path / "run").steps == 1
+
+
+KILLED = """
+import sys, time, torch, harness
+recorder = harness.record(sys.argv[1], model=torch.nn.Linear(2, 1))
+for step in range(5):
+    recorder.step(torch.tensor(float(step)))
+print("recorded", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_killed_loop_leaves_the_steps_that_it_made(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED, tmp_path / "run"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        process.wait(LIMIT_S)
+    found = only_rank(tmp_path / "run")
+    assert found.quantities["loss"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert found.interrupted == "it was not closed"
+    assert found.states.keys() == {0}
+
+
+def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="found no such folder"):
+        read_recording(tmp_path / "nothing")
+    with pytest.raises(UsageError, match=r"found no rank\.0/recording\.json in it"):
+        read_recording(tmp_path)
+    harness.record(tmp_path / "run").close()
+    header = tmp_path / "run" / "rank.0" / HEADER
+    header.write_text(header.read_text().replace('"format_version": 1', '"format_version": 9'))
+    with pytest.raises(EvidenceError, match="has format version 9, and this harness reads 1"):
+        read_recording(tmp_path / "run")
+
+
+def test_the_package_and_the_comparison_import_no_torch(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        harness.record(tmp_path / name).close()
+    code = (
+        "import sys, harness; assert 'torch' not in sys.modules\n"
+        "from harness.cli.application import main\n"
+        f"sys.argv = ['harness', 'compare-runs', {str(tmp_path / 'a')!r}, {str(tmp_path / 'b')!r}]\n"
+        "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules, 'torch'\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert "AssertionError" not in ended.stderr
+    assert ended.stdout.splitlines()[-1].startswith("VIOLATED: nothing was compared")
