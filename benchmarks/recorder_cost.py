@@ -63,7 +63,7 @@ def measure(pairs: int) -> Cost:
             for _ in range(BLOCK):
                 tokens = torch.randint(VOCABULARY, (ROWS, LENGTH), device=device)
                 loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()

@@ -23,12 +23,11 @@ from harness.devices import environment
 from harness.errors import UsageError
 from harness.evidence import layout, redaction
 from harness.evidence.files import Damaged, read_model, write_text
-from harness.evidence.run_records import Raised
 from harness.execution.recorder import HEARTBEAT, Recorder
 from harness.execution.watchers.reductions import as_hex, combine_on_device, stacked
 from harness.execution.watchers.state_watch import numbers, recorded, sketched
 from harness.numbers import dump_json
-from harness.recorded_loops.recordings import HEADER, LOOP, LoopState, RecordingHeader
+from harness.recorded_loops.recordings import HEADER, LOOP, Line, LoopState, RecordingHeader
 from harness.system.batch_structure import leaves
 from harness.system.replay.found_state import found_state
 from harness.system.shards import local
@@ -112,9 +111,8 @@ class LoopRecorder:
                 self._write_arrived(wait=True)
             if error is None:
                 self._write_state()
-                self._recorder.complete()
-            else:
-                self._recorder.write(Raised(error=f"{type(error).__name__}: {error}"[:2000], stack=""))
+            why = "" if error is None else f"{type(error).__name__}: {error}"[:2000]
+            self._recorder.write(Line(error=why))
         finally:
             self._recorder.close()
             (self.folder / HEARTBEAT).unlink(missing_ok=True)
@@ -141,7 +139,7 @@ class LoopRecorder:
             found = found_state(self._model, self._optimizer)
         state = {category: {name: local(each) for name, each in found[category].items()} for category in STATE}
         seen = recorded(state).model_copy(update={"numbers": numbers(state)})
-        self._recorder.write(LoopState(steps=self._steps, state=seen, sketches=sketched(state)))
+        self._recorder.write(Line(seen=LoopState(steps=self._steps, state=seen, sketches=sketched(state))))
 
 
 class _Row:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
@@ -22,7 +22,6 @@ from harness.evidence.base import Record
 from harness.evidence.environment_records import Environment
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
 from harness.evidence.run_evidence import Series
-from harness.evidence.run_records import Complete, Raised
 from harness.evidence.series_file import read_series
 from harness.numbers import Count
 
@@ -43,15 +42,16 @@ class RecordingHeader(Record):
 class LoopState(Record):
     """The state of what was trained, as one rank holds it, behind so many steps."""
 
-    record: Literal["loop_state"] = "loop_state"
     steps: Count
     state: State
     sketches: dict[str, Sketch]  # by `category name`, of floating-point tensors
 
 
-_RECORDS: TypeAdapter[LoopState | Complete | Raised] = TypeAdapter(
-    Annotated[LoopState | Complete | Raised, Field(discriminator="record")]
-)
+class Line(Record):
+    """One line of `records.jsonl`: a state, or how the loop ended."""
+
+    seen: LoopState | None = None
+    error: str | None = None  # of an end: what interrupted the loop; "" where it was closed
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,10 @@ def _read_rank(place: Path) -> RankRecording:
     header = read_model(place / HEADER, RecordingHeader)
     lines = read_bytes(place / layout.RECORDS).split(b"\n")[:-1]  # a line that a death cut off is left out
     try:
-        records = [_RECORDS.validate_json(each) for each in lines]
+        written = [Line.model_validate_json(each) for each in lines]
     except ValidationError as error:
         raise Damaged(f"{layout.RECORDS}: {first_error(error)}") from error
-    states = {each.steps: each for each in records if isinstance(each, LoopState)}
-    last = records[-1] if records else None
-    interrupted = last.error if isinstance(last, Raised) else "" if isinstance(last, Complete) else "it was not closed"
+    states = {each.seen.steps: each.seen for each in written if each.seen is not None}
+    error_at_end = written[-1].error if written else None
+    interrupted = "it was not closed" if error_at_end is None else error_at_end
     return RankRecording(header, read_series(place / layout.series_name(LOOP, 0)), states, interrupted)

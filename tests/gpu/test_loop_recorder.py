@@ -21,15 +21,15 @@ def test_a_recorded_step_waits_for_nothing(tmp_path: Path) -> None:
     for recorder in recorders:  # the first one loads kernels, which may wait
         recorder.step(total, batch=batch)
     torch.cuda.synchronize()
-    torch.cuda._sleep(2_000_000_000)
-    busy = torch.cuda.Event()
+    torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
+    busy = torch.cuda.Event()  # type: ignore[no-untyped-call]
     busy.record()
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(20):
             total += 0.1  # in place: each step has its own number
             recorders[1].step(total, batch=batch)
-        assert not busy.query()
+        assert not busy.query()  # type: ignore[no-untyped-call]
     finally:
         torch.cuda.set_sync_debug_mode("default")
     for recorder in recorders:

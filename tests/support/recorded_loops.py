@@ -43,7 +43,8 @@ def train(
     """
     rank = int(os.environ.get("RANK", "0"))
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1))
+    first = nn.Linear(6, 5)
+    model = nn.Sequential(first, nn.Tanh(), nn.Linear(5, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     unseeded = torch.Generator()
     unseeded.seed()
@@ -65,11 +66,11 @@ def train(
             optimizer.step()
             if step == len(read) - 1:
                 with torch.no_grad():
-                    model[0].weight += late
+                    first.weight += late
             optimizer.zero_grad()
             if step == dies_at:
                 raise RuntimeError("the loop died")
-            more = {"batch": (inputs, targets)} if "batch" in given else {}
+            more: dict[str, Any] = {"batch": (inputs, targets)} if "batch" in given else {}
             more |= {"grad_norm": norm} if "grad_norm" in given else {}
             recorder.step(loss, **more, **(trained if "model" in given else {}))
 

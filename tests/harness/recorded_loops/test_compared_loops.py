@@ -39,9 +39,9 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 
 
 def compare(baseline: str, candidate: str, *repeats: str, again: tuple[str, ...] = ()) -> ComparedRuns:
-    runs = [read_recording(Path(name)) for name in (baseline, candidate)]
+    first, second = (read_recording(Path(name)) for name in (baseline, candidate))
     more = ([read_recording(Path(name)) for name in names] for names in (repeats, again))
-    return compared(*runs, *more)
+    return compared(first, second, *more)
 
 
 def test_equal_runs_hold_and_say_what_was_not_controlled(record: Record) -> None:
