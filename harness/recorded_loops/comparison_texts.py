@@ -7,7 +7,7 @@ from harness.judging.verdict import Status
 from harness.numbers import dump_json
 from harness.recorded_loops.compared_loops import ComparedRuns
 from harness.report.headline import ERROR, HELD, NOT_DECIDED, VIOLATED
-from harness.report.markdown import escape
+from harness.report.problems import escape
 from harness.report.text import line
 
 _LONGEST = 600  # characters of a sentence
