@@ -8,7 +8,6 @@ from torch.utils.data import DataLoader
 
 from examples.field_bugs.bug import Bug
 from examples.field_bugs.packages import use_packages
-from examples.field_bugs.small_training import update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -64,7 +63,12 @@ def make_step(seed, optimized):
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = lightning.Trainer(accelerator="cpu", **quiet)
 
-    step = update_by(optimizer, lambda batch: module.loss(batch["x"]))
+    def step(batch):
+        optimizer.zero_grad()
+        loss = module.loss(batch["x"])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
 
     def batch(index):
         return {"x": torch.randn(16, 8, generator=torch.Generator().manual_seed(100_000 * seed + index))}

@@ -6,7 +6,6 @@ import torch._inductor.config as inductor_config
 from torch import nn
 
 from examples.field_bugs.bug import Bug
-from examples.field_bugs.small_training import normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
@@ -36,8 +35,16 @@ def make_step(seed, optimized, budget):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     forward = torch.compile(model) if optimized else model
 
-    step = update_by(optimizer, lambda batch: (forward(batch["x"]) - batch["y"]).square().mean())
+    def step(batch):
+        optimizer.zero_grad()
+        loss = (forward(batch["x"]) - batch["y"]).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
 
-    batch = normal_batches(seed, (32, 16), lambda x: x[:, :2].sin(), apart=100_000)
+    def batch(index):
+        generator = torch.Generator().manual_seed(100_000 * seed + index)
+        x = torch.randn(32, 16, generator=generator)
+        return {"x": x, "y": x[:, :2].sin()}
 
     return StepFunction(step=step, batch=batch, parameters=model)
