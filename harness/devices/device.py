@@ -30,6 +30,29 @@ def wait_for(tensor: Tensor) -> None:
         _synchronize(tensor.device)
 
 
+class HostCopy:
+    """A copy of a tensor in the host's memory. It is on its way while the device works on."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._copy, self._arrived = tensor, None
+        if tensor.is_cuda:
+            self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            with torch.cuda.device(tensor.device):
+                self._copy.copy_(tensor, non_blocking=True)
+                self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                self._arrived.record()
+
+    def has_arrived(self) -> bool:
+        """Return True if all of it is in the host's memory."""
+        return self._arrived is None or bool(self._arrived.query())  # type: ignore[no-untyped-call]
+
+    def tensor(self) -> Tensor:
+        """Wait until all of it has arrived, and return it."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._copy
+
+
 def select(index: int) -> torch.device | None:
     """Make the device of that number this process's current one and return it; None without CUDA."""
     if not has_cuda():

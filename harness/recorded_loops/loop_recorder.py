@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from harness.devices import environment
+from harness.devices.device import HostCopy
 from harness.errors import UsageError
 from harness.evidence import layout, redaction
 from harness.evidence.files import Damaged, read_model, write_text
@@ -154,25 +155,17 @@ class _Row:
         words = [each.detach().reshape(()).to(torch.float64).view(torch.int64) for each in numbers_there.values()]
         words += [] if digest is None else [digest]
         self._digested = digest is not None
-        self._words = stacked(words) if words else torch.empty(0, dtype=torch.int64)
-        self._arrived: torch.cuda.Event | None = None
-        if self._words.is_cuda:
-            there, self._words = self._words, torch.empty(len(words), dtype=torch.int64, pin_memory=True)
-            with torch.cuda.device(there.device):
-                self._words.copy_(there, non_blocking=True)
-                self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                self._arrived.record()
+        self._words = HostCopy(stacked(words) if words else torch.empty(0, dtype=torch.int64))
 
     def has_arrived(self) -> bool:
         """Return True if every number is in the host's memory."""
-        return self._arrived is None or bool(self._arrived.query())  # type: ignore[no-untyped-call]
+        return self._words.has_arrived()
 
     def numbers(self) -> tuple[dict[str, float], str]:
         """Return the numbers by name, and the batch's digest or "", once all have arrived."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        found = dict(zip(self._on_device, self._words.view(torch.float64).tolist(), strict=False))
-        word = as_hex(int(self._words[-1])) if self._digested else ""
+        words = self._words.tensor()
+        found = dict(zip(self._on_device, words.view(torch.float64).tolist(), strict=False))
+        word = as_hex(int(words[-1])) if self._digested else ""
         digest = hashlib.sha256(f"{self._form}{word}".encode()).hexdigest()[:16] if self._form else ""
         return {name: found[name] if isinstance(each, Tensor) else each for name, each in self._values.items()}, digest
 

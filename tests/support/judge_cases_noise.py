@@ -89,17 +89,17 @@ NOISE_CASES = [
 
 
 def scattered(off: float = 0.0) -> list[RunEvidence]:
-    """Processes of a timing whose losses scatter from one to the next; the candidate's lie `off` away."""
+    """Processes of a timing whose losses scatter from one to the next; the candidate's of step 3 lie `off` away."""
     drawn = np.random.default_rng(0)
+
+    def changed(each: ArmEvidence, away: float) -> ArmEvidence:
+        losses = each.series.loss + drawn.normal(0, 1e-4)
+        losses[3] += away
+        return replace(each, series=replace(each.series, loss=losses))
+
+    shifts = (("graphed", off), ("ungraphed", 0.0))
     return [
-        replace(
-            run,
-            arms={
-                name: [replace(each, series=replace(each.series, loss=each.series.loss + drawn.normal(0, 1e-4) + away))]
-                for name, away in (("graphed", off), ("ungraphed", 0.0))
-                for each in run.arms[name]
-            },
-        )
+        replace(run, arms={name: [changed(each, away) for each in run.arms[name]] for name, away in shifts})
         for run in processes(1.2)
     ]
 
