@@ -119,5 +119,9 @@ def keep_record(name: str, records: Records, tried: str = NOW, machine: str = CP
 
 def correct_trainers() -> dict[str, list[Said]]:
     """Return what was said of correct trainers when they were tried last, by name; shipped examples first."""
-    found = {trial.name: list(said) for trial, said in read_results().items() if trial.form == CORRECT}
+    found = {
+        trial.name: list(said)
+        for trial, said in read_results().items()
+        if (trial.form, trial.machine) == (CORRECT, CPU)
+    }
     return dict(sorted(found.items(), key=lambda each: (each[0] not in SHIPPED, each[0])))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from itertools import count
 
 from harness.judging.verdict import Status, Verdict
 from harness.report import cards
@@ -36,13 +37,17 @@ def problem(view: ReportView, verdict: Verdict) -> str:
 
 def problem_files(view: ReportView) -> dict[str, str]:
     """Return the Markdown of each unit that did not hold and is not waived, by the name of its file."""
-    told = [each for each in view.verdicts if each.status in TOLD and view.waiver(each) is None]
-    return {_file_name(each): f"# {cards.word(view, each).capitalize()}\n{problem(view, each)}" for each in told}
+    files: dict[str, str] = {}
+    for each in view.verdicts:
+        if each.status in TOLD and view.waiver(each) is None:
+            files[_free_name(each, files)] = f"# {cards.word(view, each).capitalize()}\n{problem(view, each)}"
+    return files
 
 
-def _file_name(verdict: Verdict) -> str:
+def _free_name(verdict: Verdict, taken: Container[str]) -> str:
     names = (verdict.contract, verdict.claim, verdict.workload)
-    return ".".join(re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:70] for name in names) + ".md"
+    stem = ".".join(re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:70] for name in names)
+    return next(name for number in count(1) if (name := f"{stem}{'' if number == 1 else f'.{number}'}.md") not in taken)
 
 
 def _entries(view: ReportView, verdict: Verdict) -> Iterator[str]:

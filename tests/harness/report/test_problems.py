@@ -64,6 +64,12 @@ def test_a_waived_unit_has_no_file() -> None:
     assert problem_files(view_with(item, waivers=[waiver("tiny")])) == {}
 
 
+def test_units_whose_names_look_alike_in_a_file_name_have_a_file_each() -> None:
+    alike = [verdict("F-GRAPH-BWD-001", name, Status.FAIL, reason="differs") for name in ("tiny.1", "tiny_1")]
+    files = problem_files(view_with(*alike))
+    assert [re.findall(r"on (\S+):", text)[0] for text in files.values()] == ["tiny.1", r"tiny\_1"]
+
+
 SENTENCE = (
     "Captured was not captured: " + "the capture ended; " * 20 + "an operation is not permitted when a stream captures."
 )
