@@ -101,7 +101,6 @@ VACUOUS_NO_KERNELS = _fails("vacuous_no_kernels")
 VACUOUS_PEER = _fails("vacuous_peer")
 VACUOUS_NO_BUFFERS = _fails("vacuous_no_buffers")
 VACUOUS_NO_MEMORY = _fails("vacuous_no_memory")
-VACUOUS_MEMORY_NOT_FILLED = _fails("vacuous_memory_not_filled")
 
 # --- between two steps: going on from a checkpoint, evaluation ------------------------------------------------
 NOT_RESTORED = _fails("not_restored")

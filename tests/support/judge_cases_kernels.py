@@ -194,8 +194,8 @@ PREWARM_CASES = [
     ),
     Case("no handle", "handle_late", lambda: prewarmed(handles={})),
     Case("a late handle", "handle_late", lambda: prewarmed(handles={"cublas": 2.5})),
-    Case("memory left", "vacuous_memory_not_filled", lambda: prewarmed(free_bytes_after_fill=32 * 2**20)),
-    Case("memory unknown", "vacuous_memory_not_filled", lambda: prewarmed(free_bytes_after_fill=None)),
+    Case("memory left", "device_memory_unseen", lambda: prewarmed(free_bytes_after_fill=32 * 2**20)),
+    Case("memory unknown", "device_memory_unseen", lambda: prewarmed(free_bytes_after_fill=None)),
     Case("no step in full memory", "vacuous_steps", lambda: prewarmed(steps_after_fill=0)),
     Case(
         "a step failed in full memory",
