@@ -47,11 +47,11 @@ _NOUNS = re.findall(
 )
 _PLURALS = {f"{noun}{'es' if noun.endswith(('ch', 's')) else 's'}": noun for noun in _NOUNS}
 _INDEXED = "block|layer|measurement|process|rank|repetition|round|run|seed|step|version"  # `rank 1`, `step 1`
-_VERBS = {" were": " was", " are": " is", " have": " has", " differ": " differs", " lie": " lies"}
+_VERBS = {" were": " was", " are": " is", " have": " has", " differ": " differs", " lie": " lies", " do": " does"}
 _ONE_OF_MANY = re.compile(
     rf"(?:\b(?:(?P<index>{_INDEXED})|(?P<within>all|after|by|for|in|of|over|with)) )?(?<![\d.,])\b1 "
     rf"(?P<kind>(?:[a-z]+ )?)(?P<noun>{'|'.join(_PLURALS)})\b"
-    rf"(?:(?P<of>(?: of [\d,]+ [a-z]+)?)(?P<verb>{'|'.join(_VERBS)})\b)?"
+    rf"(?:(?P<of>(?: of [\d,]+(?: [a-z]+)??)?)(?P<verb>{'|'.join(_VERBS)})\b)?"
 )
 
 

@@ -37,7 +37,7 @@ def value(verdict: Verdict, name: str) -> object:
 def test_a_capture_says_nodes_replays_and_buffers() -> None:
     verdict = captured()
     assert verdict.message == (
-        "1 captures of 13 nodes were replayed 10 times, once a step, and 5 buffers kept their addresses"
+        "1 capture of 13 nodes was replayed 10 times, once a step, and 5 buffers kept their addresses"
     )
     assert verdict.denominators == {
         "nodes": 13, "captures": 1, "observed_steps": 3, "buffers": 5, "steps": 10, "layers": LAYERS,
@@ -84,7 +84,7 @@ def test_growth_is_within_a_bound_it_equals() -> None:
 def test_a_wrong_target_is_named_by_its_key() -> None:
     verdict = targeted(**odd(targets=["sm_100"]))
     assert value(verdict, "first_mismatched_key") == "clip"
-    assert verdict.message == "1 kernels of 2 do not fit sm_90 (loadable): clip (sm_100)"
+    assert verdict.message == "1 kernel of 2 does not fit sm_90 (loadable): clip (sm_100)"
 
 
 def test_a_missing_key_is_named() -> None:
