@@ -36,7 +36,7 @@ class HostCopy:
     def __init__(self, tensor: Tensor) -> None:
         self._copy, self._arrived = tensor, None
         if tensor.is_cuda:
-            self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
             with torch.cuda.device(tensor.device):
                 self._copy.copy_(tensor, non_blocking=True)
                 self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]

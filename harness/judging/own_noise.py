@@ -12,6 +12,7 @@ Shapes: values [runs, columns], the candidate's runs first; a feature is one col
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -233,8 +234,10 @@ def require_decided(
 def hidden_by(seen: OwnNoise) -> str:
     """Return, as a sentence's tail, what was compared and what the noise would have hidden."""
     way = "" if seen.hidden_way is None else f" ends that lie {number(seen.hidden_way)} of a parameter's way apart and"
-    gradients, ends = (counted(seen.of(what), noun) for what, noun in (("gradient ", "gradient"), ("end ", "tensor")))
-    return f", {gradients} and {ends} of their ends; the noise would hide{way} losses {number(seen.hidden_loss)} apart"
+    known = {"gradient": seen.of("gradient "), "tensor": seen.of("end ")}
+    parts = [counted(number, noun) + " of their ends" * (noun == "tensor") for noun, number in known.items() if number]
+    among = f", {' and '.join(parts)}" if parts else ""
+    return f"{among}; the noise would hide{way} losses {number(seen.hidden_loss)} apart"
 
 
 def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Features]:
@@ -266,7 +269,7 @@ def features_of_series(series: Floats, metric: str) -> Features:
 
 
 def roundings(first: Floats, second: Floats) -> Floats:
-    """Return by how much two series [steps] without noise may lie apart at each step and accuse nobody."""
+    """Return by how much two series [steps] without noise may lie apart at each step as roundings do."""
     epsilon = max(_epsilon(series[np.isfinite(series)]) for series in (first, second))
     return SHIFT * np.maximum(ROUNDINGS * epsilon * np.maximum(np.abs(first), np.abs(second)), _TINY)
 
@@ -274,7 +277,9 @@ def roundings(first: Floats, second: Floats) -> Floats:
 def is_rounding(first: Sketch, second: Sketch) -> bool:
     """Return True if two tensors lie no further apart than roundings, as far as their sketches show."""
     least = SHIFT * ROUNDINGS * max(first[0], second[0]) * max(first[1], second[1])
-    return all(abs(one - other) <= least for one, other in zip(first[2:], second[2:], strict=True))
+    return math.isfinite(least) and all(
+        abs(one - other) <= least for one, other in zip(first[2:], second[2:], strict=True)
+    )
 
 
 def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:

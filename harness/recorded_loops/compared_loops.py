@@ -1,16 +1,18 @@
 """Judge two recorded runs against each other, with repeats of each as their noise.
 
 The claim is that both do the same arithmetic. Runs that are equal in bits hold it. Bits that differ accuse a candidate
-only if the baseline was repeated: a start, a batch or a number of steps in which it repeats itself, or a number further
-away than a rounding where it repeats itself in bits. A baseline that does not repeat its bits is compared by its own
+only where the baseline's repeats show it (`first_differences`): a start, a batch or a number of steps, or a number
+further away than a rounding where they repeat all bits. A baseline that does not repeat its bits is compared by its own
 noise (`harness.judging.own_noise`), over the numbers of all ranks together, which takes five runs of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from harness.errors import UsageError
 from harness.evidence.arm_records import Sketch
 from harness.judging import reasons
 from harness.judging.own_noise import (
+    MOST_TIMED,
     PARAMETER,
     Features,
     features_of_series,
@@ -36,14 +39,16 @@ from harness.recorded_loops.first_differences import (
     LENGTH,
     START,
     Difference,
+    Repeats,
     batches,
     common_steps,
     differences,
     name_at,
+    not_controlled,
     same_end,
+    sentence,
 )
-from harness.recorded_loops.not_controlled import not_controlled
-from harness.recorded_loops.recordings import RankRecording, Recording
+from harness.recorded_loops.recordings import Recording
 
 _REASONS = {
     START: reasons.UNEQUAL_START,
@@ -63,6 +68,7 @@ class ComparedRuns:
     candidate_repeats: Sequence[Recording]
     judgement: Judgement
     first: Difference | None
+    first_in_words: str
     not_controlled: Sequence[str]
 
 
@@ -78,14 +84,14 @@ def compared(
     found = [each for run in candidates for each in differences(run, baseline)]
     judgement = concluded(partial(_judge, baselines, candidates, found), None)
     uncontrolled = list(not_controlled(baseline, candidate))
-    first = min(found, default=None)
-    return ComparedRuns(baseline, candidate, repeats, candidate_repeats, judgement, first, uncontrolled)
+    first, words = min(found, default=None), sentence(found) if found else ""
+    return ComparedRuns(baseline, candidate, repeats, candidate_repeats, judgement, first, words, uncontrolled)
 
 
 def _require_comparable(runs: Sequence[Recording]) -> None:
     first, *others = runs
     names = [run.name for run in runs]
-    if len(set(names)) < len(names):
+    if len({Path(name).resolve() for name in names}) < len(names):
         raise UsageError("each recording is named once", got=", ".join(names), remedy="leave out what stands twice")
     for run in others:
         if run.world_size != first.world_size or run.ranks.keys() != first.ranks.keys():
@@ -98,79 +104,97 @@ def _judge(
     baselines: Sequence[Recording], candidates: Sequence[Recording], found: Sequence[Difference], sheet: Sheet
 ) -> Judgement:
     baseline, candidate, repeats = baselines[0], candidates[0], baselines[1:]
-    named = {name_at(run, rank): each for run in [*baselines, *candidates] for rank, each in run.ranks.items()}
-    steps = common_steps(*named.values())
+    pair = {name_at(run, rank): each for run in (baseline, candidate) for rank, each in run.ranks.items()}
+    steps = common_steps(*pair.values())
     sheet.count("steps", steps)
     sheet.count("ranks", len(baseline.ranks))
     sheet.figure("repeats", len(repeats), "runs")
-    _require_finite(named, sheet)
-    first = min(found, default=None)
-    if first is None:
-        cut = [f"{name}: {each.interrupted}" for name, each in named.items() if each.interrupted]
+    if not found:
+        cut = [f"{name}: {each.interrupted}" for name, each in pair.items() if each.interrupted]
         if cut:
+            equal = "1 step is" if steps == 1 else f"{steps} steps are"
             settle(
                 reasons.END_STATE_UNRECORDED,
-                f"{counted(steps, 'step')} are equal in bits, and a run was interrupted ({some(cut)}); record it again",
+                f"{equal} equal in bits, and a run was interrupted ({some(cut)}); record it again",
             )
         return sheet.held(f"{candidate.name} equals {baseline.name} in bits: {_in_words(baseline, candidate)}")
+    first = min(found)
     sheet.figure("first_differing_step", first.step, "step")
+    _require_finite(["loss"], baselines, candidates, sheet)
     if not repeats:
         settle(
             reasons.TOO_FEW_PROCESSES,
-            f"{first.detail}; nothing shows if {baseline.name} repeats itself: record it again, and give --repeat",
+            f"{sentence(found)}; nothing shows if {baseline.name} repeats itself: record it again, and give --repeat",
         )
-    own = [each for run in repeats for each in differences(run, baseline)]
-    exact = min((each for each in found if each.exact), default=None)
-    again = [] if exact is None else [each for each in own if each.exact and each.quantity == exact.quantity]
-    if exact is not None and again:
+    repeated = Repeats(baseline, repeats)
+    accused = repeated.accused(found)
+    if accused:
+        reason = _REASONS.get(min(accused).quantity, reasons.DIFFERS)
+        times = counted(len(repeats), "repeat")
+        settle(reason, f"{sentence(accused)}; no such difference is in {times} of {baseline.name}")
+    unrepeated = [each for each in repeated.own if each.quantity in (START, BATCH, LENGTH)]
+    if unrepeated:
         settle(
             reasons.BASELINE_NOT_REPEATABLE,
-            f"{exact.detail}; {baseline.name} does not repeat this either: {min(again).detail}",
+            f"{sentence(found)}; {baseline.name} does not repeat itself either: {sentence(unrepeated)}",
         )
-    accuses = exact if own or first.is_rounding else first
-    if accuses is not None:
-        reason = _REASONS.get(accuses.quantity, reasons.DIFFERS)
-        times = counted(len(repeats), "repeat")
-        settle(reason, f"{accuses.detail}; no such difference is in {times} of {baseline.name}")
-    return _judge_by_noise(baselines, candidates, first, sheet, repeats_itself=not own)
+    silent = [each for each in found if not repeated.speak_about(each)]
+    if silent:
+        settle(
+            reasons.TOO_FEW_PROCESSES,
+            f"{sentence(silent)}; no repeat recorded this as {baseline.name} did: give one with --repeat that does",
+        )
+    return _judge_by_noise(baselines, candidates, found, sheet, repeats_itself=not repeated.own)
 
 
-def _require_finite(named: Mapping[str, RankRecording], sheet: Sheet) -> None:
-    """Settle FAIL at the first step at which a loss is NaN or infinite."""
-    bad = [
-        (step, name) for name, each in named.items() if (step := first_true(~np.isfinite(each.series.loss))) is not None
-    ]
+def _require_finite(
+    names: Collection[str], baselines: Sequence[Recording], candidates: Sequence[Recording], sheet: Sheet
+) -> None:
+    """Settle FAIL at the first step at which a candidate's number is NaN or infinite and no baseline's is."""
+    bad = list[tuple[int, str]]()
+    for run, rank, name in product(candidates, baselines[0].ranks, names):
+        theirs = [each.ranks[rank].quantities.get(name, np.zeros(0)) for each in baselines]
+        wrong = ~np.isfinite(run.ranks[rank].quantities.get(name, np.zeros(0))[: len(theirs[0])])
+        for series in theirs:
+            wrong[: len(series)] &= np.isfinite(series[: len(wrong)])
+        if (step := first_true(wrong)) is not None:
+            value = run.ranks[rank].quantities[name][step]
+            bad.append((step, f"the {name} of {name_at(run, rank)} is {value} at step {step}"))
     if bad:
-        step, name = min(bad)
-        sheet.figure("first_non_finite_step", step, "step")
-        settle(reasons.NON_FINITE, f"the loss of {name} is {named[name].series.loss[step]} at step {step}")
+        sheet.figure("first_non_finite_step", min(bad)[0], "step")
+        settle(reasons.NON_FINITE, min(bad)[1])
 
 
 def _judge_by_noise(
     baselines: Sequence[Recording],
     candidates: Sequence[Recording],
-    first: Difference,
+    found: Sequence[Difference],
     sheet: Sheet,
     *,
     repeats_itself: bool,
 ) -> Judgement:
     """Compare as many runs of each as there are of both. Fewer than the rule needs decide nothing."""
-    runs = min(len(baselines), len(candidates))
+    given = [[each[0], *(run for run in each[1:] if not run.interrupted)] for each in (baselines, candidates)]
+    runs = min(MOST_TIMED, *map(len, given))
     if runs < RUNS:
-        options = {"--repeat": RUNS - len(baselines), "--candidate-repeat": RUNS - len(candidates)}
+        options = {name: RUNS - len(each) for name, each in zip(("--repeat", "--candidate-repeat"), given, strict=True)}
         more = [f"{number} more {option}" for option, number in options.items() if number > 0]
-        size = "which may be a rounding" if first.is_rounding else f"and {baselines[0].name} has noise of its own"
-        settle(reasons.TOO_FEW_PROCESSES, f"{first.detail}, {size}; to decide, give {' and '.join(more)}")
+        size = "which may be a rounding" if repeats_itself else f"and {baselines[0].name} has noise of its own"
+        settle(reasons.TOO_FEW_PROCESSES, f"{sentence(found)}, {size}; to decide, give {' and '.join(more)}")
     first_states = {rank: min(each.states, default=0) for rank, each in baselines[0].ranks.items()}
     start = {
         name: sketch
         for rank, steps in first_states.items()
         for name, sketch in _sketches(baselines[0], rank, steps).items()
     }
-    features = list(_features([*candidates[:runs], *baselines[:runs]]))
+    used = [*given[1][:runs], *given[0][:runs]]
+    quantities = {name for run in used for each in run.ranks.values() for name in each.quantities}
+    names = sorted(quantities, key=lambda name: (name != "loss", name))
+    _require_finite(names, used[runs:], used[:runs], sheet)
+    features, dropped = _features(names, used)
     seen = require_unseparated(features, start, candidates[0].name, sheet)
     if repeats_itself:
-        settle(reasons.NO_NOISE, f"{first.detail}, and {baselines[0].name} repeats itself in bits")
+        settle(reasons.NO_NOISE, f"{sentence(found)}, and {baselines[0].name} repeats itself in bits")
     if not seen.of(PARAMETER):
         settle(
             reasons.END_STATE_UNRECORDED,
@@ -179,23 +203,33 @@ def _judge_by_noise(
         )
     if not seen.seen_way:
         settle(reasons.NOISE_HIDES, "the noise is so large that a parameter which is not trained would not show")
-    names = f"{candidates[0].name} and of {baselines[0].name}"
-    return sheet.held(f"{counted(runs, 'run')} of {names} differ as those of either do{hidden_by(seen)}")
+    both = f"{candidates[0].name} and of {baselines[0].name}"
+    without = f", without {some(dropped)}" if dropped else ""
+    return sheet.held(f"{counted(runs, 'run')} of {both} differ as those of either do{without}{hidden_by(seen)}")
 
 
-def _features(runs: Sequence[Recording]) -> Iterator[Features]:
-    """Yield the series and the sketches of the end that all runs have, of all ranks."""
+def _features(names: Collection[str], runs: Sequence[Recording]) -> tuple[list[Features], list[str]]:
+    """Return the series and sketches of the end that all runs have, of all ranks, and the names of series left out.
+
+    A series is left out where a run lacks it or where it is not finite, as the norm of a scaled loss that overflows.
+    """
     steps = common_steps(*(each for run in runs for each in run.ranks.values()))
-    sketched = [dict[str, Sketch]() for _ in runs]
-    for rank, first in runs[0].ranks.items():
-        for name in first.quantities:
-            if all(name in run.ranks[rank].quantities for run in runs):
-                series = np.stack([run.ranks[rank].quantities[name][:steps] for run in runs])
-                if np.isfinite(series).all():  # a norm may be infinite where a scaled loss overflows
-                    yield features_of_series(series, f"{name}{_of(rank, runs[0])}")
-        for run, into in zip(runs, sketched, strict=True):
-            into |= {f"end {name}": sketch for name, sketch in _sketches(run, rank, steps).items()}
-    yield from features_of_sketches(sketched)
+    features, dropped, sketched = list[Features](), list[str](), [dict[str, Sketch]() for _ in runs]
+    for rank, name in product(runs[0].ranks, names):
+        known = [run.ranks[rank].quantities.get(name) for run in runs]
+        series = np.stack([np.full(steps, np.nan) if each is None else each[:steps] for each in known])
+        if np.isfinite(series).all():
+            features.append(features_of_series(series, f"{name}{_of(rank, runs[0])}"))
+        else:
+            dropped.append(f"{name}{_of(rank, runs[0])}")
+    for rank, (run, into) in product(runs[0].ranks, zip(runs, sketched, strict=True)):
+        into |= {f"end {name}": sketch for name, sketch in _sketches(run, rank, steps).items()}
+    features += features_of_sketches(sketched)
+    if not any(each.names[:1] and each.names[0].startswith("loss of ") for each in features[:1]):
+        settle(
+            reasons.TOO_FEW_PROCESSES, "the runs have no step in common, or no losses that are finite in all of them"
+        )
+    return features, dropped
 
 
 def _sketches(run: Recording, rank: int, steps: int) -> dict[str, Sketch]:

@@ -41,7 +41,7 @@ def comparison_json(result: ComparedRuns) -> str:
         "candidate_repeats": [run.name for run in result.candidate_repeats],
         "headline": {"word": word, "sentence": judgement.message},
         "first_difference": first
-        and {"step": first.step, "rank": first.rank, "quantity": first.quantity, "sentence": first.detail},
+        and {"step": first.step, "rank": first.rank, "quantity": first.quantity, "sentence": result.first_in_words},
         "not_controlled": list(result.not_controlled),
         "exit_code": int(code),
         **judgement.model_dump(mode="json", include={"status", "reason", "figures", "denominators"}),

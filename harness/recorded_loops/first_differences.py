@@ -1,14 +1,21 @@
-"""Find where two recordings of one rank first differ in each quantity: start, batches, series, number of steps, end."""
+"""Find where two recordings first differ in each quantity, what may differ unseen, and what a baseline's repeats show.
+
+A repeat speaks about a difference if it recorded the same thing, up to that step, from the same start and on the same
+batches. A difference accuses if a repeat speaks about it and no repeat differs in the same kind of thing. What follows
+from a start or batch that differs and is not decided accuses neither.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from harness.evidence.arm_records import State
+from harness.evidence.arm_records import NOT_FINITE, State
+from harness.evidence.environment_records import Environment
 from harness.judging.end_state import Apart, differing
 from harness.judging.own_noise import is_rounding, roundings
-from harness.judging.series import EXACT, difference
+from harness.judging.series import EXACT, apart, difference
 from harness.judging.sheet import number, some
 from harness.recorded_loops.recordings import LoopState, RankRecording, Recording
 
@@ -19,15 +26,34 @@ _LAST = 1000  # the place of a state within the step that left it
 
 @dataclass(frozen=True, order=True)
 class Difference:
-    """The first difference of one quantity at one rank. Of several the least is the first: by step, then by cause."""
+    """The first difference of one quantity, or of one tensor, at one rank. The least of several is the first."""
 
     step: int  # -1: before the first one
     place: int  # within the step
     rank: int
     quantity: str = field(compare=False)
-    detail: str = field(compare=False)
+    words: str = field(compare=False)
+    tensor: str = field(default="", compare=False)  # of a state, by `category name`
+    shown: str = field(default="", compare=False)  # the tensor with its values
     exact: bool = field(default=False, compare=False)  # noise cannot make it
     is_rounding: bool = field(default=False, compare=False)  # it is no larger than a rounding
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Return what a repeat must have in common to show that it does not repeat this: of noise any number."""
+        return (self.quantity, self.tensor) if self.exact else ("", "")
+
+    @property
+    def is_input(self) -> bool:
+        """Return True if everything behind it follows from it."""
+        return self.quantity in (START, BATCH)
+
+
+def sentence(found: Sequence[Difference]) -> str:
+    """Return the first of some differences in words, with all tensors that differ there."""
+    first = min(found)
+    shown = [each.shown for each in found if each.shown and (each, each.words) == (first, first.words)]
+    return f"{first.words} {some(shown)}" if shown else first.words
 
 
 def name_at(run: Recording, rank: int) -> str:
@@ -54,6 +80,12 @@ def states(one: RankRecording, other: RankRecording) -> list[int]:
 def same_end(one: RankRecording, other: RankRecording) -> bool:
     """Return True if both recorded the state behind their last step, which is the same one."""
     return one.steps == other.steps and one.steps in states(one, other)
+
+
+def categories(one: LoopState, other: LoopState) -> tuple[set[str], set[str]]:
+    """Return the categories of a state that both recorded, and those that one of the two lacks."""
+    ours, theirs = ({name for name, tensors in each.state.digests.items() if tensors} for each in (one, other))
+    return ours & theirs, ours ^ theirs
 
 
 def differences(candidate: Recording, baseline: Recording) -> Iterator[Difference]:
@@ -86,26 +118,30 @@ def _of_series(rank: int, names: str, ours: RankRecording, theirs: RankRecording
         one, other = series[:steps], theirs.quantities[quantity][:steps]
         step = difference(one, other, "every", EXACT).first_differing
         if step is not None:
-            size = abs(one[step] - other[step])
+            size = float(apart(one, other)[step])
             words = f"{quantity} of {names} differs at step {step}: {float(one[step])!r} and {float(other[step])!r}"
-            small = bool(size <= roundings(one, other)[step])
+            small = math.isfinite(size) and bool(size <= roundings(one, other)[step])
             words += f", {number(size)} apart"
             yield Difference(step, place, rank, quantity, words, is_rounding=small)
 
 
 def _of_state(rank: int, quantity: str, words: str, ours: LoopState, theirs: LoopState) -> Iterator[Difference]:
-    """Yield a difference that noise cannot make, as of a setting or at the start, and one of tensors that it can."""
+    """Yield tensors that differ in what noise cannot make, as of a setting or at the start, and others."""
     noisy = set() if quantity == START else ours.sketches.keys() & theirs.sketches.keys()
-    found = differing(ours.state, theirs.state)
-    for exact in (True, False):
-        apart = [each for each in found if (str(each) not in noisy) is exact]
-        if apart:
-            small = not exact and all(
-                is_rounding(ours.sketches[str(each)], theirs.sketches[str(each)]) for each in apart
-            )
-            place = 0 if quantity == START else _LAST + (not exact)
-            detail = f"{words} {some([_named(each, ours.state, theirs.state) for each in apart])}"
-            yield Difference(ours.steps - 1, place, rank, quantity, detail, exact=exact, is_rounding=small)
+    recorded, _ = categories(ours, theirs)
+    found = [each for each in differing(ours.state, theirs.state) if each.category in recorded]
+    numbers = [each for each in found if str(each) in noisy and _finite(each, ours) == _finite(each, theirs)]
+    small = all(is_rounding(ours.sketches[str(each)], theirs.sketches[str(each)]) for each in numbers)
+    for each in found:
+        exact = each not in numbers
+        place = 0 if quantity == START else _LAST + (not exact)
+        shown = _named(each, ours.state, theirs.state)
+        of_state = (ours.steps - 1, place, rank, quantity, words, str(each), shown)
+        yield Difference(*of_state, exact=exact, is_rounding=small and not exact)
+
+
+def _finite(entry: Apart, seen: LoopState) -> bool:
+    return not seen.state.digests[entry.category][entry.name].endswith(NOT_FINITE)
 
 
 def _named(entry: Apart, ours: State, theirs: State) -> str:
@@ -113,3 +149,82 @@ def _named(entry: Apart, ours: State, theirs: State) -> str:
     values = [(state.numbers or {}).get(f"{entry.category} {entry.name}") for state in (ours, theirs)]
     known = [f"{value:.6g}" for value in values if value is not None]
     return f"{entry} ({' and '.join(known)})" if len(known) == 2 else str(entry)
+
+
+class Repeats:
+    """A baseline's repeats, and where they differ from it: `own`, without what follows from another start or batch."""
+
+    def __init__(self, baseline: Recording, runs: Sequence[Recording]) -> None:
+        self._baseline = baseline
+        self._runs = [(run, list(differences(run, baseline))) for run in runs]
+        self.own = [each for _, found in self._runs for each in found if each.is_input or each.step < _sound(found)]
+
+    def speak_about(self, difference: Difference) -> bool:
+        """Return True if a repeat recorded what differs."""
+        return any(
+            (difference.is_input or difference.step < _sound(found)) and _recorded(difference, run, self._baseline)
+            for run, found in self._runs
+        )
+
+    def accused(self, found: Sequence[Difference]) -> list[Difference]:
+        """Return the differences that accuse. Numbers do so only if the first one is more than a rounding."""
+        unrepeated = {each.kind for each in self.own}
+        unrepeated |= {each.kind for each in sorted(each for each in found if not each.exact)[:1] if each.is_rounding}
+        shown, undecided = list[Difference](), list[Difference]()
+        for each in found:
+            (shown if each.kind not in unrepeated and self.speak_about(each) else undecided).append(each)
+        return [each for each in shown if each.is_input or each.step < _sound(undecided)]
+
+
+def _sound(found: Sequence[Difference]) -> float:
+    """Return the first step that has another start or batch; infinity if none has."""
+    return min((each.step for each in found if each.is_input), default=math.inf)
+
+
+def _recorded(difference: Difference, run: Recording, baseline: Recording) -> bool:
+    """Return True if both runs recorded what differs, at its rank and step."""
+    ours, theirs = (each.ranks[difference.rank] for each in (run, baseline))
+    step, quantity = difference.step, difference.quantity
+    if difference.tensor:
+        both = [each.states.get(step + 1) for each in (ours, theirs)]
+        return all(each and each.state.digests.get(difference.tensor.partition(" ")[0]) for each in both)
+    if quantity == BATCH:
+        return any(step == at for at, *_ in batches(ours, theirs))
+    if quantity == LENGTH:
+        return not (ours.interrupted or theirs.interrupted)
+    return quantity in ours.quantities.keys() & theirs.quantities.keys() and step < common_steps(ours, theirs)
+
+
+def not_controlled(baseline: Recording, candidate: Recording) -> Iterator[str]:
+    """Yield what may differ unseen between two runs."""
+    pairs = [(baseline.ranks[rank], candidate.ranks[rank]) for rank in baseline.ranks]
+    if not all(0 in states(one, other) for one, other in pairs):
+        yield "start: the state before the first step was not recorded in both; give `model` to `harness.record`"
+    if not all(len(batches(one, other)) == common_steps(one, other) for one, other in pairs):
+        yield "batches: not recorded at every step of both; give `batch`"
+    if not all(same_end(one, other) for one, other in pairs):
+        yield "end: the last state was not recorded in both behind the same step"
+    seen = [(one.states[steps], other.states[steps]) for one, other in pairs for steps in states(one, other)]
+    alone = {name for each in seen for name in categories(*each)[1]}
+    alone |= {name for one, other in pairs for name in one.quantities.keys() ^ other.quantities.keys()}
+    for name in sorted(alone):
+        yield f"{name}: recorded in one run alone"
+    recorded = {name for each in seen for state in each for name, tensors in state.state.digests.items() if tensors}
+    recorded |= {name for pair in pairs for each in pair for name in each.quantities}
+    for name in ("grad_norm", *(["optimizer"] if seen else [])):
+        if name not in recorded:
+            yield f"{name}: recorded in neither run; give `{name}`"
+    if len(baseline.ranks) < baseline.world_size:
+        yield f"ranks: {len(baseline.ranks)} of {baseline.world_size} were recorded"
+    here, there = (_machine(run.ranks[min(run.ranks)].header.environment) for run in (baseline, candidate))
+    for name in sorted(here.keys() | there.keys()):
+        if here.get(name) != there.get(name):
+            yield f"{name}: {there.get(name)} in {candidate.name}, {here.get(name)} in {baseline.name}"
+    yield "random numbers: generators are not recorded"
+    yield f"horizon: nothing behind step {min(common_steps(*pair) for pair in pairs) - 1} was compared"
+
+
+def _machine(found: Environment) -> dict[str, object]:
+    """Return what a run's bits may depend on, by its name."""
+    own = {"GPU": found.gpu.name, "driver": found.gpu.driver, "processor": found.cpu.model}
+    return {**own, **found.versions, **found.variables}

@@ -7,6 +7,7 @@ written when it has arrived, some steps later. State is read when the recording 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections import deque
@@ -15,17 +16,19 @@ from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
+from warnings import warn
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from harness.devices import environment
-from harness.devices.device import HostCopy
+from harness.devices.device import HostCopy, synchronize
 from harness.errors import UsageError
 from harness.evidence import layout, redaction
 from harness.evidence.files import Damaged, read_model, write_text
 from harness.execution.recorder import HEARTBEAT, Recorder
-from harness.execution.watchers.reductions import as_hex, combine_on_device, stacked
+from harness.execution.watchers.reductions import as_hex, digest_on_device
 from harness.execution.watchers.state_watch import numbers, recorded, sketched
 from harness.numbers import dump_json
 from harness.recorded_loops.recordings import HEADER, LOOP, Line, LoopState, RecordingHeader
@@ -60,7 +63,8 @@ class LoopRecorder:
             world_size=size,
             environment=environment.collect(),
         )
-        header = redaction.of_this_machine(set()).model(header) if redaction.wanted(None) else header
+        self._redacted = redaction.of_this_machine(set()) if redaction.wanted(None) else None
+        header = self._redacted.model(header) if self._redacted else header
         write_text(self.folder / HEADER, dump_json(header.model_dump(mode="json"), indent=2) + "\n")
         self._recorder = Recorder(self.folder)
         self._series = self._recorder.series(LOOP, 0)
@@ -84,7 +88,8 @@ class LoopRecorder:
 
         loss: a number, a tensor of one element, or its terms by name; without a term named `loss` they are added.
         batch: what the step read; a digest is recorded. model, optimizer: what is trained, if `record` did not get it.
-        Raises UsageError after `close`, and for other quantities than those of the first step.
+        A quantity of the first step that is missing is NaN, and others are left out with a warning. Raises UsageError
+        after `close`, and for what is no number or no batch.
         """
         if self._closed:
             raise UsageError("a recording that was closed takes no step", where=str(self.folder))
@@ -92,11 +97,11 @@ class LoopRecorder:
         self._model = self._model if model is None else model
         self._optimizer = self._optimizer if optimizer is None else optimizer
         values = _quantities(loss, grad_norm)
+        row = _Row(self._steps, values, batch)
         self._names = self._names or list(values)
-        if list(values) != self._names:
-            rule = "every step records the quantities of the first one"
-            raise UsageError(rule, where=f"step {self._steps}", got=", ".join(values), remedy=", ".join(self._names))
-        self._on_the_way.append(_Row(self._steps, values, batch))
+        if more := [name for name in values if name not in self._names]:
+            warn(f"not recorded, as the first step has no such quantity: {', '.join(more)}", stacklevel=2)
+        self._on_the_way.append(row)
         self._steps += 1
         self._write_arrived()
         if first:
@@ -113,7 +118,7 @@ class LoopRecorder:
             if error is None:
                 self._write_state()
             why = "" if error is None else f"{type(error).__name__}: {error}"[:2000]
-            self._recorder.write(Line(error=why))
+            self._recorder.write(Line(error=self._redacted.text(why) if self._redacted else why))
         finally:
             self._recorder.close()
             (self.folder / HEARTBEAT).unlink(missing_ok=True)
@@ -122,20 +127,22 @@ class LoopRecorder:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        self.close(error)
+        ended_well = isinstance(error, SystemExit) and not error.code
+        self.close(None if ended_well else error)
 
     def _write_arrived(self, *, wait: bool = False) -> None:
         while self._on_the_way and (wait or self._on_the_way[0].has_arrived()):
             row = self._on_the_way.popleft()
             found, digest = row.numbers()
-            loss = found.pop(LOSS, None)
-            loss = sum(value for name, value in found.items() if name.startswith(TERM)) if loss is None else loss
-            self._series.rows([row.step], [loss], [digest], [-1], [0], {name: [each] for name, each in found.items()})
+            terms = [value for name, value in found.items() if name.startswith(TERM)]
+            metrics = {name: [found.get(name, math.nan)] for name in self._names if name != LOSS}
+            self._series.rows([row.step], [found.get(LOSS, sum(terms))], [digest], [-1], [0], metrics)
 
     def _write_state(self) -> None:
         """Record what this rank holds of the model's and the optimizer's state, if a model was given."""
         if self._model is None:
             return
+        synchronize()
         with torch.no_grad():
             found = found_state(self._model, self._optimizer)
         state = {category: {name: local(each) for name, each in found[category].items()} for category in STATE}
@@ -149,34 +156,37 @@ class _Row:
     def __init__(self, step: int, values: Mapping[str, Number], batch: object) -> None:
         self.step = step
         self._values = dict(values)
-        self._form, digest = ("", None) if batch is None else _digest(batch)
-        numbers_there = {name: each for name, each in values.items() if isinstance(each, Tensor)}
-        self._on_device = list(numbers_there)
-        words = [each.detach().reshape(()).to(torch.float64).view(torch.int64) for each in numbers_there.values()]
-        words += [] if digest is None else [digest]
-        self._digested = digest is not None
-        self._words = HostCopy(stacked(words) if words else torch.empty(0, dtype=torch.int64))
+        self._form, words = ([], {}) if batch is None else _digests(batch)
+        for name, each in values.items():
+            if isinstance(each, Tensor):
+                words[name] = each.detach().reshape(()).to(torch.float64).view(torch.int64)
+        by_device: dict[torch.device, list[str]] = {}
+        for name, word in words.items():
+            by_device.setdefault(word.device, []).append(name)
+        self._words = [(names, HostCopy(torch.stack([words[each] for each in names]))) for names in by_device.values()]
 
     def has_arrived(self) -> bool:
         """Return True if every number is in the host's memory."""
-        return self._words.has_arrived()
+        return all(words.has_arrived() for _, words in self._words)
 
     def numbers(self) -> tuple[dict[str, float], str]:
         """Return the numbers by name, and the batch's digest or "", once all have arrived."""
-        words = self._words.tensor()
-        found = dict(zip(self._on_device, words.view(torch.float64).tolist(), strict=False))
-        word = as_hex(int(words[-1])) if self._digested else ""
-        digest = hashlib.sha256(f"{self._form}{word}".encode()).hexdigest()[:16] if self._form else ""
-        return {name: found[name] if isinstance(each, Tensor) else each for name, each in self._values.items()}, digest
+        words = {name: word for names, each in self._words for name, word in zip(names, each.tensor(), strict=True)}
+        numbers = {
+            name: float(words.pop(name).view(torch.float64)) if name in words else float(each)
+            for name, each in self._values.items()
+        }
+        form = sorted([*self._form, *(f"{name} {as_hex(int(word))}" for name, word in words.items())])
+        return numbers, hashlib.sha256("\n".join(form).encode()).hexdigest()[:16] if form else ""
 
 
 def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -> dict[str, Number]:
     """Return the step's numbers by name, those of the host as floats. Raises UsageError for more than one number."""
-    named: dict[str, Number] = {}
-    if isinstance(loss, Mapping):
-        named = {name if name == LOSS else f"{TERM}{_OF_NO_NAME.sub('_', name)}": each for name, each in loss.items()}
-    else:
-        named = {LOSS: loss}
+    given = loss if isinstance(loss, Mapping) else {LOSS: loss}
+    named = {name if name == LOSS else f"{TERM}{_OF_NO_NAME.sub('_', name)}": each for name, each in given.items()}
+    if not named or len(named) < len(given):
+        rule, remedy = "terms of a loss have names that letters, digits and _.- tell apart", "name them differently"
+        raise UsageError(rule, where="loss", got=", ".join(given) or "no term", remedy=remedy)
     named |= {} if grad_norm is None else {"grad_norm": grad_norm}
     return {name: _number(name, value) for name, value in named.items()}
 
@@ -191,21 +201,30 @@ def _number(name: str, value: Number) -> Number:
     return here if here.is_cuda else float(here)
 
 
-def _digest(batch: object) -> tuple[str, Tensor | None]:
-    """Return names, types and shapes of a batch's tensors with its other values, and a digest of the tensors' bits."""
-    named = dict(leaves(batch))
-    tensors = {name: local(each) for name, each in named.items() if isinstance(each, Tensor)}
-    form = [f"{name} {each.dtype} {list(each.shape)}" for name, each in tensors.items()]
-    form += [f"{name} {each!r}" for name, each in named.items() if isinstance(each, str | int | float)]
-    return "\n".join(form), combine_on_device(tensors) if tensors else None
+def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
+    """Return names, types, shapes and values on the host of a batch's leaves, and digests of its tensors by name."""
+    form, words = ["batch"], dict[str, Tensor]()
+    for name, each in leaves(batch):
+        if isinstance(each, Tensor):
+            form.append(f"{name} {each.dtype} {list(local(each).shape)}")
+            words[f"batch {name}"] = digest_on_device(local(each))
+        elif isinstance(each, np.ndarray | np.generic) and not each.dtype.hasobject:
+            form.append(f"{name} {each.dtype} {each.shape} {hashlib.sha256(each.tobytes()).hexdigest()}")
+        elif isinstance(each, str | bytes | int | float | complex):
+            form.append(f"{name} {each!r}")
+        else:
+            rule, remedy = "a batch holds tensors, arrays, numbers and texts", "give those that the step reads"
+            raise UsageError(rule, where=name, got=type(each).__name__, remedy=remedy)
+    return form, words
 
 
 def _new_folder(folder: Path, rank: int, size: int) -> Path:
     """Make the folder of this rank and return it. Raises UsageError where another run was recorded into `folder`."""
     own = folder / layout.rank_name(rank)
-    headers = [each / HEADER for each in folder.glob(f"{layout.RANK}*")]
-    taken = own.exists() or any(each.exists() and _world_size(each) != size for each in headers)
-    if taken or (folder.exists() and not headers and any(folder.iterdir())):
+    there = list(folder.iterdir()) if folder.exists() else []  # once: other ranks make theirs meanwhile
+    headers = [each / HEADER for each in there if each.name.startswith(layout.RANK)]
+    taken = own in there or any(each.exists() and _world_size(each) != size for each in headers)
+    if taken or len(headers) < len(there):
         rule, remedy = "a recording begins in a new folder", "name another one, or move this one away"
         raise UsageError(rule, where=str(folder), got="a folder that is there already", remedy=remedy)
     own.mkdir(parents=True)

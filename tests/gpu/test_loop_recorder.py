@@ -13,10 +13,11 @@ from harness.recorded_loops.recordings import read_recording
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
 
-def test_a_recorded_step_waits_for_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_recorded_step_waits_for_nothing(device: str, tmp_path: Path) -> None:
     """The device is kept busy for a second before the steps: calls that waited would take as long."""
     total = torch.zeros((), device="cuda")
-    batch = torch.arange(1000, device="cuda")
+    batch = [torch.arange(1000, device=each) for each in {device, "cuda"}]
     recorders = [harness.record(tmp_path / name) for name in ("warm", "run")]
     for recorder in recorders:  # the first one loads kernels, which may wait
         recorder.step(total, batch=batch)
@@ -52,3 +53,14 @@ def test_a_batch_has_one_digest_wherever_it_lies(tmp_path: Path) -> None:
         recorder.step(1.0, batch=batch.cuda())
     digests = read_recording(tmp_path / "run").ranks[0].series.batch_digest
     assert digests[0] == digests[1]
+
+
+def test_another_default_device_changes_nothing(tmp_path: Path) -> None:
+    torch.set_default_device("cuda")
+    try:
+        with harness.record(tmp_path / "run", model=torch.nn.Linear(2, 1)) as recorder:
+            recorder.step(torch.ones(()), grad_norm=1.0, batch={"x": torch.ones(3), "y": torch.ones(3, device="cpu")})
+            recorder.step(2.0, grad_norm=torch.ones((), device="cpu"), batch="text")
+    finally:
+        torch.set_default_device(None)
+    assert read_recording(tmp_path / "run").ranks[0].quantities["loss"].tolist() == [1.0, 2.0]

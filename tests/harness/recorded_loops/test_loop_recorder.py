@@ -6,6 +6,7 @@ import math
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -68,12 +69,14 @@ def test_a_loss_that_is_changed_in_place_is_recorded_as_it_was(tmp_path: Path) -
 def test_batches_differ_by_bits_shapes_and_texts(tmp_path: Path) -> None:
     tokens = torch.arange(6)
     batches = [tokens, tokens, tokens.view(2, 3), tokens + 1, {"x": tokens, "text": "a"}, {"x": tokens, "text": "b"}]
+    batches += [{"text": "b", "x": tokens}, tokens.numpy(), tokens.numpy() + 1]
     with harness.record(tmp_path / "run") as recorder:
         for batch in [*batches, None]:
             recorder.step(1.0, batch=batch)
     digests = list(only_rank(tmp_path / "run").series.batch_digest)
     assert digests[0] == digests[1]
-    assert len(set(digests)) == 6
+    assert digests[5] == digests[6]
+    assert len(set(digests)) == 8
     assert digests[-1] == ""
 
 
@@ -117,13 +120,61 @@ def test_ranks_of_one_run_share_a_folder_and_another_run_does_not(
         harness.record(tmp_path / "run")
 
 
+def test_a_rank_that_makes_its_folder_meanwhile_is_no_other_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each listing of the folder finds a rank more."""
+    listed = Path.iterdir
+
+    def joined(folder: Path) -> Iterator[Path]:
+        if folder == tmp_path / "run":
+            (folder / f"rank.{1 + len(list(listed(folder)))}").mkdir()
+        return listed(folder)
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(Path, "iterdir", joined)
+    harness.record(tmp_path / "run").close()
+
+
+def test_a_term_of_some_steps_does_not_end_a_training(tmp_path: Path) -> None:
+    with harness.record(tmp_path / "run") as recorder:
+        recorder.step({"a": 1.0, "b": 2.0})
+        recorder.step({"b": 2.0})
+        with pytest.warns(UserWarning, match=r"not recorded, as the first step has no such quantity: loss\.c"):
+            recorder.step({"b": 2.0, "a": 1.0, "c": 4.0})
+    found = only_rank(tmp_path / "run").quantities
+    assert {name: series.tolist() for name, series in found.items() if name != "loss.a"} == {
+        "loss": [3.0, 2.0, 7.0],
+        "loss.b": [2.0, 2.0, 2.0],
+    }
+    np.testing.assert_array_equal(found["loss.a"], [1.0, math.nan, 1.0])
+
+
+@pytest.mark.parametrize(("code", "interrupted"), [(0, ""), (None, ""), (3, "SystemExit: 3")])
+def test_an_exit_without_an_error_is_no_interruption(code: int | None, interrupted: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit), harness.record(tmp_path / "run") as recorder:
+        recorder.step(1.0)
+        sys.exit(code)
+    assert only_rank(tmp_path / "run").interrupted == interrupted
+
+
+def test_an_error_is_redacted_as_the_header_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "1")
+    with pytest.raises(RuntimeError), harness.record(tmp_path / "run"):
+        raise RuntimeError("no file /data/of-mine/tokens.bin")
+    assert only_rank(tmp_path / "run").interrupted == "RuntimeError: no file <folder>/tokens.bin"
+
+
 def test_a_wrong_step_is_refused(tmp_path: Path) -> None:
     recorder = harness.record(tmp_path / "run")
     with pytest.raises(UsageError, match=r"a recorded quantity is one number; found a tensor \[3\]"):
         recorder.step(torch.ones(3))
+    for terms in ({}, {"a b": 1.0, "a_b": 2.0}):
+        with pytest.raises(UsageError, match="terms of a loss have names"):
+            recorder.step(terms)
+    with pytest.raises(UsageError, match="a batch holds tensors, arrays, numbers and texts; found object"):
+        recorder.step(1.0, batch={"x": object()})
     recorder.step(1.0)
-    with pytest.raises(UsageError, match="every step records the quantities of the first one"):
-        recorder.step(1.0, grad_norm=2.0)
     recorder.close()
     recorder.close()
     with pytest.raises(UsageError, match="a recording that was closed takes no step"):
