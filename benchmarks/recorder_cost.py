@@ -2,7 +2,8 @@
 
 The step trains a transformer of 4 layers on 4 x 128 tokens, on the GPU if there is one; loss, norm and batch are given.
 The share is the median over pairs of blocks of what the recorded block took longer. The benchmark also prints the share
-of a step that calls of `step` take on the host, which a busy machine disturbs less. Run as `python -m benchmarks.recorder_cost [PAIRS]`.
+of a step that calls of `step` take on the host, which a busy machine disturbs less.
+Run as `python -m benchmarks.recorder_cost [PAIRS]`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from harness.judging import reasons
 from harness.judging.own_noise import (
     MOST_TIMED,
     PARAMETER,
-    Features,
+    Floats,
     features_of_series,
     features_of_sketches,
     hidden_by,
@@ -120,7 +120,7 @@ def _judge(
         return sheet.held(f"{candidate.name} equals {baseline.name} in bits: {_in_words(baseline, candidate)}")
     first = min(found)
     sheet.figure("first_differing_step", first.step, "step")
-    _require_finite(["loss"], baselines, candidates, sheet)
+    _series(["loss"], candidates, baselines, sheet)
     if not repeats:
         settle(
             reasons.TOO_FEW_PROCESSES,
@@ -147,22 +147,28 @@ def _judge(
     return _judge_by_noise(baselines, candidates, found, sheet, repeats_itself=not repeated.own)
 
 
-def _require_finite(
-    names: Collection[str], baselines: Sequence[Recording], candidates: Sequence[Recording], sheet: Sheet
-) -> None:
-    """Settle FAIL at the first step at which a candidate's number is NaN or infinite and no baseline's is."""
-    bad = list[tuple[int, str]]()
-    for run, rank, name in product(candidates, baselines[0].ranks, names):
-        theirs = [each.ranks[rank].quantities.get(name, np.zeros(0)) for each in baselines]
-        wrong = ~np.isfinite(run.ranks[rank].quantities.get(name, np.zeros(0))[: len(theirs[0])])
-        for series in theirs:
-            wrong[: len(series)] &= np.isfinite(series[: len(wrong)])
-        if (step := first_true(wrong)) is not None:
-            value = run.ranks[rank].quantities[name][step]
-            bad.append((step, f"the {name} of {name_at(run, rank)} is {value} at step {step}"))
-    if bad:
-        sheet.figure("first_non_finite_step", min(bad)[0], "step")
-        settle(reasons.NON_FINITE, min(bad)[1])
+def _series(
+    names: Collection[str], candidates: Sequence[Recording], baselines: Sequence[Recording], sheet: Sheet
+) -> dict[str, Floats | None]:
+    """Return series [runs, steps] of all ranks, None for one that a run lacks or that is not finite in all baselines.
+
+    Settle FAIL where a candidate's number is NaN or infinite at a step at which no baseline's is.
+    """
+    runs, found = [*candidates, *baselines], dict[str, Floats | None]()
+    steps = common_steps(*(each for run in runs for each in run.ranks.values()))
+    for rank, name in product(runs[0].ranks, names):
+        known = [run.ranks[rank].quantities.get(name, np.zeros(0))[:steps] for run in runs]
+        whole = min(map(len, known)) == steps
+        series = np.stack(known) if whole else np.zeros((len(runs), 0))
+        bad = ~np.isfinite(series)
+        step = first_true(bad[: len(candidates)].any(axis=0) & ~bad[len(candidates) :].any(axis=0))
+        if step is not None:
+            row = int(np.argmax(bad[:, step]))
+            sheet.figure("first_non_finite_step", step, "step")
+            value = f"{series[row, step]} at step {step}"
+            settle(reasons.NON_FINITE, f"the {name} of {name_at(runs[row], rank)} is {value}")
+        found[f"{name}{_of(rank, runs[0])}"] = series if whole and not bad.any() else None
+    return found
 
 
 def _judge_by_noise(
@@ -174,25 +180,30 @@ def _judge_by_noise(
     repeats_itself: bool,
 ) -> Judgement:
     """Compare as many runs of each as there are of both. Fewer than the rule needs decide nothing."""
-    given = [[each[0], *(run for run in each[1:] if not run.interrupted)] for each in (baselines, candidates)]
+    given = [
+        [each[0], *(run for run in each[1:] if not any(rank.interrupted for rank in run.ranks.values()))]
+        for each in (baselines, candidates)
+    ]
     runs = min(MOST_TIMED, *map(len, given))
     if runs < RUNS:
         options = {name: RUNS - len(each) for name, each in zip(("--repeat", "--candidate-repeat"), given, strict=True)}
         more = [f"{number} more {option}" for option, number in options.items() if number > 0]
         size = "which may be a rounding" if repeats_itself else f"and {baselines[0].name} has noise of its own"
         settle(reasons.TOO_FEW_PROCESSES, f"{sentence(found)}, {size}; to decide, give {' and '.join(more)}")
-    first_states = {rank: min(each.states, default=0) for rank, each in baselines[0].ranks.items()}
-    start = {
-        name: sketch
-        for rank, steps in first_states.items()
-        for name, sketch in _sketches(baselines[0], rank, steps).items()
-    }
-    used = [*given[1][:runs], *given[0][:runs]]
-    quantities = {name for run in used for each in run.ranks.values() for name in each.quantities}
-    names = sorted(quantities, key=lambda name: (name != "loss", name))
-    _require_finite(names, used[runs:], used[:runs], sheet)
-    features, dropped = _features(names, used)
-    seen = require_unseparated(features, start, candidates[0].name, sheet)
+    ours, theirs = given[1][:runs], given[0][:runs]
+    quantities = {name for run in (*ours, *theirs) for each in run.ranks.values() for name in each.quantities}
+    series = _series(sorted(quantities, key=lambda name: (name != "loss", name)), ours, theirs, sheet)
+    dropped = [name for name, each in series.items() if each is None]
+    first_loss = next(iter(series.values()))
+    if first_loss is None or not first_loss.size:
+        settle(
+            reasons.TOO_FEW_PROCESSES, "the runs have no step in common, or no losses that are finite in all of them"
+        )
+    features = [features_of_series(each, name) for name, each in series.items() if each is not None]
+    steps = first_loss.shape[1]
+    ends = [_sketches(run, steps) for run in (*ours, *theirs)]
+    features += features_of_sketches([{f"end {name}": each for name, each in end.items()} for end in ends])
+    seen = require_unseparated(features, _sketches(theirs[0], 0) or _sketches(theirs[0], 1), ours[0].name, sheet)
     if repeats_itself:
         settle(reasons.NO_NOISE, f"{sentence(found)}, and {baselines[0].name} repeats itself in bits")
     if not seen.of(PARAMETER):
@@ -208,34 +219,10 @@ def _judge_by_noise(
     return sheet.held(f"{counted(runs, 'run')} of {both} differ as those of either do{without}{hidden_by(seen)}")
 
 
-def _features(names: Collection[str], runs: Sequence[Recording]) -> tuple[list[Features], list[str]]:
-    """Return the series and sketches of the end that all runs have, of all ranks, and the names of series left out.
-
-    A series is left out where a run lacks it or where it is not finite, as the norm of a scaled loss that overflows.
-    """
-    steps = common_steps(*(each for run in runs for each in run.ranks.values()))
-    features, dropped, sketched = list[Features](), list[str](), [dict[str, Sketch]() for _ in runs]
-    for rank, name in product(runs[0].ranks, names):
-        known = [run.ranks[rank].quantities.get(name) for run in runs]
-        series = np.stack([np.full(steps, np.nan) if each is None else each[:steps] for each in known])
-        if np.isfinite(series).all():
-            features.append(features_of_series(series, f"{name}{_of(rank, runs[0])}"))
-        else:
-            dropped.append(f"{name}{_of(rank, runs[0])}")
-    for rank, (run, into) in product(runs[0].ranks, zip(runs, sketched, strict=True)):
-        into |= {f"end {name}": sketch for name, sketch in _sketches(run, rank, steps).items()}
-    features += features_of_sketches(sketched)
-    if not any(each.names[:1] and each.names[0].startswith("loss of ") for each in features[:1]):
-        settle(
-            reasons.TOO_FEW_PROCESSES, "the runs have no step in common, or no losses that are finite in all of them"
-        )
-    return features, dropped
-
-
-def _sketches(run: Recording, rank: int, steps: int) -> dict[str, Sketch]:
-    """Return the sketches of a state by `category name`, with the rank where there are several; empty if none is."""
-    seen = run.ranks[rank].states.get(steps)
-    return {f"{name}{_of(rank, run)}": sketch for name, sketch in seen.sketches.items()} if seen is not None else {}
+def _sketches(run: Recording, steps: int) -> dict[str, Sketch]:
+    """Return the sketches of all ranks' states behind so many steps, by `category name` and rank."""
+    states = {rank: each.states[steps] for rank, each in run.ranks.items() if steps in each.states}
+    return {f"{name}{_of(rank, run)}": each for rank, seen in states.items() for name, each in seen.sketches.items()}
 
 
 def _of(rank: int, run: Recording) -> str:

@@ -130,7 +130,16 @@ def _of_state(rank: int, quantity: str, words: str, ours: LoopState, theirs: Loo
     noisy = set() if quantity == START else ours.sketches.keys() & theirs.sketches.keys()
     recorded, _ = categories(ours, theirs)
     found = [each for each in differing(ours.state, theirs.state) if each.category in recorded]
-    numbers = [each for each in found if str(each) in noisy and _finite(each, ours) == _finite(each, theirs)]
+    bad = [
+        {
+            f"{category} {name}"
+            for category, each in seen.state.digests.items()
+            for name in each
+            if each[name][-1:] == NOT_FINITE
+        }
+        for seen in (ours, theirs)
+    ]
+    numbers = {each for each in found if str(each) in noisy - (bad[0] ^ bad[1])}
     small = all(is_rounding(ours.sketches[str(each)], theirs.sketches[str(each)]) for each in numbers)
     for each in found:
         exact = each not in numbers
@@ -138,10 +147,6 @@ def _of_state(rank: int, quantity: str, words: str, ours: LoopState, theirs: Loo
         shown = _named(each, ours.state, theirs.state)
         of_state = (ours.steps - 1, place, rank, quantity, words, str(each), shown)
         yield Difference(*of_state, exact=exact, is_rounding=small and not exact)
-
-
-def _finite(entry: Apart, seen: LoopState) -> bool:
-    return not seen.state.digests[entry.category][entry.name].endswith(NOT_FINITE)
 
 
 def _named(entry: Apart, ours: State, theirs: State) -> str:

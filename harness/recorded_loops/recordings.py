@@ -89,11 +89,6 @@ class Recording:
         """Return the number of processes that trained together, recorded or not."""
         return next(iter(self.ranks.values())).header.world_size
 
-    @property
-    def interrupted(self) -> bool:
-        """Return True if a rank's loop ended early."""
-        return any(each.interrupted for each in self.ranks.values())
-
 
 def read_recording(folder: Path) -> Recording:
     """Return a recording. Raises UsageError for a folder that is none, EvidenceError for a damaged one."""

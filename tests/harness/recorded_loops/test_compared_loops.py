@@ -14,11 +14,11 @@ import recorded_loops
 from recorded_loops import train
 from waiting import LIMIT_S
 
+from harness.cli.compare_runs import comparison_json, comparison_lines, comparison_markdown
 from harness.devices import environment
 from harness.evidence.environment_records import CpuFacts, Environment
 from harness.judging.verdict import Status
 from harness.recorded_loops.compared_loops import ComparedRuns, compared
-from harness.recorded_loops.comparison_texts import comparison_json, comparison_lines, comparison_markdown
 from harness.recorded_loops.recordings import read_recording
 
 Record = Callable[..., str]
