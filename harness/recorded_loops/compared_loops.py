@@ -18,16 +18,7 @@ import numpy as np
 
 from harness.errors import UsageError
 from harness.evidence.arm_records import Sketch
-from harness.judging import reasons
-from harness.judging.own_noise import (
-    MOST_TIMED,
-    PARAMETER,
-    Floats,
-    features_of_series,
-    features_of_sketches,
-    hidden_by,
-    require_unseparated,
-)
+from harness.judging import own_noise, reasons
 from harness.judging.series import first_true
 from harness.judging.sheet import Sheet, concluded, settle, some
 from harness.judging.verdict import Judgement
@@ -90,9 +81,9 @@ def compared(
 
 def _require_comparable(runs: Sequence[Recording]) -> None:
     first, *others = runs
-    names = [run.name for run in runs]
-    if len({Path(name).resolve() for name in names}) < len(names):
-        raise UsageError("each recording is named once", got=", ".join(names), remedy="leave out what stands twice")
+    if len({Path(run.name).resolve() for run in runs}) < len(runs):
+        names = ", ".join(run.name for run in runs)
+        raise UsageError("each recording is named once", got=names, remedy="leave out what stands twice")
     for run in others:
         if run.world_size != first.world_size or run.ranks.keys() != first.ranks.keys():
             found = (f"{', '.join(map(str, each.ranks))} of {each.world_size} in {each.name}" for each in (first, run))
@@ -113,19 +104,14 @@ def _judge(
         cut = [f"{name}: {each.interrupted}" for name, each in pair.items() if each.interrupted]
         if cut:
             equal = "1 step is" if steps == 1 else f"{steps} steps are"
-            settle(
-                reasons.END_STATE_UNRECORDED,
-                f"{equal} equal in bits, and a run was interrupted ({some(cut)}); record it again",
-            )
+            why = f"{equal} equal in bits, and a run was interrupted ({some(cut)}); record it again"
+            settle(reasons.END_STATE_UNRECORDED, why)
         return sheet.held(f"{candidate.name} equals {baseline.name} in bits: {_in_words(baseline, candidate)}")
-    first = min(found)
-    sheet.figure("first_differing_step", first.step, "step")
+    sheet.figure("first_differing_step", min(found).step, "step")
     _series(["loss"], candidates, baselines, sheet)
     if not repeats:
-        settle(
-            reasons.TOO_FEW_PROCESSES,
-            f"{sentence(found)}; nothing shows if {baseline.name} repeats itself: record it again, and give --repeat",
-        )
+        why = f"{sentence(found)}; nothing shows if {baseline.name} repeats itself: record it again, and give --repeat"
+        settle(reasons.TOO_FEW_PROCESSES, why)
     repeated = Repeats(baseline, repeats)
     accused = repeated.accused(found)
     if accused:
@@ -134,39 +120,36 @@ def _judge(
         settle(reason, f"{sentence(accused)}; no such difference is in {times} of {baseline.name}")
     unrepeated = [each for each in repeated.own if each.quantity in (START, BATCH, LENGTH)]
     if unrepeated:
-        settle(
-            reasons.BASELINE_NOT_REPEATABLE,
-            f"{sentence(found)}; {baseline.name} does not repeat itself either: {sentence(unrepeated)}",
-        )
+        why = f"{sentence(found)}; {baseline.name} does not repeat itself either: {sentence(unrepeated)}"
+        settle(reasons.BASELINE_NOT_REPEATABLE, why)
     silent = [each for each in found if not repeated.speak_about(each)]
     if silent:
-        settle(
-            reasons.TOO_FEW_PROCESSES,
-            f"{sentence(silent)}; no repeat recorded this as {baseline.name} did: give one with --repeat that does",
-        )
+        why = f"{sentence(silent)}; no repeat recorded this as {baseline.name} did: give one with --repeat that does"
+        settle(reasons.TOO_FEW_PROCESSES, why)
     return _judge_by_noise(baselines, candidates, found, sheet, repeats_itself=not repeated.own)
 
 
 def _series(
     names: Collection[str], candidates: Sequence[Recording], baselines: Sequence[Recording], sheet: Sheet
-) -> dict[str, Floats | None]:
+) -> dict[str, own_noise.Floats | None]:
     """Return series [runs, steps] of all ranks, None for one that a run lacks or that is not finite in all baselines.
 
     Settle FAIL where a candidate's number is NaN or infinite at a step at which no baseline's is.
     """
-    runs, found = [*candidates, *baselines], dict[str, Floats | None]()
+    runs, found = [*candidates, *baselines], dict[str, own_noise.Floats | None]()
     steps = common_steps(*(each for run in runs for each in run.ranks.values()))
     for rank, name in product(runs[0].ranks, names):
         known = [run.ranks[rank].quantities.get(name, np.zeros(0))[:steps] for run in runs]
         whole = min(map(len, known)) == steps
         series = np.stack(known) if whole else np.zeros((len(runs), 0))
         bad = ~np.isfinite(series)
-        step = first_true(bad[: len(candidates)].any(axis=0) & ~bad[len(candidates) :].any(axis=0))
+        alone = np.logical_or.reduce(bad[: len(candidates)]) & ~np.logical_or.reduce(bad[len(candidates) :])
+        step = first_true(alone)
         if step is not None:
             row = int(np.argmax(bad[:, step]))
+            whose = f"{name} of {name_at(runs[row], rank)}"
             sheet.figure("first_non_finite_step", step, "step")
-            value = f"{series[row, step]} at step {step}"
-            settle(reasons.NON_FINITE, f"the {name} of {name_at(runs[row], rank)} is {value}")
+            settle(reasons.NON_FINITE, f"the {whose} is {series[row, step]} at step {step}")
         found[f"{name}{_of(rank, runs[0])}"] = series if whole and not bad.any() else None
     return found
 
@@ -184,7 +167,7 @@ def _judge_by_noise(
         [each[0], *(run for run in each[1:] if not any(rank.interrupted for rank in run.ranks.values()))]
         for each in (baselines, candidates)
     ]
-    runs = min(MOST_TIMED, *map(len, given))
+    runs = min(own_noise.MOST_TIMED, *map(len, given))
     if runs < RUNS:
         options = {name: RUNS - len(each) for name, each in zip(("--repeat", "--candidate-repeat"), given, strict=True)}
         more = [f"{number} more {option}" for option, number in options.items() if number > 0]
@@ -199,14 +182,16 @@ def _judge_by_noise(
         settle(
             reasons.TOO_FEW_PROCESSES, "the runs have no step in common, or no losses that are finite in all of them"
         )
-    features = [features_of_series(each, name) for name, each in series.items() if each is not None]
+    features = [own_noise.features_of_series(each, name) for name, each in series.items() if each is not None]
     steps = first_loss.shape[1]
     ends = [_sketches(run, steps) for run in (*ours, *theirs)]
-    features += features_of_sketches([{f"end {name}": each for name, each in end.items()} for end in ends])
-    seen = require_unseparated(features, _sketches(theirs[0], 0) or _sketches(theirs[0], 1), ours[0].name, sheet)
+    features += own_noise.features_of_sketches([{f"end {name}": each for name, each in end.items()} for end in ends])
+    seen = own_noise.require_unseparated(
+        features, _sketches(theirs[0], 0) or _sketches(theirs[0], 1), ours[0].name, sheet
+    )
     if repeats_itself:
         settle(reasons.NO_NOISE, f"{sentence(found)}, and {baselines[0].name} repeats itself in bits")
-    if not seen.of(PARAMETER):
+    if not seen.of(own_noise.PARAMETER):
         settle(
             reasons.END_STATE_UNRECORDED,
             "the runs differ as noise makes them, and without their parameters nothing shows what the noise hides: "
@@ -216,7 +201,9 @@ def _judge_by_noise(
         settle(reasons.NOISE_HIDES, "the noise is so large that a parameter which is not trained would not show")
     both = f"{candidates[0].name} and of {baselines[0].name}"
     without = f", without {some(dropped)}" if dropped else ""
-    return sheet.held(f"{counted(runs, 'run')} of {both} differ as those of either do{without}{hidden_by(seen)}")
+    return sheet.held(
+        f"{counted(runs, 'run')} of {both} differ as those of either do{without}{own_noise.hidden_by(seen)}"
+    )
 
 
 def _sketches(run: Recording, steps: int) -> dict[str, Sketch]:
