@@ -231,13 +231,12 @@ def require_decided(
     return hidden_by(seen)
 
 
-def hidden_by(seen: OwnNoise) -> str:
+def hidden_by(seen: OwnNoise, *, gradients: bool = True) -> str:
     """Return, as a sentence's tail, what was compared and what the noise would have hidden."""
     way = "" if seen.hidden_way is None else f" ends that lie {number(seen.hidden_way)} of a parameter's way apart and"
-    known = {"gradient": seen.of("gradient "), "tensor": seen.of("end ")}
-    parts = [counted(number, noun) + " of their ends" * (noun == "tensor") for noun, number in known.items() if number]
-    among = f", {' and '.join(parts)}" if parts else ""
-    return f"{among}; the noise would hide{way} losses {number(seen.hidden_loss)} apart"
+    watched = f" {counted(seen.of('gradient '), 'gradient')} and" if gradients else ""
+    ends = f"{watched} {counted(seen.of('end '), 'tensor')} of their ends"
+    return f",{ends}; the noise would hide{way} losses {number(seen.hidden_loss)} apart"
 
 
 def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Features]:

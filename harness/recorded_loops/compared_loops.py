@@ -200,10 +200,8 @@ def _judge_by_noise(
     if not seen.seen_way:
         settle(reasons.NOISE_HIDES, "the noise is so large that a parameter which is not trained would not show")
     both = f"{candidates[0].name} and of {baselines[0].name}"
-    without = f", without {some(dropped)}" if dropped else ""
-    return sheet.held(
-        f"{counted(runs, 'run')} of {both} differ as those of either do{without}{own_noise.hidden_by(seen)}"
-    )
+    tail = (f", without {some(dropped)}" if dropped else "") + own_noise.hidden_by(seen, gradients=False)
+    return sheet.held(f"{counted(runs, 'run')} of {both} differ as those of either do{tail}")
 
 
 def _sketches(run: Recording, steps: int) -> dict[str, Sketch]:
