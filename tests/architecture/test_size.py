@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (496, 64_714), "tests": (611, 84_263), "reference_impl": (149, 17_265)}
+BUDGET = {"harness": (496, 64_713), "tests": (611, 84_264), "reference_impl": (149, 17_265)}
 
 
 def size(folder: str) -> tuple[int, int]:

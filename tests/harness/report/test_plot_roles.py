@@ -116,7 +116,8 @@ def the_baseline_is_the_broad_band(plot: Plot, drawn: list[Mark]) -> None:
 def the_arms_have_the_roles_that_the_claims_give_them(
     plot: Plot, drawn: list[Mark], units: frozenset[Unit], parts: Sequence[Mapping[str, str]]
 ) -> None:
-    seen = {mark.name for mark in drawn if mark.name and not mark.name.startswith("not finite")}
+    named = {mark.name for mark in drawn if mark.name and not mark.name.startswith("not finite")}
+    seen = {re.sub(r", mean of \d+ ranks", "", name) for name in named}
     roles = [role for arms in parts if (role := roles_of(arms)) <= seen]
     assert bool(roles) is bool(units) or any("run 0" in one for one in seen), plot.alt
 
