@@ -68,17 +68,22 @@ def ticks(run: Run, recorder: Recorder) -> None:
 
 
 def measures_alone(run: Run, recorder: Recorder) -> None:
-    """Alone from when another, which ticks, is stopped; it goes on later. Write from when to when."""
+    """Measure alone while another run, which ticks, is stopped. Write how often it had ticked at both ends.
+
+    Counts and not moments are compared: two processes' monotonic clocks differ by milliseconds on some hosts.
+    """
     moments = Path(str(run.settings["moments"]))
     eventually(lambda: moments.exists() and "\n" in moments.read_text(), "the other one ticks")
     ticking = int(moments.read_text().split()[0])
     with recorder.alone():
         recorder.phase("measuring")
         eventually(lambda: state(ticking) == "T", "the other one is stopped")
-        began, ticked, ended = time.monotonic(), moments.read_text(), time.monotonic()
+        at_first = len(moments.read_text())
+        time.sleep(0.05)  # ten ticks of a process that runs
+        at_last = len(moments.read_text())
     recorder.phase("measured")
-    eventually(lambda: moments.read_text() != ticked, "the other one ticks again")
-    Path(str(run.settings["until"])).write_text(f"{began} {ended}")
+    eventually(lambda: len(moments.read_text()) > at_last, "the other one ticks again")
+    Path(str(run.settings["until"])).write_text(f"{at_first} {at_last}")
 
 
 def dies_alone(run: Run, recorder: Recorder) -> None:
