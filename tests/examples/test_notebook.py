@@ -16,9 +16,9 @@ ANSWER = re.compile(r"(?m)^ *(?:yes|NO|undecided|not run|exit code) .*")
 
 
 def answers(notebook: nbformat.NotebookNode) -> list[list[str]]:
-    """Return of each cell that asks the harness: which question had which answer, as printed."""
+    """Return the printed answers of each cell that asks the harness, sorted: `try` prints an answer once it is known."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code" and "harness try" in cell.source]
-    return [ANSWER.findall("".join(each.get("text", "") for each in cell.outputs)) for cell in cells]
+    return [sorted(ANSWER.findall("".join(each.get("text", "") for each in cell.outputs))) for cell in cells]
 
 
 @pytest.mark.slow
@@ -28,5 +28,6 @@ def test_each_cell_prints_what_the_notebook_shows(tmp_path: Path, monkeypatch: p
     nbclient.NotebookClient(executed, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert answers(executed) == answers(shown)
     violated, held = answers(shown)
-    assert (violated[-1], held[-1]) == ("exit code 1", "exit code 0")
+    assert "exit code 1" in violated
+    assert "exit code 0" in held
     assert any(line.lstrip().startswith("NO ") for line in violated)
