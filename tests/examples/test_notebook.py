@@ -16,7 +16,7 @@ ANSWER = re.compile(r"(?m)^ *(?:yes|NO|undecided|not run|exit code) .*")
 
 
 def answers(notebook: nbformat.NotebookNode) -> list[list[str]]:
-    """Return the printed answers of each cell that asks the harness, sorted: `try` prints an answer once it is known."""
+    """Return the answers that each cell with `harness try` printed, sorted: an answer is printed once it is known."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code" and "harness try" in cell.source]
     return [sorted(ANSWER.findall("".join(each.get("text", "") for each in cell.outputs))) for cell in cells]
 
