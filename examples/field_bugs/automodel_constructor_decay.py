@@ -1,0 +1,71 @@
+"""A resumed schedule writes the learning rate of the checkpoint, and the weight decay of its constructor."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import class_batches, update_by
+from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="A resumed schedule applies weight decay before it has read it",
+    thread="NVIDIA-NeMo/Automodel#3883",
+    users_saw="The first update after a resume has the weight decay of the command line, and not the checkpoint's.",
+    cause="The load restores the fields of the learning rate, writes rate and decay to the optimizer, and restores "
+    "the fields of the decay then.",
+    fix="All fields are restored before anything is written.",
+)
+
+
+class Schedule:
+    """Sets learning rate and weight decay, both by the number of steps."""
+
+    def __init__(self, optimizer, rate, decay):
+        self.optimizer, self.rate, self.decay, self.steps = optimizer, rate, decay, 0
+        self.step(0)
+
+    def step(self, increment):
+        self.steps += increment
+        for group in self.optimizer.param_groups:
+            group["lr"], group["weight_decay"] = self.rate * 0.99**self.steps, self.decay * (1 + self.steps / 50)
+
+    def load(self, state, decay_first):
+        self.rate, self.steps = state["rate"], 0
+        if decay_first:
+            self.decay = state["decay"]
+        self.step(state["steps"])
+        self.decay = state["decay"]
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, decay_first=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, decay_first=True)
+
+
+def make_step(seed, optimized, decay_first):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=optimized)
+    schedule = Schedule(optimizer, rate=5e-3, decay=0.1)
+    update = update_by(optimizer, lambda batch: functional.cross_entropy(model(batch["x"]), batch["y"]))
+
+    def step(batch):
+        loss = update(batch)
+        schedule.step(1)
+        return loss
+
+    def save(path):
+        state = {"rate": schedule.rate, "decay": schedule.decay, "steps": schedule.steps}
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "schedule": state}, path)
+
+    def load(path):
+        saved = torch.load(path)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        schedule.load(saved["schedule"], decay_first)
+
+    return StepFunction(step, class_batches(seed, 32, 16, 4), model, save=save, load=load)

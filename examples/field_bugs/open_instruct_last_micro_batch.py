@@ -1,0 +1,66 @@
+"""A sharded optimizer takes each backward pass for the last of its window, and forgets the ones before."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches
+from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="The last micro-batch's gradient alone reaches the update",
+    thread="allenai/open-instruct#1498",
+    users_saw="With ZeRO-2 and accumulation by hand, all micro-batches but the last have no part in an update.",
+    cause="With one accumulation step in its configuration each backward pass is a boundary, at which the sharded "
+    "optimizer hands its accumulator over and resets it.",
+    fix="The trainer marks the last backward pass of a window as the boundary.",
+)
+
+MICRO_BATCHES = 4
+
+
+class Sharded:
+    """Accumulates gradients on its own, and hands them over at a boundary."""
+
+    def __init__(self, parameters):
+        self.parameters, self.sums = parameters, None
+
+    def backward(self, loss, boundary):
+        grads = torch.autograd.grad(loss, self.parameters)
+        self.sums = list(grads) if self.sums is None else [a + b for a, b in zip(self.sums, grads, strict=True)]
+        if boundary:
+            for p, total in zip(self.parameters, self.sums, strict=True):
+                p.grad = total
+            self.sums = None
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, is_boundary=lambda _: True)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, is_boundary=lambda number: number == MICRO_BATCHES - 1)
+
+
+def make_step(seed, optimized, is_boundary):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(10, 32), nn.SiLU(), nn.Linear(32, 3))
+    parameters = list(model.parameters())
+    optimizer, sharded = torch.optim.AdamW(parameters, lr=2e-3), Sharded(parameters)
+
+    def step(batch):
+        optimizer.zero_grad()
+        whole = torch.zeros(())
+        pieces = zip(batch["x"].chunk(MICRO_BATCHES), batch["y"].chunk(MICRO_BATCHES), strict=True)
+        for number, (x, y) in enumerate(pieces):
+            loss = functional.cross_entropy(model(x), y) / MICRO_BATCHES
+            if optimized:
+                sharded.backward(loss, is_boundary(number))
+            else:
+                loss.backward()
+            whole += loss.detach()
+        optimizer.step()
+        return whole
+
+    return StepFunction(step, normal_batches(seed, (32, 10), lambda x: x[:, :3].argmax(1)), model)

@@ -1,0 +1,74 @@
+"""A compiled backward pass names a reduction's result anew where it should write it into a shared gradient."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from examples.field_bugs.bug import Bug
+from examples.field_bugs.small_training import normal_batches, update_by
+from harness.system.step_function import StepFunction
+
+BUG = Bug(
+    title="Compiled gradients of a shared scale-and-shift table are left unwritten",
+    thread="pytorch/pytorch#193061",
+    users_saw="torch.compile silently computes wrong gradients for chained modulated norms that share a table.",
+    cause="The last reduction of the second norm assigns its result to the name of a view into the table's gradient; "
+    "the view is dropped, and that region keeps what was there. Re-enacted by a backward pass of our own.",
+    fix="The result is copied through the view.",
+)
+
+
+class Modulated(torch.autograd.Function):
+    """Two norms, each scaled and shifted by rows of one table [4, width]; gradients of all rows lie in one buffer."""
+
+    @staticmethod
+    def forward(ctx, x, table, layer):
+        ctx.save_for_backward(x, table)
+        ctx.layer = layer
+        return plain(x, table)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, table = (each.detach().requires_grad_() for each in ctx.saved_tensors)
+        with torch.enable_grad():
+            of_x, of_table = torch.autograd.grad(plain(x, table), (x, table), grad)
+        first, second = ctx.layer.buffer[:2], ctx.layer.buffer[2:]
+        first.copy_(of_table[:2])
+        if ctx.layer.writes:
+            second.copy_(of_table[2:])
+        else:
+            second = of_table[2:]
+        return of_x, ctx.layer.buffer.clone(), None
+
+
+def plain(x, table):
+    norm = lambda values: functional.layer_norm(values, values.shape[-1:])
+    hidden = norm(x) * (1 + table[0]) + table[1]
+    return norm(hidden.tanh()) * (1 + table[2]) + table[3]
+
+
+class Layer(nn.Module):
+    def __init__(self, width, compiled, writes):
+        super().__init__()
+        self.table = nn.Parameter(0.1 * torch.randn(4, width))
+        self.compiled, self.writes = compiled, writes
+        self.buffer = torch.zeros(4, width) if compiled else None
+
+    def forward(self, x):
+        return Modulated.apply(x, self.table, self) if self.compiled else plain(x, self.table)
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, writes=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, writes=True)
+
+
+def make_step(seed, optimized, writes):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 16), Layer(16, optimized, writes), nn.Linear(16, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    step = update_by(optimizer, lambda batch: functional.cross_entropy(model(batch["x"]), batch["y"]))
+    return StepFunction(step, normal_batches(seed, (32, 8), lambda x: x[:, :3].argmax(1)), model)
