@@ -1,0 +1,153 @@
+"""Count what the harness said at first tries: bugs found, correct trainers accused, gates left undecided.
+
+A first try is not used for tuning: an entry of examples/field_bugs, or a trainer of examples/third_party, is written
+before it is tried, and what was said then is kept. `write_field_bugs_page.py` prints the tables that are made here.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import field_bugs
+from field_bug_results import CPU, FIRST, NOW, Said, read_results
+from field_bugs import ENTRIES, ROOT
+
+THIRD_PARTY = ROOT / "examples" / "third_party"
+FIRST_ANSWERS = THIRD_PARTY / "first_answers.csv"
+# When each file of last answers was committed, and on what it was measured.
+LAST_ANSWERS = {
+    "cpu.csv": ("2026-11-28", CPU),
+    "h100.csv": ("2026-11-28", "NVIDIA H100"),
+    "h200.csv": ("2026-11-28", "NVIDIA H200"),
+}
+FIRST_TRIES = ENTRIES / "first_tries.csv"
+CHANGELOG = ROOT / "CHANGELOG.md"
+BUG, CORRECT = "bug", "correct"
+RIGHT, WRONG, UNDECIDED, CUT = "right", "wrong", "undecided", "cut off"
+# Exit codes of a gate: all held, one violated, not decided.
+ANSWERS = {"0": {CORRECT: RIGHT, BUG: WRONG}, "1": {CORRECT: WRONG, BUG: RIGHT}}
+KINDS = {"correct": CORRECT, "buggy": BUG}
+FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third-party](../examples/README.md)"
+
+
+@dataclass(frozen=True, order=True)
+class Verdict:
+    """What the harness said of one bug or one correct trainer, and whether that was right."""
+
+    date: str
+    source: str
+    machine: str
+    kind: str
+    answer: str
+
+
+def found_bugs(forms: Mapping[str, Sequence[Said]]) -> list[Said]:
+    """Return the claims that found a bug; a claim that the mended form does not hold either found nothing."""
+    also = {each.claim for each in forms.get("mended", []) if each.status not in field_bugs.GOOD}
+    return [each for each in forms.get("buggy", []) if each.found and each.claim not in also]
+
+
+def first_dates(path: Path = FIRST_TRIES) -> dict[str, str]:
+    """Return the date of each entry's first try, by the entry's name."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return {row["name"]: row["date"] for row in csv.DictReader(file)}
+
+
+def keep_date(name: str, date: str, path: Path = FIRST_TRIES) -> None:
+    """Add the date of an entry's first try."""
+    dates = {**first_dates(path), name: date}
+    lines = ["name,date", *(f"{each},{dates[each]}" for each in sorted(dates))]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def of_field_bugs(tried: str) -> Iterator[Verdict]:
+    """Yield what was said of both forms of each entry; a mended form is a correct trainer."""
+    results, dates = read_results(), first_dates()
+    for path in field_bugs.entries():
+        forms = next(iter(field_bugs.record_of(path.stem, results, tried).values()), None)
+        if forms is None:
+            continue
+        date = dates[path.stem] if tried == FIRST else ""
+        yield Verdict(date, FIELD_BUGS, CPU, BUG, _of_bug(forms))
+        yield Verdict(date, FIELD_BUGS, CPU, CORRECT, _of_correct(forms["mended"]))
+
+
+def _of_bug(forms: Mapping[str, Sequence[Said]]) -> str:
+    if found_bugs(forms):
+        return RIGHT
+    statuses = {each.status for each in forms["buggy"]}
+    return UNDECIDED if "INCONCLUSIVE" in statuses and not statuses & {"FAIL", "ERROR"} else WRONG
+
+
+def _of_correct(said: Sequence[Said]) -> str:
+    if any(each.found for each in said):
+        return WRONG
+    return RIGHT if field_bugs.is_right("mended", said) else UNDECIDED
+
+
+def of_trainers(tried: str) -> Iterator[Verdict]:
+    """Yield what was said of each form of the third-party trainers, first or last."""
+    for row in _rows(FIRST_ANSWERS) if tried == FIRST else _last_answers():
+        kind = KINDS[row["form"]]
+        answer = CUT if row["exit"] == "timeout" else ANSWERS.get(row["exit"], {}).get(kind, UNDECIDED)
+        yield Verdict(row["date"], TRAINERS, row["machine"], kind, answer)
+
+
+def _last_answers() -> Iterator[dict[str, str]]:
+    for name, (date, machine) in LAST_ANSWERS.items():
+        yield from ({**row, "date": date, "machine": machine} for row in _rows(THIRD_PARTY / name))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def release_of(date: str, changelog: str | None = None) -> str:
+    """Return the last release on or before a date, by the changelog's headings; `none` before the first one."""
+    text = CHANGELOG.read_text(encoding="utf-8") if changelog is None else changelog
+    releases = re.findall(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)$", text, re.MULTILINE)
+    return max(((day, version) for version, day in releases if day <= date), default=("", "none"))[1]
+
+
+def tables(tried: str) -> list[str]:
+    """Return a table of bugs and a table of correct trainers, with a row for each source, machine and date."""
+    verdicts = sorted([*of_field_bugs(tried), *of_trainers(tried)])
+    return [
+        _table("bugs", "found", "missed", [each for each in verdicts if each.kind == BUG]),
+        _table("correct trainers", "right", "falsely accused", [each for each in verdicts if each.kind == CORRECT]),
+    ]
+
+
+def _table(what: str, right: str, wrong: str, verdicts: Iterable[Verdict]) -> str:
+    head = ("tried on", "after release", what, "machine", "tried", right, "share", wrong, UNDECIDED, CUT)
+    lines = [head, ("---",) * len(head)]
+    for (date, source, machine), group in groupby(verdicts, lambda each: (each.date, each.source, each.machine)):
+        counts = Counter(each.answer for each in group)
+        tried = counts.total()
+        when = (date, release_of(date)) if date else ("now", "main")
+        share = f"{100 * counts[RIGHT] / tried:.0f} %"
+        numbers = (tried, counts[RIGHT], share, *(counts[each] for each in (WRONG, UNDECIDED, CUT)))
+        lines.append((*when, source, machine, *map(str, numbers)))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def section() -> str:
+    """Return the scorecard as Markdown."""
+    return "\n\n".join(
+        [
+            "## Scorecard",
+            "What was said at the first try, before any change of the harness that the bug or the trainer caused. A "
+            "bug is missed\nwhere no claim fails, or where the mended form fails in the same claims. A mended form is "
+            "a correct trainer.",
+            *tables(FIRST),
+            "The same bugs and trainers, tried again after changes that some of them caused:",
+            *tables(NOW),
+        ]
+    )
