@@ -33,6 +33,12 @@ RIGHT, WRONG, UNDECIDED, CUT = "right", "wrong", "undecided", "cut off"
 # Exit codes of a gate: all held, one violated, not decided.
 ANSWERS = {"0": {CORRECT: RIGHT, BUG: WRONG}, "1": {CORRECT: WRONG, BUG: RIGHT}}
 KINDS = {"correct": CORRECT, "buggy": BUG}
+EXPLANATION = """## Scorecard
+
+What the harness said at the first try, before any change that the bug or the trainer caused. A bug
+is missed where no claim fails, or where the mended form fails the same claims. A mended form is a
+correct trainer. "Cut off": the time of the machine was over."""
+AGAIN = "The same bugs and trainers, tried again after changes that some of them had caused:"
 FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third-party](../examples/README.md)"
 
 
@@ -74,18 +80,20 @@ def of_field_bugs(tried: str) -> Iterator[Verdict]:
         if forms is None:
             continue
         date = dates[path.stem] if tried == FIRST else ""
-        yield Verdict(date, FIELD_BUGS, CPU, BUG, _of_bug(forms))
-        yield Verdict(date, FIELD_BUGS, CPU, CORRECT, _of_correct(forms["mended"]))
+        yield Verdict(date, FIELD_BUGS, CPU, BUG, answer_to_bug(forms))
+        yield Verdict(date, FIELD_BUGS, CPU, CORRECT, answer_to_correct(forms["mended"]))
 
 
-def _of_bug(forms: Mapping[str, Sequence[Said]]) -> str:
+def answer_to_bug(forms: Mapping[str, Sequence[Said]]) -> str:
+    """Return if a bug was found, given what was said of both forms."""
     if found_bugs(forms):
         return RIGHT
     statuses = {each.status for each in forms["buggy"]}
     return UNDECIDED if "INCONCLUSIVE" in statuses and not statuses & {"FAIL", "ERROR"} else WRONG
 
 
-def _of_correct(said: Sequence[Said]) -> str:
+def answer_to_correct(said: Sequence[Said]) -> str:
+    """Return if a correct trainer was judged rightly."""
     if any(each.found for each in said):
         return WRONG
     return RIGHT if field_bugs.is_right("mended", said) else UNDECIDED
@@ -140,14 +148,4 @@ def _table(what: str, right: str, wrong: str, verdicts: Iterable[Verdict]) -> st
 
 def section() -> str:
     """Return the scorecard as Markdown."""
-    return "\n\n".join(
-        [
-            "## Scorecard",
-            "What was said at the first try, before any change of the harness that the bug or the trainer caused. A "
-            "bug is missed\nwhere no claim fails, or where the mended form fails in the same claims. A mended form is "
-            "a correct trainer.",
-            *tables(FIRST),
-            "The same bugs and trainers, tried again after changes that some of them caused:",
-            *tables(NOW),
-        ]
-    )
+    return "\n\n".join((EXPLANATION, *tables(FIRST), AGAIN, *tables(NOW)))

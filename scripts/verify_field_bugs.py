@@ -4,10 +4,10 @@
 
 NAME is an entry of examples/field_bugs, or the path of one elsewhere; without any, all entries. Each is tried as it has
 the bug and as it is mended, and what each claim said is printed. `--short` leaves the long run out. `--first-try` keeps
-what was said in examples/field_bugs/results.csv as the first try, once: it is never replaced. `--record` keeps it there
-as what is said now, in the place of what was said with these seeds; docs/field-bugs.md is written from it. With several
-seeds the long run is of the first one, and of others only where no other claim found the bug. `--write` executes
-nothing: it writes adapters and contracts, for `harness verify`.
+what was said in examples/field_bugs/results.csv as the first try, and its date in first_tries.csv: once, it is never
+replaced. `--record` keeps it there as what is said now, in the place of what was said with these seeds;
+docs/field-bugs.md is written from it. With several seeds the long run is of the first one, and of others only where no
+other claim found the bug. `--write` executes nothing: it writes adapters and contracts, for `harness verify`.
 
 Without a GPU runs are forks of one process (forked_runs.py). Exit code 1 where a bug was not found, or a mended entry
 has a claim that is violated, undecided or an error.
@@ -18,12 +18,14 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import field_bugs
 import forked_runs
+import scorecard
 import torch
 from field_bug_results import CPU, FIRST, NOW, Said, read_results
 from field_bugs import FORMS, LONG, STEPS
@@ -145,6 +147,7 @@ def main() -> int:
             print(f"{entry.stem}: the first try is kept as it is")
         elif arguments.first_try:
             field_bugs.keep_record(entry.stem, {arguments.seed[0]: records[arguments.seed[0]]}, FIRST, machine)
+            scorecard.keep_date(entry.stem, time.strftime("%Y-%m-%d", time.gmtime()))
         if arguments.record:
             field_bugs.keep_record(entry.stem, records, NOW, machine)
     if wrong:

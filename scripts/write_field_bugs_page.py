@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import field_bugs
+import scorecard
 from field_bug_results import CPU, FIRST, NOW, Said, read_results
 from field_bugs import ENTRIES, ROOT, Records
 
@@ -25,9 +26,10 @@ CORRECT = """The other side: correct trainers of others under the same templates
 of their own, with two arms; the others are steps in the style of public trainers (`tests/support/public_trainers.py`).
 A claim is not run where the step lacks a capability, or the machine a GPU."""
 GPU = "NVIDIA H200"
+TITLE = """<!-- written by scripts/write_field_bugs_page.py -->
+# Field bugs"""
 HEAD = ("bug", "thread", "found by", "after steps", "seconds", "mended", "on an H200", "first try", "changed since")
-INTRODUCTION = """<!-- written by scripts/write_field_bugs_page.py -->
-# Field bugs
+INTRODUCTION = """## How they were tried
 
 Would this gate have found them? These are published bugs of captured or otherwise optimized training, as they were and
 mended, re-enacted in few lines of our own or in the release of the package that had them. All are tried under the
@@ -38,7 +40,7 @@ A bug is found where a claim about the buggy form is violated or an error; the m
 is run. "After steps" is when a difference showed first, of the 43 steps of most claims and the 10,000 of LONG;
 "seconds" are those of the run that showed it. "First try" is what the templates of then said, before any change.
 
-Since then the templates were bettered; all were tried again:
+Since 2026-11-23 the templates were bettered; the entries of that day were all tried again:
 
 - CAPTURES demanded one capture. It takes one for each shape of batch that the run read, and none in every step.
 - CAPTURES let a twentieth of the device's time be spent outside the graphs; copies and an optimizer are more of a small
@@ -73,18 +75,12 @@ class Entry:
     @property
     def found(self) -> list[Said]:
         """The claims that found it and hold of the mended form, of the first seed recorded, in the contracts' order."""
-        return _found(next(iter(self.records.values()), self.first or {}))
+        return scorecard.found_bugs(next(iter(self.records.values()), self.first or {}))
 
     @property
     def found_on_gpu(self) -> list[Said]:
         """Likewise, of the run on a GPU."""
-        return _found(self.on_gpu)
-
-
-def _found(forms: Mapping[str, list[Said]]) -> list[Said]:
-    """What is said of the mended form too says nothing of the bug."""
-    also = {each.claim for each in forms.get("mended", []) if each.status not in field_bugs.GOOD}
-    return [each for each in forms.get("buggy", []) if each.found and each.claim not in also]
+        return scorecard.found_bugs(self.on_gpu)
 
 
 def entries() -> list[Entry]:
@@ -110,7 +106,14 @@ def written(every: Sequence[Entry], not_had: Sequence[Mapping[str, str]]) -> str
     """The page's text."""
     found = [entry for entry in every if entry.found or entry.found_on_gpu]
     missed = [entry for entry in every if entry not in found]
-    parts = [INTRODUCTION, _counts(every, found, not_had), _table(HEAD, map(_row, found))]
+    parts = [
+        TITLE,
+        _counts(every, found, not_had),
+        scorecard.section(),
+        INTRODUCTION,
+        "## Found",
+        _table(HEAD, map(_row, found)),
+    ]
     if missed:
         rows = ((_link(entry), _thread(entry.bug.thread), entry.bug.missed) for entry in missed)
         parts += ["## Not found by any template", _table(("bug", "thread", "what would find it"), rows)]
@@ -128,12 +131,15 @@ def not_written() -> list[Mapping[str, str]]:
 
 
 def _counts(every: Sequence[Entry], found: Sequence[Entry], not_had: Sequence[object]) -> str:
-    first = sum(bool(_found(entry.first or {})) for entry in every)
+    tried = [entry for entry in every if entry.first is not None]
+    first = sum(bool(scorecard.found_bugs(entry.first or {})) for entry in tried)
+    accused = sum(any(each.found for each in (entry.first or {})["mended"]) for entry in tried)
     real = sum(bool(entry.bug.package) for entry in every)
     recorded = sum(bool(entry.records) for entry in every)
     return (
-        f"**{len(found)} of {len(every)}** are found, {first} of them at the first try. {real} are tried in the real "
-        f"package. {recorded} have been tried again since, as the columns say; {len(not_had)} could not be had."
+        f"Of {len(tried)} published bugs **{first} were found at the first try**, and {accused} mended forms were "
+        f"falsely accused.\nToday {len(found)} of {len(every)} are found: {recorded} were tried again after changes, "
+        f"as the columns below say.\n{real} are tried in the real package; {len(not_had)} could not be had."
     )
 
 
@@ -182,7 +188,7 @@ def _mended(entry: Entry) -> str:
 def _first(entry: Entry) -> str:
     if entry.first is None:
         return "not kept"
-    found = [each.claim for each in _found(entry.first)]
+    found = [each.claim for each in scorecard.found_bugs(entry.first)]
     wrong = [f"{each.claim} `{each.reason}`" for each in entry.first["mended"] if each.status not in field_bugs.GOOD]
     text = f"found by {found[0]}" if found else "not found"
     return f"{text}; mended form: {', '.join(wrong)}" if wrong else text

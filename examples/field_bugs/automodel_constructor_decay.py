@@ -15,6 +15,8 @@ BUG = Bug(
     cause="The load restores the fields of the learning rate, writes rate and decay to the optimizer, and restores "
     "the fields of the decay then.",
     fix="All fields are restored before anything is written.",
+    missed="A resume under other arguments than the saver's. RESUMES builds both processes alike, and the bug shows "
+    "only where the checkpoint and the constructor have another decay.",
 )
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import field_bugs
 import pytest
+import scorecard
 import write_field_bugs_page
 from answer_field_bugs import needed_by
 from budget import slow_but
+from field_bug_results import FIRST, read_results
 from field_bug_server import Ask, assert_recorded
 from field_bugs import FORMS, ROOT
 
@@ -38,16 +40,20 @@ def test_an_entry_says_what_is_recorded_of_it(entry: Path, form: str, ask: Ask) 
 
 def test_every_bug_is_found_or_says_what_would_find_it_and_mended_forms_hold_but_where_trouble_is_told() -> None:
     for entry in write_field_bugs_page.entries():
-        if not entry.records:
-            continue
         assert bool(entry.found) != bool(entry.bug.missed), entry.path.stem
-        held = all(field_bugs.is_right("mended", forms["mended"]) for forms in entry.records.values())
+        records = entry.records or {0: entry.first or {}}
+        held = all(field_bugs.is_right("mended", forms["mended"]) for forms in records.values())
         assert held or entry.bug.trouble, entry.path.stem
 
 
 def test_no_thread_is_counted_twice() -> None:
     threads = [bug.thread for bug in field_bugs.entries().values()]
     assert [thread for thread, times in Counter(threads).items() if times > 1] == []
+
+
+def test_every_first_try_has_a_date() -> None:
+    tried = {trial.name for trial in read_results() if trial.tried == FIRST}
+    assert tried == scorecard.first_dates().keys()
 
 
 def test_the_page_is_what_the_entries_and_their_records_say() -> None:
