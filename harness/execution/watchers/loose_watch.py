@@ -44,6 +44,7 @@ class LooseWatch:
         self._chosen: FollowedSteps | None = None  # once it is known how many steps there are
         self._follows = False
         self._early: frozenset[str] = frozenset()
+        self._twice: frozenset[str] = frozenset()  # the early ones that had a name in another category, too
         self._registered: set[Memory] = set()  # what has a name in another category
         self._left_out = -1  # the last step that was not followed
         self._earlier: tuple[int, dict[str, _Seen]] = 0, {}  # the census before, and how many steps it came after
@@ -56,7 +57,7 @@ class LooseWatch:
 
     def begin(self, state: StateByCategory) -> None:
         """Take the loose tensors that are there now as state from before the first step."""
-        self._early = frozenset(state.get(LOOSE, {}))
+        self._early, self._twice = frozenset(state.get(LOOSE, {})), _named_twice(state)
         self._ask(lambda: self._know(state))
         self._ask(lambda: self._ledger.begin_with(state.get(LOOSE, {}).values()))
 
@@ -92,9 +93,12 @@ class LooseWatch:
         elif self._ledger.step in (1, FIRST):  # optimizers have made their state; no step was left out
             self._ask(self._census)
 
-    def loose(self, tensors: dict[str, Tensor]) -> Loose:
-        """Return the roles of an end's loose tensors, if they were not there at the start."""
-        late = {name: tensor for name, tensor in tensors.items() if name not in self._early}
+    def loose(self, state: StateByCategory) -> Loose:
+        """Return the roles of an end's loose tensors that were not there at the start, or that were taken over since:
+        by an optimizer, say, that goes on with the tensors of a checkpoint which its trainer keeps.
+        """
+        compared = self._early - (_named_twice(state) - self._twice)
+        late = {name: tensor for name, tensor in state.get(LOOSE, {}).items() if name not in compared}
         roles = self._ask(self._roles) or {}
         if self._ledger.failure is not None:
             return Loose(roles=None, unread={}, failure=self._ledger.failure)
@@ -221,6 +225,12 @@ class LooseWatch:
             except Exception as error:
                 self._ledger.failure = f"{type(error).__name__}: {error}"
         return None
+
+
+def _named_twice(state: StateByCategory) -> frozenset[str]:
+    """Return the loose tensors that have a name in another category, too, by which they are compared."""
+    known = {same(tensor) for category in _REGISTERED for tensor in state.get(category, {}).values()}
+    return frozenset(name for name, tensor in state.get(LOOSE, {}).items() if same(tensor) in known)
 
 
 def _like(name: str, tensor: Tensor) -> _Like:

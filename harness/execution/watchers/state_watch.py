@@ -97,13 +97,14 @@ class StateWatch:
         synchronize()
         loose = state.get(LOOSE, {})
         if self.steps is not None:
-            self.loose = self.steps.loose(loose)
+            self.loose = self.steps.loose(state)
         elif self._lent:
             late = {name: tensor for name, tensor in loose.items() if name not in self._loose_at_start}
             self.loose = Loose(roles=None, unread=digests(late), lent=True)
         roles = (self.loose.roles if self.loose is not None else None) or {}
         came = {name: tensor for name, tensor in loose.items() if roles.get(name) in COMPARED}
-        kept = {name: tensor for name, tensor in loose.items() if name in self._loose_at_start} | came
+        early = {name: each for name, each in loose.items() if name in self._loose_at_start and name not in roles}
+        kept = early | came
         self.end_buffers = {
             f"{BUFFER}{name}": tensor for name, tensor in state["buffers"].items() if tensor.is_floating_point()
         }

@@ -461,3 +461,21 @@ def test_a_training_whose_last_step_was_not_announced_has_no_roles() -> None:
     assert watch.loose == Loose(
         roles=None, unread={}, failure="RuntimeError: the last of 1 steps was not announced as such"
     )
+
+
+def test_what_an_optimizer_takes_over_is_compared_by_the_optimizers_name() -> None:
+    """A trainer keeps the state that it has loaded, and gives it to its optimizer at the first step."""
+
+    def starts(trainer: Trainer) -> None:
+        if trainer.number == 1:
+            trainer.optimizer.load_state_dict({"state": trainer.kept["state"], "param_groups": trainer.kept["groups"]})
+
+    trainer = Trainer(starts)
+    momenta = {index: {"momentum_buffer": torch.zeros_like(p)} for index, p in enumerate(trainer.model.parameters())}
+    trainer.kept = {"state": momenta, "groups": trainer.optimizer.state_dict()["param_groups"], "mine": torch.ones(3)}
+    found = watch_of(run_of(trainer), STEPS)
+    assert found.roles is not None
+    momentum = [name for name in found.roles if "momentum" in name]
+    assert [found.roles[name] for name in momentum] == ["left", "left"]
+    assert {*momentum} <= found.unread.keys()
+    assert not any("mine" in name for name in found.roles)
