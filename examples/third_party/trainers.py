@@ -92,6 +92,35 @@ TRAINERS = (
     Trainer("spectral_gan", "torch", "2.11", "GAN, spectral norm", "generator gated by a counter"),
     Trainer("cleanrl_dqn", "torch", "2.11", "reinforcement, gather", "target renewed by a counter"),
     Trainer("einops_mixer", "einops", "0.8.2", "MLP-Mixer, two micro-batches", "earlier batches in a list"),
+    Trainer(
+        "prodigy_gru",
+        "prodigyopt",
+        "1.1.2",
+        "language, GRU",
+        "batch rebound in a list",
+        "the optimizer reads its estimate of the distance on the host",
+    ),
+    Trainer("came_encoder", "came-pytorch", "0.1.3", "language, encoder", "weight decay from a counter"),
+    Trainer(
+        "ema_denoiser",
+        "ema-pytorch",
+        "0.8.3",
+        "denoising, averaged weights",
+        "noise from a counter",
+        "the average reads its step on the host",
+    ),
+    Trainer("metric_softmax", "pytorch-metric-learning", "2.9.0", "metric learning", "temperature from a counter"),
+    Trainer("skorch_rows", "skorch", "1.4.0", "tabular", "rate from skorch's LRScheduler"),
+    Trainer("ignite_convolutions", "pytorch-ignite", "0.5.5", "images", "accumulation by the engine's counter"),
+    Trainer("e3nn_points", "e3nn", "0.6.0", "points, equivariant", "radius from a counter"),
+    Trainer("zuko_spline", "zuko", "1.6.0", "normalizing flow", "noise drawn on the host"),
+    Trainer("pyro_bayes", "pyro-ppl", "1.9.2", "variational inference", "KL weight from a counter"),
+    Trainer("snn_leaky", "snntorch", "1.0.0", "spiking neurons", "potential rebound in a dict"),
+    Trainer("kornia_ssim", "kornia", "0.9.0", "deblurring, SSIM", "blur drawn by numpy"),
+    Trainer("opacus_private", "opacus", "1.6.0", "differential privacy", "noise from opacus' scheduler"),
+    Trainer("geoopt_poincare", "geoopt", "0.5.1", "hyperbolic embeddings", "the optimizer's own counter"),
+    Trainer("performer_tokens", "performer-pytorch", "1.1.4", "masked language", "projections redrawn by a counter"),
+    Trainer("tabnet_rows", "pytorch-tabnet", "4.1.0", "tabular, sparsemax", "rate from OneCycleLR"),
 )
 
 
@@ -1353,3 +1382,501 @@ def make_cleanrl_dqn(seed=0):
         return {name: tensor.to(DEVICE) for name, tensor in tensors.items()}
 
     return step, batch, model
+
+
+# Fifteen that were written before any of them was tried
+
+
+def make_prodigy_gru(seed=0):
+    """A GRU that predicts the next token, trained by Prodigy."""
+    from prodigyopt import Prodigy
+
+    bug = BUG == "prodigy_gru"
+    torch.manual_seed(seed)
+    model = nn.ModuleDict(
+        {"embedding": nn.Embedding(128, 32), "gru": nn.GRU(32, 32, batch_first=True), "head": nn.Linear(32, 128)}
+    ).to(DEVICE)
+    optimizer = Prodigy(model.parameters(), lr=1.0, weight_decay=0.01)
+    earlier = [torch.zeros(4, 16, dtype=torch.long, device=DEVICE)]
+
+    def step(batch):
+        tokens = batch["tokens"]
+        embedded = model["embedding"](tokens[:, :-1])
+        if bug:
+            embedded = embedded + 0.3 * model["embedding"](earlier[-1][:, :-1])
+            earlier[:] = [tokens]  # BUG: a replay puts nothing into a list
+        hidden, _ = model["gru"](embedded)
+        loss = F.cross_entropy(model["head"](hidden).flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, lambda index: _tokens(seed, index), model
+
+
+def make_came_encoder(seed=0):
+    """torch's encoder layers, trained by CAME."""
+    from came_pytorch import CAME
+
+    bug = BUG == "came_encoder"
+    torch.manual_seed(seed)
+    layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.1, batch_first=True)
+    model = nn.Sequential(nn.Embedding(128, 32), nn.TransformerEncoder(layer, 2), nn.Linear(32, 128)).to(DEVICE)
+    optimizer = CAME(model.parameters(), lr=2e-3, weight_decay=1e-2, betas=(0.9, 0.999, 0.9999), eps=(1e-30, 1e-16))
+    state = {"updates": 0}
+
+    def step(batch):
+        tokens = batch["tokens"]
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.roll(-1, 1).flatten())
+        loss.backward()
+        state["updates"] += 1
+        if bug:
+            optimizer.param_groups[0]["weight_decay"] = 0.1 * state["updates"]  # BUG: a Python number that grows
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step, lambda index: _tokens(seed, index), model
+
+
+def make_ema_denoiser(seed=0):
+    """ema-pytorch's README on a small denoiser."""
+    from ema_pytorch import EMA
+
+    bug = BUG == "ema_denoiser"
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1), nn.SiLU(), nn.Conv2d(16, 3, 3, 1, 1)).to(DEVICE)
+    ema = EMA(model, beta=0.99, update_after_step=10, update_every=2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True, capturable=CUDA)
+    updates = 0
+
+    def step(batch):
+        nonlocal updates
+        updates += 1
+        noise = torch.randn_like(batch["x"]) * (0.02 * updates if bug else 0.5)  # BUG: a Python number that grows
+        loss = F.mse_loss(model(batch["x"] + noise), noise)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        ema.update()
+        return loss
+
+    return step, lambda index: _images(seed, index, size=16), model
+
+
+def make_metric_softmax(seed=0):
+    """pytorch-metric-learning's normalized softmax, whose proxies have an optimizer of their own."""
+    from pytorch_metric_learning.losses import NormalizedSoftmaxLoss
+
+    bug = BUG == "metric_softmax"
+    torch.manual_seed(seed)
+    trunk = nn.Sequential(nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 16))
+    both = nn.ModuleDict({"trunk": trunk, "loss": NormalizedSoftmaxLoss(10, 16, temperature=0.1)}).to(DEVICE)
+    optimizer = torch.optim.RMSprop(both["trunk"].parameters(), lr=1e-3, capturable=CUDA)
+    proxies = torch.optim.SGD(both["loss"].parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    updates = 0
+
+    def step(batch):
+        nonlocal updates
+        updates += 1
+        if bug:
+            both["loss"].temperature = 0.05 + 0.5 / updates  # BUG: a Python number that falls
+        optimizer.zero_grad()
+        proxies.zero_grad()
+        loss = both["loss"](both["trunk"](batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        proxies.step()
+        return loss
+
+    return step, lambda index: _images(seed, index, count=16, size=8), both
+
+
+def make_skorch_rows(seed=0):
+    """skorch's classifier; a step is its train_step with the callbacks of a batch."""
+    from skorch import NeuralNetClassifier
+    from skorch.callbacks import LRScheduler
+
+    bug = BUG == "skorch_rows"
+    torch.manual_seed(seed)
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2))
+
+        def forward(self, x):
+            return self.layers(x)
+
+    # BUG: the callback sets the rate, a Python number, after each batch
+    rate = LRScheduler(policy="StepLR", step_size=5, gamma=0.7, step_every="batch", event_name=None)
+    net = NeuralNetClassifier(
+        Network,
+        criterion=nn.CrossEntropyLoss,
+        optimizer=torch.optim.SGD,
+        optimizer__momentum=0.9,
+        lr=0.1,
+        train_split=None,
+        callbacks=[rate] if bug else [],
+        device=DEVICE,
+        verbose=0,
+    ).initialize()
+    net.notify("on_train_begin", X=None, y=None)
+
+    def step(batch):
+        pair = batch["x"], batch["y"].long()
+        net.notify("on_batch_begin", batch=pair, training=True)
+        answer = net.train_step(pair)
+        net.notify("on_batch_end", batch=pair, training=True, **answer)
+        return answer["loss"]
+
+    return step, lambda index: _rows(seed, index), net.module_
+
+
+def make_ignite_convolutions(seed=0):
+    """pytorch-ignite's supervised training step, called as its engine calls it."""
+    from ignite.engine import Engine, supervised_training_step
+
+    bug = BUG == "ignite_convolutions"
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    ).to(DEVICE)
+    optimizer = torch.optim.ASGD(model.parameters(), lr=0.05, capturable=CUDA)
+    update = supervised_training_step(
+        model,
+        optimizer,
+        nn.CrossEntropyLoss(),
+        device=DEVICE,
+        output_transform=lambda x, y, y_pred, loss: loss,
+        gradient_accumulation_steps=2 if bug else 1,  # BUG: the engine's counter says when an update is due
+    )
+    engine = Engine(update)
+
+    def step(batch):
+        engine.state.iteration += 1
+        return update(engine, (batch["x"], batch["y"]))
+
+    return step, lambda index: _images(seed, index), model
+
+
+def make_e3nn_points(seed=0):
+    """e3nn's convolution over points: spherical harmonics, a tensor product, radial weights."""
+    from e3nn import o3
+    from e3nn.math import soft_one_hot_linspace
+    from e3nn.nn import FullyConnectedNet
+
+    bug = BUG == "e3nn_points"
+    torch.manual_seed(seed)
+    harmonics = o3.Irreps("0e + 1o")
+    product = o3.FullyConnectedTensorProduct("4x0e", harmonics, "4x0e + 4x1o", shared_weights=False)
+    model = nn.ModuleDict(
+        {
+            "radial": FullyConnectedNet([6, 16, product.weight_numel], F.silu),
+            "product": product,
+            "head": nn.Linear(16, 1),
+        }
+    ).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, fused=True, capturable=CUDA)
+    state = {"radius": 3.0}
+
+    def step(batch):
+        x = batch["x"]  # (clouds, points, 3)
+        vectors = (x[:, :, None] - x[:, None]).flatten(0, 2)
+        angles = o3.spherical_harmonics(harmonics, vectors + 1e-3, normalize=True, normalization="component")
+        if bug:
+            state["radius"] *= 0.97  # BUG: a Python number that falls
+        distances = soft_one_hot_linspace(vectors.norm(dim=1), 0.0, state["radius"], 6, basis="gaussian", cutoff=False)
+        features = batch["features"][:, None].expand(-1, 6, -1, -1).flatten(0, 2)
+        messages = model["product"](features, angles, model["radial"](distances))
+        pooled = messages.unflatten(0, (4, 36)).mean(1)
+        loss = F.mse_loss(model["head"](pooled)[:, 0], batch["y"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def batch(index):
+        generator = _generator(seed, index)
+        x = torch.randn(4, 6, 3, generator=generator)
+        features = torch.randn(4, 6, 4, generator=generator)
+        tensors = {"x": x, "features": features, "y": x.square().mean((1, 2)) + features.mean((1, 2))}
+        return {name: tensor.to(DEVICE) for name, tensor in tensors.items()}
+
+    return step, batch, model
+
+
+def make_zuko_spline(seed=0):
+    """zuko's neural spline flow, fitted to two moons with a little noise."""
+    import zuko
+
+    bug = BUG == "zuko_spline"
+    torch.manual_seed(seed)
+    torch.distributions.Distribution.set_default_validate_args(False)
+    flow = zuko.flows.NSF(features=2, transforms=2, hidden_features=(32, 32)).to(DEVICE)
+    optimizer = torch.optim.AdamW(flow.parameters(), lr=3e-3, fused=True, capturable=CUDA)
+    draws = random.Random(seed)
+
+    def step(batch):
+        scale = draws.uniform(0.0, 0.4) if bug else 0.1  # BUG: drawn once, for all replays
+        x = batch["x"] + scale * torch.randn_like(batch["x"])
+        loss = -flow().log_prob(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(flow.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    def batch(index):
+        generator = _generator(seed, index)
+        angle = 3.1416 * torch.rand(64, generator=generator)
+        upper = (torch.rand(64, generator=generator) < 0.5).float()
+        x = torch.stack([angle.cos() + 1 - upper, (2 * upper - 1) * angle.sin() + 0.5 - upper], 1)
+        return {"x": x.to(DEVICE)}
+
+    return step, batch, flow
+
+
+def make_pyro_bayes(seed=0):
+    """Pyro's tutorial on objectives: a Bayesian regression by the simplest ELBO."""
+    import pyro
+    from pyro import distributions as dist
+    from pyro import poutine
+    from pyro.infer.autoguide import AutoNormal
+    from pyro.nn import PyroModule, PyroSample
+
+    bug = BUG == "pyro_bayes"
+    torch.manual_seed(seed)
+    pyro.clear_param_store()
+    pyro.enable_validation(False)
+    torch.distributions.Distribution.set_default_validate_args(False)
+
+    class Regression(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.linear = PyroModule[nn.Linear](8, 1)
+            zero, one = torch.zeros((), device=DEVICE), torch.ones((), device=DEVICE)
+            self.linear.weight = PyroSample(dist.Normal(zero, one).expand([1, 8]).to_event(2))
+            self.linear.bias = PyroSample(dist.Normal(zero, one).expand([1]).to_event(1))
+            self.scale = one / 2
+
+        def forward(self, x, y):
+            mean = self.linear(x)[:, 0]
+            with pyro.plate("rows", 32):
+                pyro.sample("y", dist.Normal(mean, self.scale), obs=y)
+            return mean
+
+    regression = Regression().to(DEVICE)
+    guide = AutoNormal(regression)
+    first = _rows(seed, 0)
+    guide(first["x"], first["y"])
+    optimizer = torch.optim.Adam(guide.parameters(), lr=0.03, fused=True, capturable=CUDA)
+    updates = 0
+
+    def step(batch):
+        nonlocal updates
+        updates += 1
+        guided = poutine.trace(guide).get_trace(batch["x"], batch["y"])
+        modelled = poutine.trace(poutine.replay(regression, trace=guided)).get_trace(batch["x"], batch["y"])
+        weight = min(1.0, updates / 20) if bug else 1.0  # BUG: a Python number that grows
+        loss = weight * guided.log_prob_sum() - modelled.log_prob_sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, lambda index: _rows(seed, index), guide
+
+
+def make_snn_leaky(seed=0):
+    """snnTorch's tutorial: leaky neurons over a few time steps; a potential goes on to the next batch."""
+    import snntorch
+    from snntorch import surrogate
+
+    bug = BUG == "snn_leaky"
+    torch.manual_seed(seed)
+    spikes = surrogate.fast_sigmoid(slope=25)
+    model = nn.ModuleDict(
+        {
+            "first": nn.Linear(192, 64),
+            "leaky": snntorch.Leaky(beta=0.9, spike_grad=spikes),
+            "second": nn.Linear(64, 10),
+            "output": snntorch.Leaky(beta=0.9, spike_grad=spikes, reset_mechanism="none"),
+        }
+    ).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.9, 0.999), fused=True, capturable=CUDA)
+    state = {"potential": torch.zeros(8, 64, device=DEVICE)}
+
+    def step(batch):
+        current = model["first"](batch["x"].flatten(1))
+        hidden, output = state["potential"], torch.zeros(8, 10, device=DEVICE)
+        loss = 0.0
+        for _ in range(5):
+            spike, hidden = model["leaky"](current, hidden)
+            _, output = model["output"](model["second"](spike), output)
+            loss = loss + F.cross_entropy(output, batch["y"]) / 5
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if bug:
+            state["potential"] = 0.5 * hidden.detach()  # BUG: rebound
+        else:
+            state["potential"].copy_(0.5 * hidden.detach())
+        return loss
+
+    return step, lambda index: _images(seed, index, size=8), model
+
+
+def make_kornia_ssim(seed=0):
+    """A network that sharpens what kornia blurred, under kornia's losses."""
+    import kornia
+    import numpy as np
+
+    bug = BUG == "kornia_ssim"
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Conv2d(3, 16, 5, 1, 2), nn.GELU(), nn.Conv2d(16, 3, 5, 1, 2), nn.Sigmoid()).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True, capturable=CUDA)
+    draws = np.random.default_rng(seed)
+
+    def step(batch):
+        sharp = torch.sigmoid(batch["x"])
+        sigma = float(draws.uniform(0.5, 3.0)) if bug else 1.5  # BUG: drawn once, for all replays
+        blurred = kornia.filters.gaussian_blur2d(sharp, (5, 5), (sigma, sigma))
+        answer = model(blurred)
+        loss = kornia.losses.ssim_loss(answer, sharp, window_size=5)
+        loss = loss + kornia.losses.charbonnier_loss(answer, sharp, reduction="mean")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, lambda index: _images(seed, index, count=4, size=16), model
+
+
+def make_opacus_private(seed=0):
+    """opacus' parts: gradients of each sample, clipped and with noise."""
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+    from opacus.schedulers import ExponentialNoise
+
+    bug = BUG == "opacus_private"
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10))
+    model = GradSampleModule(model.to(DEVICE))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = DPOptimizer(optimizer, noise_multiplier=0.5, max_grad_norm=1.0, expected_batch_size=16)
+    noise = ExponentialNoise(optimizer, gamma=0.9)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        if bug:
+            noise.step()  # BUG: a Python number that falls
+        return loss
+
+    return step, lambda index: _images(seed, index, count=16, size=8), model
+
+
+def make_geoopt_poincare(seed=0):
+    """geoopt's embeddings of a tree in the Poincare ball; the bug is its Adam."""
+    import geoopt
+
+    bug = BUG == "geoopt_poincare"
+    torch.manual_seed(seed)
+    ball = geoopt.PoincareBall()
+    model = nn.ParameterDict({"nodes": geoopt.ManifoldParameter(0.01 * torch.randn(63, 8), manifold=ball)}).to(DEVICE)
+    if bug:
+        optimizer = geoopt.optim.RiemannianAdam(model.parameters(), lr=1e-2)  # BUG: counts its steps in Python
+    else:
+        optimizer = geoopt.optim.RiemannianSGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(batch):
+        nodes = model["nodes"]
+        child = nodes[batch["child"]][:, None]
+        distances = ball.dist(child, nodes[batch["others"]])  # (rows, 1 + negatives), the parent first
+        loss = F.cross_entropy(-distances, torch.zeros_like(batch["child"]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def batch(index):
+        generator = _generator(seed, index)
+        child = torch.randint(1, 63, (32,), generator=generator)
+        negatives = torch.randint(0, 63, (32, 7), generator=generator)
+        others = torch.cat([(child[:, None] - 1) // 2, negatives], 1)
+        return {"child": child.to(DEVICE), "others": others.to(DEVICE)}
+
+    return step, batch, model
+
+
+def make_performer_tokens(seed=0):
+    """performer-pytorch's README on masked tokens: attention by random projections."""
+    from performer_pytorch import PerformerLM
+    from performer_pytorch.performer_pytorch import FastAttention
+
+    bug = BUG == "performer_tokens"
+    torch.manual_seed(seed)
+    model = PerformerLM(num_tokens=129, max_seq_len=16, dim=32, depth=1, heads=2, dim_head=16, nb_features=16)
+    model.to(DEVICE).fix_projection_matrices_()
+    attentions = [module for module in model.modules() if isinstance(module, FastAttention)]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True, capturable=CUDA)
+    updates = 0
+
+    def step(batch):
+        nonlocal updates
+        updates += 1
+        for attention in attentions if bug and updates % 10 == 0 else ():  # BUG: every tenth call; no replay does it
+            attention.redraw_projection_matrix(torch.device(DEVICE))
+        masked = torch.rand(batch["tokens"].shape, device=DEVICE) < 0.2
+        logits = model(torch.where(masked, 128, batch["tokens"]))
+        losses = F.cross_entropy(logits.flatten(0, 1), batch["tokens"].flatten(), reduction="none")
+        loss = (losses * masked.flatten()).sum() / masked.sum().clamp(min=1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, lambda index: _tokens(seed, index, count=8), model
+
+
+def make_tabnet_rows(seed=0):
+    """pytorch-tabnet's network, with the loss and the clip of its own trainer."""
+    from pytorch_tabnet.tab_network import TabNet
+
+    bug = BUG == "tabnet_rows"
+    torch.manual_seed(seed)
+    model = TabNet(
+        input_dim=12,
+        output_dim=2,
+        n_steps=2,
+        cat_idxs=[8, 9, 10, 11],
+        cat_dims=[16] * 4,
+        cat_emb_dim=[2] * 4,
+        virtual_batch_size=16,
+        group_attention_matrix=torch.eye(12, device=DEVICE),
+    ).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02, fused=True, capturable=CUDA)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=1000) if bug else None
+
+    def step(batch):
+        output, sparsity = model(torch.cat([batch["x"], batch["c"].float()], 1))
+        loss = F.cross_entropy(output, batch["y"].long()) - 1e-3 * sparsity
+        for parameter in model.parameters():
+            parameter.grad = None
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if bug:
+            cycle.step()  # BUG: the rate is a Python number
+        return loss
+
+    return step, lambda index: _rows(seed, index), model
