@@ -4,11 +4,13 @@
     python examples/third_party/run_all.py --out OUT --jobs 24 --gpus 4 --no-speed --deadline 500
 
 Each form has a folder OUT/NAME-FORM: train.py, the contract, and after the run `verify.json` and
-the last lines of what was printed. OUT/results.csv has one row a form, written as forms end.
+the last lines of what was printed. OUT/results.csv has one row a form, written as forms end;
+`--table FILE` adds the rows to another table, which keeps its own columns.
 """
 
 import argparse
 import csv
+import inspect
 import json
 import os
 import queue
@@ -21,6 +23,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import trainers
 import yaml
 from trainers import TRAINERS
 
@@ -29,6 +32,7 @@ FORMS = ("correct", "buggy")
 COLUMNS = (
     *("trainer", "form", "device", "same", "exit", "init_seconds", "seconds", "speed", "claims", "foreseen"),
     "messages",
+    "lines",  # that a user wrote: of make_NAME, and of train.py
 )
 UNDECIDED = "SAME INCONCLUSIVE other_random_numbers"
 TRAIN = """import os
@@ -60,8 +64,10 @@ def main():
             slots.put(slot)
 
     ended = []
-    with (options.out / "results.csv").open("a", newline="") as file, ThreadPoolExecutor(options.jobs) as pool:
-        table = csv.DictWriter(file, COLUMNS)
+    path = options.table or options.out / "results.csv"
+    columns = next(csv.reader(path.read_text().splitlines()[:1]), COLUMNS) if path.exists() else COLUMNS
+    with path.open("a", newline="") as file, ThreadPoolExecutor(options.jobs) as pool:
+        table = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         if not file.tell():
             table.writeheader()
         runs = [pool.submit(run, name, form) for name in names for form in options.forms]
@@ -69,7 +75,7 @@ def main():
             ended.append(row := each.result())
             table.writerow(row)
             file.flush()
-            print(*(row[column] for column in COLUMNS[:-1]), sep=" | ", flush=True)
+            print(*(row[column] for column in COLUMNS if column != "messages"), sep=" | ", flush=True)
     for temporary in options.out.glob("tmp-*"):
         shutil.rmtree(temporary, ignore_errors=True)
     _summarize(ended)
@@ -100,6 +106,7 @@ def _summarize(rows):
 def _options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="where folders and results.csv go")
+    parser.add_argument("--table", type=Path, help="add rows to this table; default: OUT/results.csv")
     parser.add_argument("--jobs", type=int, default=1, help="forms that run side by side")
     parser.add_argument("--gpus", type=int, default=0, help="spread the jobs over so many GPUs")
     parser.add_argument("--limit", type=float, default=300, help="seconds for each command of a form")
@@ -127,7 +134,7 @@ def _run(options, name, form, ends, slot):
     shutil.copy(HERE / "trainers.py", folder)
     gpu = slot % options.gpus if options.gpus else None
     device = "cpu" if _no_gpu() else f"cuda:{gpu or 0}"
-    row = dict.fromkeys(COLUMNS, "") | {"trainer": name, "form": form, "device": device}
+    row = dict.fromkeys(COLUMNS, "") | {"trainer": name, "form": form, "device": device, "lines": _lines(name)}
     environment = _environment(options, slot, gpu)
     began = time.monotonic()
     harness = [sys.executable, "-m", "harness"]
@@ -153,6 +160,11 @@ def _run(options, name, form, ends, slot):
     row["seconds"] = round(time.monotonic() - began)
     _tidy(folder, keep=options.keep)
     return row
+
+
+def _lines(name):
+    """Return how many lines a user wrote: the trainer's function, and train.py."""
+    return sum(len(source.splitlines()) for source in (inspect.getsource(getattr(trainers, f"make_{name}")), TRAIN))
 
 
 def _environment(options, slot, gpu):

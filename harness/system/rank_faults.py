@@ -88,6 +88,23 @@ class TwinRank(FaultyRun):
             return self._inner.step(index)
 
 
+class SeededAlike(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        from harness.system.replay.generators import seed_all
+
+        if index == self._faulty_step:
+            seed_all(self._seed())
+        return self._inner.step(index)
+
+    def _seed(self) -> int:
+        return 271_828
+
+
+class SeededApart(SeededAlike):
+    def _seed(self) -> int:
+        return super()._seed() + rank()
+
+
 class SkippedReduction(FaultyRun):
     def step(self, index: int) -> Tensor:
         with _unreduced() if index == self._faulty_step else nullcontext():
@@ -153,6 +170,8 @@ WRAPPERS: dict[str, type[FaultyRun]] = {
     "rounded_parameters": RoundedParameters,
     "stale_rank": StaleRank,
     "twin_rank": TwinRank,
+    "seeded_alike": SeededAlike,
+    "seeded_apart": SeededApart,
     "skipped_reduction": SkippedReduction,
     "second_reduction": SecondReduction,
 }
@@ -163,6 +182,8 @@ SUMMARIES = {
     "rounded_parameters": "after each step every rank rounds its parameters to bfloat16, as without float32 masters",
     "stale_rank": "the last rank trains on the batch before its own",
     "twin_rank": "the last rank reads the rows of the first",
+    "seeded_alike": f"in step {FAULTY_STEP} every rank seeds its generators by one number",
+    "seeded_apart": f"in step {FAULTY_STEP} every rank seeds its generators by a number of its own",
     "skipped_reduction": f"in step {FAULTY_STEP} no rank reduces its gradients",
     "second_reduction": f"after step {FAULTY_STEP} the host begins {REDUCTIONS} more collectives",
 }
@@ -188,6 +209,8 @@ BREAKS: dict[str, dict[str, Expectation]] = {
         "ranks_agree": _fails("rank_batches_equal", first_equal_step=0),
         "ranks_match": _fails("unequal_batches", first_unequal_step=0),
     },
+    "seeded_alike": {"ranks_agree": _fails("ranks_draw_alike")},
+    "seeded_apart": {"ranks_agree": _fails("ranks_draw_apart", first_draw=FAULTY_STEP)},
     "skipped_reduction": {
         "ranks_agree": _fails("ranks_differ", first_differing_step=FAULTY_STEP),
         "ranks_match": _fails("exceeds_tolerance"),

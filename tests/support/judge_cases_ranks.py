@@ -35,7 +35,7 @@ MATCH: dict[str, Any] = {
 # A claim of the same contract, of a captured candidate: both arms of one rank are plain ones.
 OF_GRAPH = MATCH | {"id": "OF-GRAPH", "candidate": "ranked_graph", "in_turn": "same_system"}
 PARAMETERS = [f"parameters{index}" for index in range(STEPS + 1)]
-OF_STEPS = ("parameters", "rows", "collectives", "names", "parts", "held")
+OF_STEPS = ("parameters", "rows", "collectives", "names", "parts", "held", "generators")
 SILENT: dict[str, Any] = {"collectives": [0] * STEPS}
 KILLED = Death(cause="signal", detail="SIGKILL", phase=None, stack="")
 
@@ -54,6 +54,7 @@ def noted(
     names: dict[str, int] | None = None,
     parts: int = 0,
     held: dict[str, tuple[int, int]] | None = None,
+    generators: dict[str, list[str]] | None = None,
 ) -> RankSteps:
     """What a rank did; in its first two steps it groups gradients."""
     read = [rows_of(rank, step) for step in range(STEPS)] if rows is None else rows
@@ -66,6 +67,7 @@ def noted(
         names={"nccl:all_reduce": 1} if names is None else names,
         parts=parts,
         held=held or {},
+        generators=generators,
     )
 
 
@@ -210,6 +212,24 @@ def reading(*ranks: int, rows: Callable[[list[str], int], list[str]]) -> Verdict
     return agreeing(read.get(0), read.get(1))
 
 
+def drawing(first: dict[str, Any], last: dict[str, Any], demanded: Any = None) -> Verdict:
+    """Two ranks whose generators have these states after each step; a word is the seed of one that moves in each."""
+    ranks = [
+        {
+            name: [f"{each}{index}" for index in range(STEPS + 1)] if isinstance(each, str) else each
+            for name, each in states.items()
+        }
+        for states in (first, last)
+    ]
+    return agreeing({"generators": ranks[0]}, {"generators": ranks[1]}, generators=demanded)
+
+
+SAME, OTHER, STILL = {"masks": "a"}, {"masks": "b"}, {"masks": ["a"]}
+# seeded as the first rank from step 4 on, and in no step before
+LATE = {"masks": [f"{'b' if index < 4 else 'a'}{index}" for index in range(STEPS + 1)]}
+DEPTH = {"depth": "c"}
+
+
 def _of_first_step(rows: list[str], _: int) -> list[str]:
     return [f"{row.partition('.')[0]}.0" for row in rows]
 
@@ -304,6 +324,31 @@ AGREE_CASES = [
     Case("more than half", "share_exceeded", lambda: agreeing(HALVES, WHOLE_PARAMETERS, share_at_most=0.5)),
     Case("all moments", "share_exceeded", lambda: agreeing(WHOLE_MOMENTS, HALVES, share_at_most=0.5)),
     Case("shares that nobody noted", "evidence_missing", lambda: agreeing(share_at_most=0.5)),
+    Case("random numbers of its own in each rank", "held", lambda: drawing(SAME, OTHER, "separate")),
+    Case("random numbers that ranks share", "ranks_draw_alike", lambda: drawing(SAME, SAME, "separate")),
+    Case("random numbers that ranks share from a step on", "ranks_draw_alike", lambda: drawing(SAME, LATE, "separate")),
+    Case("random numbers that ranks share, and nothing demanded", "held", lambda: drawing(SAME, SAME)),
+    Case("random numbers that ranks share as they should", "held", lambda: drawing(SAME, SAME, "shared")),
+    Case("random numbers that ranks do not share", "ranks_draw_apart", lambda: drawing(SAME, OTHER, "shared")),
+    Case("a rank that does not draw", "ranks_draw_apart", lambda: drawing(SAME, STILL, "shared")),
+    Case(
+        "masks of its own in each rank, and one choice of layers",
+        "held",
+        lambda: drawing(SAME | DEPTH, OTHER | DEPTH, {"masks": "separate", "depth": "shared"}),
+    ),
+    Case(
+        "a choice of layers in each rank",
+        "ranks_draw_apart",
+        lambda: drawing(SAME | DEPTH, OTHER | {"depth": "d"}, {"masks": "separate", "depth": "shared"}),
+    ),
+    Case("a generator that nobody draws from", "rank_draws_unseen", lambda: drawing(STILL, STILL, "separate")),
+    Case("a generator that no step reaches", "rank_draws_unseen", lambda: drawing(SAME, OTHER, {"depth": "shared"})),
+    Case("generators that nobody noted", "evidence_missing", lambda: agreeing(generators="separate")),
+    Case(
+        "states of fewer steps",
+        "evidence_inconsistent",
+        lambda: drawing({"masks": ["a", "b"]}, {"masks": ["a", "b"]}, "separate"),
+    ),
     Case("rows that nobody shows", "capability_missing", lambda: agreeing(last={"rows": [[]] * STEPS})),
     Case("a rank without evidence", "evidence_missing", lambda: verdict_of(AGREE, run_of(rank_of(0)))),
     Case(

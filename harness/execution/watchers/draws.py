@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from harness.evidence.arm_records import Draws
@@ -24,11 +24,11 @@ class DrawWatch:
         self._after: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        self._before = _states()
+        self._before = state_digests(generators.global_generators())
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._after = _states()
+        self._after = state_digests(generators.global_generators())
 
     @property
     def operators(self) -> set[str]:
@@ -51,9 +51,9 @@ class DrawWatch:
         )
 
 
-def _states() -> dict[str, str]:
-    known = generators.states(generators.global_generators())
+def state_digests(accessors: Mapping[str, generators.Accessors]) -> dict[str, str]:
+    """Return a digest of each generator's present state."""
     return {
         name: hashlib.sha256(generators.as_tensor(each).numpy().tobytes()).hexdigest()[:16]
-        for name, each in known.items()
+        for name, each in generators.states(accessors).items()
     }

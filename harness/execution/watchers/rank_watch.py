@@ -1,7 +1,8 @@
-"""Record what one rank did in every step: digests of its parameters and of the rows that it read, and its collectives.
+"""Record what one rank did in every step: its parameters, the rows that it read, its generators, and its collectives.
 
-Digests stay on the device until the series is over: a step costs their operations, and no host
-sync. What ranks share is gathered by collectives of the harness's own, which are not counted.
+Parameters, rows and states of generators are recorded as digests. Those of tensors stay on the device
+until the series is over: a step costs their operations, and no host sync. What ranks share is gathered
+by collectives of the harness's own, which are not counted.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from torch import Tensor
 from harness.evidence.arm_records import RankSteps
 from harness.execution.arm import ArmLife
 from harness.execution.rank_seat import collectives_begun
+from harness.execution.watchers.draws import state_digests
 from harness.execution.watchers.micro_batches import split
 from harness.execution.watchers.reductions import as_hex, combine_each, combine_on_device
 from harness.execution.watchers.state_watch import named_parameters, watched_state
-from harness.system.protocol import HasInputs
+from harness.system.protocol import HasInputs, HasStateRoots, TrainingRun
+from harness.system.ranks import rank
+from harness.system.replay.generators import Accessors, global_generators
+from harness.system.replay.reachable import reach
 from harness.system.shards import elements, is_replicated
 
 
@@ -33,6 +38,8 @@ class RankWatch:
         self._rows: list[Tensor] = []  # int64 [rows] each
         self._begun: list[tuple[int, int]] = []  # collectives before each step, and behind it
         self._before = 0
+        self._generators = _of_this_rank(self._training)
+        self._drawn = [state_digests(self._generators)]
 
     def before_step(self, _index: int) -> None:
         """Note that a step begins. Collectives that were begun until now are not the step's."""
@@ -42,6 +49,7 @@ class RankWatch:
         """Note the step that was made last."""
         self._begun.append((self._before, collectives_begun()))
         self._parameters.append(self._digest())
+        self._drawn.append(state_digests(self._generators))
         inputs = self._training.inputs() if isinstance(self._training, HasInputs) else {}
         rows = split(inputs, self._rows_of_rank)
         if rows:
@@ -62,7 +70,12 @@ class RankWatch:
             names=_names_between(*last),
             parts=sum(not is_replicated(tensor) for tensor in named_parameters(self._training).values()),
             held={category: elements(tensors) for category, tensors in self._trained().items()},
+            generators=self._states(),
         )
+
+    def _states(self) -> dict[str, list[str]]:
+        by_name = {name: [states[name] for states in self._drawn] for name in self._drawn[0]}
+        return {name: states if len({*states}) > 1 else states[:1] for name, states in by_name.items()}
 
     def _trained(self) -> dict[str, list[Tensor]]:
         """Return what grows with the model: parameters, and the optimizer's tensors except counts and settings."""
@@ -73,6 +86,18 @@ class RankWatch:
     def _digest(self) -> Tensor:
         parameters = named_parameters(self._training)
         return combine_on_device(parameters) if parameters else torch.zeros((), dtype=torch.int64)
+
+
+def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
+    """Return the process's generators and those that the step reaches, under names that are equal in all ranks."""
+    own = f"torch.cuda:{rank()}"
+    of_process = {
+        "torch.cuda" if name == own else name: each
+        for name, each in global_generators().items()
+        if name == own or not name.startswith("torch.cuda:")
+    }
+    roots = training.state_roots() if isinstance(training, HasStateRoots) else [training]
+    return {**reach(*roots).generators, **of_process}
 
 
 def _names_between(before: int, after: int) -> dict[str, int]:

@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from harness.contract.base import Count, Demand, Judged, Name, Positive, Problem, refuse
 from harness.contract.ends import Ends
 
+RandomNumbers = Literal["shared", "separate"]
+
 
 class OverRanks(Judged):
     """Judged from what all ranks saw, not rank by rank."""
@@ -41,9 +43,14 @@ class RanksAgree(OverRanks):
     share_at_most: Annotated[float, Field(gt=0, le=1)] | None = None
     """Largest share of all elements of the parameters, and of the optimizer's tensors, that one rank may hold: 0.5 of a
     model that two ranks share equally. Must be said where no parameter is in every rank."""
+    generators: RandomNumbers | dict[str, RandomNumbers] | None = None
+    """Which random numbers the ranks draw: `separate`, as masks of dropout should be, or `shared`, as the choice of
+    layers that a step leaves out should be. One word is about every generator that the step reaches and draws from;
+    `{torch.cpu: separate, depth: shared}` is about generators by name. Names are in the verdict's figures."""
 
     broken_by: ClassVar = {
         "steps": Demand(("vacuous_steps",)),
+        "generators": Demand(("ranks_draw_alike", "ranks_draw_apart")),
         "host_collectives_at_most": Demand(("collectives_outside_graph",)),
         "graph_collectives_at_least": Demand(("collectives_missing_in_graph",)),
         "share_at_most": Demand(("share_exceeded",)),

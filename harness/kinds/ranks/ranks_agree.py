@@ -25,6 +25,7 @@ from harness.kinds.ranks.executions import (
     require_whole_shares,
 )
 from harness.kinds.ranks.model import RanksAgree
+from harness.kinds.ranks.rank_draws import require_draws
 
 REPLICATED = ("parameters", "optimizer")  # state that every replica has alike; buffers may be a rank's own
 COLLECTIVE_KERNELS = ("nccl",)  # in the names of the kernels that a graph holds
@@ -33,7 +34,8 @@ SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients behind its firs
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in order: capture, finiteness, frozen, lengths, replicas, shares, batches, collectives, training, ends."""
+    """Judge in order: capture, finiteness, frozen, lengths, replicas, shares, batches, random numbers, collectives,
+    training, ends."""
     run = context.only_run("paired")
     executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
     comparison, by_name = Comparison(part, context, sheet), named(executions)
@@ -53,12 +55,13 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     parts = _require_shares(part, executions, steps, sheet)
     require_own_rows(steps, sheet)
     require_whole_shares(steps, context.contract.workloads[context.workload].batch_size, sheet)
+    drawn = require_draws(steps, part.generators, sheet)
     _require_collectives(part, context, executions, steps, sheet)
     comparison.end(group)
     _require_equal_ends(executions, sheet)
     return comparison.held(
         f"the parameters of {len(executions)} ranks are equal in bits after each of {made} steps, "
-        f"each on rows of its own{parts}"
+        f"each on rows of its own{parts}{drawn}"
     )
 
 
