@@ -36,7 +36,16 @@ def digest_on_device(tensor: Tensor) -> Tensor:
     parts = _parts("", tensor)
     if parts is not None:
         return combine_on_device(parts) if len(parts) > 1 else digest_on_device(*parts.values())
-    return _digest_of_each_row(dense(tensor).contiguous().unsqueeze(0)).squeeze(0)
+    return _digest_of_each_row(_row(tensor)).squeeze(0)
+
+
+def _row(tensor: Tensor) -> Tensor:
+    """Return all elements as one row: [1, elements], contiguous.
+
+    torch calls a single element contiguous whatever its stride, and views no element of stride 0 (`expand`) as bytes.
+    """
+    elements = dense(tensor).contiguous()
+    return elements.as_strided((1, elements.numel()), (elements.numel(), 1), elements.storage_offset())
 
 
 def _digest_of_each_row(tensor: Tensor) -> Tensor:
@@ -161,8 +170,8 @@ def _digests_of(tensors: Sequence[Tensor]) -> Tensor:
     """Return [N] int64: the digest of one tensor, or of several plain ones of one length in bytes."""
     if len(tensors) == 1:
         return digest_on_device(tensors[0]).unsqueeze(0)
-    raw = [dense(each).contiguous().reshape(-1).view(torch.uint8) for each in tensors]
-    return _digest_of_each_row(torch.stack(raw))
+    raw = [_row(each).view(torch.uint8) for each in tensors]
+    return _digest_of_each_row(torch.cat(raw))
 
 
 def _is_plain(tensor: Tensor) -> bool:

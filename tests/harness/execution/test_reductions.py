@@ -314,3 +314,10 @@ def test_a_group_is_measured_over_the_gradients_that_there_are() -> None:
     assert [(one.before, one.after) for one in found] == [(5.0, 5.0), (0.0, 0.0)]
     with pytest.raises(KeyError):
         reduce_groups({"a": torch.tensor([3.0, 4.0])}, groups, before)
+
+
+def test_a_single_element_has_the_digest_of_its_value_whatever_its_stride() -> None:
+    expanded, plain = torch.tensor(3.0).expand(1), torch.tensor([3.0])
+    assert expanded.stride() != plain.stride()
+    assert digest(expanded) == digest(plain)
+    assert digests({"a": expanded, "b": plain})["a"] == digests({"a": plain})["a"]
