@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from harness.system.replay.traced import TracedStep
 
 
-GRADIENTS, MADE, METRICS = "gradient", "made", "metric"  # kinds of what a captured step gives beside its loss
+BUFFERS, GRADIENTS, MADE, METRICS = "buffer", "gradient", "made", "metric"  # what a captured step gives beside its loss
 
 
 class _Shape:
@@ -295,6 +295,26 @@ class StepFunctionRun:
             self._metrics_are_kept = True
         return metrics
 
+    def _kept_results(self) -> Callable[[], Mapping[str, Tensor]]:
+        """Return a function that gives what a step, executed meanwhile, leaves behind for others to read: metrics, and
+        registered buffers that it bound anew. A capture leaves such tensors bound, and each replay writes to them.
+        """
+        before = self._registered_buffers()
+
+        def results() -> Mapping[str, Tensor]:
+            now = self._registered_buffers()
+            bound = {name: each for name, each in now.items() if each is not before.get(name)}
+            return {**_named(BUFFERS, bound), **_named(METRICS, self._named_metrics())}
+
+        return results
+
+    def _registered_buffers(self) -> dict[str, Tensor]:
+        from harness.system.replay.places import joined
+        from harness.system.replay.reachable import reach
+
+        modules = reach(*self.state_roots()).modules
+        return {joined(path, name): each for path, module in modules.items() for name, each in module.named_buffers()}
+
     def _leaf_gradients(self) -> dict[str, Tensor]:
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
 
@@ -317,10 +337,11 @@ class StepFunctionRun:
         from harness.system.replay.traced import TracedStep
 
         watch = None if self._watch_of is None else self._watch_of(self._parameters)
+        kept = self._kept_results()
 
         def outputs() -> Mapping[str, Tensor]:
             made = {} if watch is None else _named(MADE, watch.copies)
-            return {**_named(GRADIENTS, self._leaf_gradients()), **made, **_named(METRICS, self._named_metrics())}
+            return {**_named(GRADIENTS, self._leaf_gradients()), **made, **kept()}
 
         traced = TracedStep(
             self.step_body(),
@@ -342,7 +363,7 @@ class StepFunctionRun:
             self.step_body(),
             self.state_tensors,
             static,
-            lambda: _named(METRICS, self._named_metrics()),
+            self._kept_results(),
             roots=self.state_roots(),
             stream=self._stream,
         )

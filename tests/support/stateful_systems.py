@@ -139,6 +139,19 @@ class LazyBuffer(Stateful):
         return nn.functional.mse_loss(built.model(batch["x"] * built.model.table), batch["y"])
 
 
+class BindsABuffer(Stateful):
+    """Every forward pass binds a buffer anew, as spiking neurons do: it holds what the last batch gave."""
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        model.register_buffer("seen", torch.zeros(1))
+        return model
+
+    def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
+        built.model.seen = built.model(batch["x"])
+        return nn.functional.mse_loss(built.model.seen, batch["y"])
+
+
 class ChangesItsBatch(Stateful):
     """Normalizes its batch in place, by what it has learned so far."""
 
@@ -313,6 +326,7 @@ CORRECT = (
     Drops,
     LazyTable,
     LazyBuffer,
+    BindsABuffer,
     ChangesItsBatch,
     Compiled,
     NamesItsBuffers,
@@ -505,6 +519,14 @@ class LateTable(LazyTable):
         built.more["table"].mul_(2)
 
 
+class AveragesByBinding(BindsABuffer):
+    """The buffer is an average that each step makes of the last one: every replay reads the one of the capture."""
+
+    def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
+        built.model.seen = 0.9 * built.model.seen + 0.1 * batch["x"].mean()
+        return Stateful.forward(self, built, batch)
+
+
 class Scheduled(Stateful):
     """The captured arm's scheduler is left one step behind."""
 
@@ -546,6 +568,7 @@ APART: tuple[type[Stateful], ...] = (
     DriftsInAFlag,
     DriftsInATransposed,
     DriftsInASparse,
+    AveragesByBinding,
     LateBuffer,
     LateTable,
     Scheduled,
