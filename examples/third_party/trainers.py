@@ -1523,7 +1523,7 @@ def make_skorch_rows(seed=0):
         verbose=0,
     ).initialize()
     net.notify("on_train_begin", X=None, y=None)
-    net.notify("on_epoch_begin")
+    net.notify("on_epoch_begin", dataset_train=None, dataset_valid=None)
 
     def step(batch):
         pair = batch["x"], batch["y"].long()
