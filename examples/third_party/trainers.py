@@ -1447,7 +1447,7 @@ def make_ema_denoiser(seed=0):
     bug = BUG == "ema_denoiser"
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1), nn.SiLU(), nn.Conv2d(16, 3, 3, 1, 1)).to(DEVICE)
-    ema = EMA(model, beta=0.99, update_after_step=10, update_every=2)
+    ema = EMA(model, beta=0.99, update_after_step=10, update_every=2).to(DEVICE)  # else its step stays on the host
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True, capturable=CUDA)
     updates = 0
 
