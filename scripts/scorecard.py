@@ -37,7 +37,8 @@ EXPLANATION = """## Scorecard
 
 What the harness said at the first try, before any change that the bug or the trainer caused. A bug
 is missed where no claim fails, or where the mended form fails the same claims. A mended form is a
-correct trainer. "Cut off": the time of the machine was over."""
+correct trainer. "Cut off": the time of the machine was over. Entries were written before any of
+their day was tried, by people who know the claims: shares are of these entries, not of all bugs."""
 AGAIN = "The same bugs and trainers, tried again after changes that some of them had caused:"
 FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third-party](../examples/README.md)"
 
