@@ -1,7 +1,8 @@
-"""Count what the harness said at first tries: bugs found, correct trainers accused, gates left undecided.
+"""Count what the harness said at first tries: bugs found, correct trainers accused, and undecided.
 
-A first try is not used for tuning: an entry of examples/field_bugs, or a trainer of examples/third_party, is written
-before it is tried, and what was said then is kept. `write_field_bugs_page.py` prints the tables that are made here.
+A first try is not used for tuning: an entry of examples/field_bugs, or a trainer of
+examples/third_party, is written before it is tried, and what was said then is kept.
+`write_field_bugs_page.py` prints the tables that are made here.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Verdict:
 
 
 def found_bugs(forms: Mapping[str, Sequence[Said]]) -> list[Said]:
-    """Return the claims that found a bug; a claim that the mended form does not hold either found nothing."""
+    """Return the claims that found a bug, of which none fails in the mended form."""
     also = {each.claim for each in forms.get("mended", []) if each.status not in field_bugs.GOOD}
     return [each for each in forms.get("buggy", []) if each.found and each.claim not in also]
 
@@ -119,14 +120,14 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def release_of(date: str, changelog: str | None = None) -> str:
-    """Return the last release on or before a date, by the changelog's headings; `none` before the first one."""
+    """Return the last release on or before a date, by the changelog; `none` before the first."""
     text = CHANGELOG.read_text(encoding="utf-8") if changelog is None else changelog
     releases = re.findall(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)$", text, re.MULTILINE)
     return max(((day, version) for version, day in releases if day <= date), default=("", "none"))[1]
 
 
 def tables(tried: str) -> list[str]:
-    """Return a table of bugs and a table of correct trainers, with a row for each source, machine and date."""
+    """Return a table of bugs and one of correct trainers: a row a date, source and machine."""
     verdicts = sorted([*of_field_bugs(tried), *of_trainers(tried)])
     return [
         _table("bugs", "found", "missed", [each for each in verdicts if each.kind == BUG]),

@@ -14,8 +14,8 @@ BUG = Bug(
     users_saw="Masks on all four devices of a mesh of data and tensor parallelism are equal.",
     cause="Dropout has one seed for the whole mesh; its other mode adds the number of the device.",
     fix="Masks are equal within tensor-parallel groups, and differ between data-parallel ones.",
-    missed="Two processes, and a claim about their generators, which ranks_agree does not compare. Ranks within one step "
-    "draw other numbers than one process does, which leaves every claim undecided: other_random_numbers.",
+    missed="Two processes, and a claim about their generators, which ranks_agree does not compare. Ranks within one "
+    "step draw other numbers than one process does, which leaves every claim undecided: other_random_numbers.",
     trouble="Other random numbers than the plain step's decide nothing about the mended form either.",
 )
 
