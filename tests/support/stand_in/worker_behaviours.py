@@ -79,7 +79,8 @@ def measures_alone(run: Run, recorder: Recorder) -> None:
         recorder.phase("measuring")
         eventually(lambda: state(ticking) == "T", "the other one is stopped")
         at_first = len(moments.read_text())
-        time.sleep(0.05)  # ten ticks of a process that runs
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() > began + 0.05, "ten ticks of a process that runs could have come")
         at_last = len(moments.read_text())
     recorder.phase("measured")
     eventually(lambda: len(moments.read_text()) > at_last, "the other one ticks again")
