@@ -35,7 +35,6 @@ PARTS: dict[str, tuple[str, ...]] = {
     "reference": (sys.executable, "scripts/reference_step.py"),
     "examples": (sys.executable, "scripts/verify_examples.py"),
     "fleet": (sys.executable, "scripts/fleet_gate.py"),
-    "rehearsals": (sys.executable, "scripts/rehearse_all.py"),
     "mutation": (sys.executable, "scripts/mutation_run.py"),
 }
 WITHOUT_ARGUMENTS = tuple(part for part in PARTS if part != "mutation")

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from dry_run import BASH, blocks, filled
 from newest_python import VERSIONS
 from waiting import eventually
-from workflow_actions import Job, perform
-from workflow_expressions import filled, holds
 
 from harness.errors import ExitCode
 
@@ -31,9 +30,10 @@ class Runner:
 
     def __init__(self, folder: Path, checkout: Path, known: tuple[Path, Path]) -> None:
         self.workspace, self.temporary, self.checkout = folder / "workspace", folder / "temporary", checkout
-        for each in (self.workspace, self.temporary, folder / "artifacts"):
+        for each in (self.workspace, self.temporary):
             each.mkdir()
-        self.output, self.summary, self.artifacts = folder / "output", folder / "summary.md", folder / "artifacts"
+        self.output, self.summary = folder / "output", folder / "summary.md"
+        self.uploaded: list[Path] = []
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))},
@@ -59,48 +59,44 @@ class Runner:
         (self.workspace / "contracts").mkdir()
         (self.workspace / "contracts" / "scripted-v1.yaml").write_text(contract_text(*behaviours))
 
-    def start(self, step: Mapping[str, Any], inputs: Mapping[str, str]) -> subprocess.Popen[str]:
+    def start(self, name: str, inputs: Mapping[str, str]) -> subprocess.Popen[str]:
         """Start the script of a step, with the variables that the inputs make."""
-        script = self.temporary / f"{step['id']}.sh"
-        script.write_text(step["run"])
-        environment = self.environment | filled(step["env"], {"inputs": given(inputs)})
-        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)]
+        block = blocks(ROOT / "action.yml")[name]
+        values = given(inputs)
+        environment = self.environment | {key: filled(value, values) for key, value in block.variables.items()}
+        command = [*BASH, "-c", block.script]
         return subprocess.Popen(command, cwd=self.workspace, env=environment, text=True, start_new_session=True)
 
     def run(self, **inputs: str) -> int:
-        """Verify, upload what the step left, and return the script's exit code."""
-        code = self.start(step("verify"), inputs).wait(timeout=120)
-        self.upload(inputs)
+        """Verify, find what the last step uploads, and return the script's exit code."""
+        code = self.start("verify", inputs).wait(timeout=120)
+        self.uploaded = self.to_upload(inputs)
         return code
 
-    def upload(self, inputs: Mapping[str, str]) -> None:
+    def to_upload(self, inputs: Mapping[str, str]) -> list[Path]:
+        """Return the files below the paths that the last step uploads, whatever became of those before."""
         [upload] = [each for each in STEPS if each.get("uses", "").startswith("actions/upload-artifact@")]
-        assert holds(upload["if"], {"always": lambda: True})
-        folders = self.checkout, self.workspace, self.temporary, self.artifacts, self.temporary
-        job = Job(*folders, self.environment, to_save=[])
-        assert perform(upload["uses"], job, filled(upload["with"], {"inputs": given(inputs)})) == "success"
+        assert upload["if"] == "always()"
+        paths = filled(upload["with"]["path"], given(inputs)).splitlines()
+        return [file for path in paths for folder in self.workspace.glob(path) for file in folder.rglob("*")]
 
     def outputs(self) -> dict[str, str]:
         """Return what the scripts wrote, by its name."""
         return dict(line.split("=", 1) for line in self.output.read_text().splitlines())
 
 
-def step(name: str) -> Mapping[str, Any]:
-    [found] = [each for each in STEPS if each.get("id") == name]
-    return dict(found)
-
-
 def given(inputs: Mapping[str, str]) -> dict[str, str]:
-    """Return all inputs: the defaults, and in their place what the caller gives."""
+    """Return the values of all inputs' expressions: the defaults, and in their place what the caller gives."""
     assert inputs.keys() <= ACTION["inputs"].keys()
-    return {name: one["default"] for name, one in ACTION["inputs"].items()} | dict(inputs)
+    values = {name: one["default"] for name, one in ACTION["inputs"].items()} | dict(inputs)
+    return {f"inputs.{name}": value for name, value in values.items()}
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, checkout: Path, known: tuple[Path, Path]) -> Path:
     """Run the step `install` once; returns the folder that it made."""
     runner = Runner(tmp_path_factory.mktemp("action"), checkout, known)
-    assert runner.start(step("install"), {"extras": "run,attest", "install": "--quiet"}).wait(timeout=300) == 0
+    assert runner.start("install", {"extras": "run,attest", "install": "--quiet"}).wait(timeout=300) == 0
     return runner.temporary / "contract-harness"
 
 
@@ -138,9 +134,9 @@ def test_the_action_ends_as_the_harness_does_and_keeps_the_run(
     inputs = {"gate": gate, "reports": "some reports", "name": "part-1"}
     assert runner.run(**inputs) == code
     assert runner.outputs() == {"exit-code": str(int(code))}
-    assert filled(ACTION["outputs"]["run-directory"]["value"], {"inputs": given(inputs)}) == "some reports/part-1"
+    assert filled(ACTION["outputs"]["run-directory"]["value"], given(inputs)) == "some reports/part-1"
     assert (runner.workspace / "some reports" / "part-1" / "manifest.json").is_file()
-    assert [each.name for each in runner.artifacts.rglob("report.html")] == ["report.html"]
+    assert [each.name for each in runner.uploaded if each.name == "report.html"] == ["report.html"]
     assert "SCRIPT-001" in runner.summary.read_text()
 
 
@@ -162,13 +158,12 @@ def test_a_gate_that_is_neither_true_nor_false_runs_nothing(runner: Runner) -> N
 @pytest.mark.slow
 def test_a_runner_that_stops_the_step_gets_what_was_seen(runner: Runner) -> None:
     runner.write("waits")
-    with runner.start(step("verify"), {}) as process:
+    with runner.start("verify", {}) as process:
         eventually(lambda: list(runner.workspace.rglob("heartbeat")), "a worker", process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == ExitCode.TERMINATED
-    runner.upload({})
     assert runner.outputs() == {"exit-code": str(int(ExitCode.TERMINATED))}
-    assert list(runner.artifacts.rglob("INCOMPLETE"))
+    assert [each.name for each in runner.to_upload({}) if each.name == "INCOMPLETE"] == ["INCOMPLETE"]
 
 
 def test_every_input_is_described_used_and_reaches_scripts_by_a_variable() -> None:

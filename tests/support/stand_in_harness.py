@@ -1,4 +1,4 @@
-"""Stands in for the command `harness` where a workflow is rehearsed: it leaves the files that the workflow needs.
+"""Stands in for the command `harness` where a script of a workflow is run: it leaves the files that the workflow needs.
 
 How each command ends is in `ends.json` of the working folder: the command, of `verify` the part's name, to the code.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands in for `gh api` in a rehearsal: the comments of a pull request are a JSON file, `$GH_COMMENTS`.
+"""Stands in for `gh api`: the comments of a pull request are a JSON file, `$GH_COMMENTS`.
 
 As GitHub does it wants a token, gives comments in pages of 30, knows who wrote each, and takes at most 65,536
 characters. Options are those that comment.yml uses; `jq` evaluates `--jq`.

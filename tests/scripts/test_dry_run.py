@@ -1,0 +1,230 @@
+"""Every `run:` block of the workflows: bash accepts it, and those of the gate do what the gate needs of them.
+
+The harness is a stand-in here, which ends as a test says. What decides whether a block runs is GitHub's to evaluate:
+the tests compare the conditions that keep foreign code out as they are written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dry_run import BASH, Block, blocks, filled
+
+from harness.contract.load import load_contracts
+from harness.errors import ExitCode
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = ROOT / ".github" / "workflows"
+SUPPORT = ROOT / "tests" / "support"
+BLOCKS = {
+    f"{path.name} {name}": block
+    for path in (*sorted(WORKFLOWS.glob("*.yml")), ROOT / "action.yml")
+    for name, block in blocks(path).items()
+}
+OF_OURS = "github.event.pull_request.head.repo.full_name == github.repository"
+VALUES = {
+    "inputs.install": "touch installed\ntouch $PWD/too",
+    "inputs.contracts": "demands/",
+    "inputs.options": "--claim A-1",
+    "matrix.options": "--workload a",
+    "strategy.job-index": "0",
+    "matrix.part": "part-0",
+    "github.workspace": "/workspace",
+    "github.token": "token",
+    "github.repository": "owner/project",
+    "github.event.pull_request.number": "7",
+    "github.server_url": "https://github.invalid",
+    "github.run_id": "1",
+    "github.workflow": "gate",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkout with the stand-ins of `harness` and of `gh`, and a contract's folder."""
+    for name, script in (("harness", "stand_in_harness.py"), ("gh", "stand_in_gh.py")):
+        command = tmp_path / ".venv" / "bin" / name
+        command.parent.mkdir(parents=True, exist_ok=True)
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{SUPPORT / script}" "$@"\n')
+        command.chmod(0o755)
+    return tmp_path
+
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(folder: Path) -> Run:
+    """Run a block in the checkout, with the stand-ins on PATH, and return its exit code."""
+
+    def call(block: str, **ends: int) -> int:
+        (folder / "ends.json").write_text(json.dumps({name.replace("_", "-"): code for name, code in ends.items()}))
+        environment = {
+            **os.environ,
+            "PATH": f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_STEP_SUMMARY": str(folder / "step-summary.md"),
+            "GH_COMMENTS": str(folder / "comments.json"),
+        }
+        return BLOCKS[block].run(folder, VALUES, environment).returncode
+
+    return call
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_bash_accepts_every_block(name: str) -> None:
+    block = BLOCKS[name]
+    script = filled(block.script, dict.fromkeys(block.expressions, "value"))
+    assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
+
+
+def test_every_step_with_a_script_is_a_block() -> None:
+    written = sum(path.read_text().count(" run: ") for path in (*WORKFLOWS.glob("*.yml"), ROOT / "action.yml"))
+    assert len(BLOCKS) == written > 20
+
+
+def test_a_block_ends_with_its_first_failure_and_its_own_code(tmp_path: Path) -> None:
+    assert Block("exit ${{ code }}\ntouch after", {}).run(tmp_path, {"code": "3"}).returncode == 3
+    assert Block("false | cat\ntouch after", {}).run(tmp_path, {}).returncode == 1
+    assert not (tmp_path / "after").exists()
+    assert "-e" in BASH[3]
+
+
+def test_an_expression_without_a_value_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no value for secrets\.TOKEN; give each as EXPRESSION=VALUE"):
+        Block("touch made", {"TOKEN": "${{ secrets.TOKEN }}"}).run(tmp_path, {})
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_command_lists_blocks_and_runs_one(folder: Path) -> None:
+    script = [sys.executable, str(Path(sys.modules["dry_run"].__file__ or "")), str(WORKFLOWS / "gate.yml")]
+    listed = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    assert "verify.contracts github.workspace= inputs.contracts=\n" in listed
+    (folder / "ends.json").write_text(json.dumps({"check": 11}))
+    values = ["github.workspace=.", "inputs.contracts=contracts/"]
+    done = subprocess.run([*script, "verify.contracts", *values], cwd=folder, check=False)
+    assert done.returncode == ExitCode.INVALID
+    done = subprocess.run([*script, "verify.none"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.USAGE
+    assert "no block verify.none" in done.stderr
+
+
+def test_the_gate_verifies_a_part_and_judges_all(run: Run, folder: Path) -> None:
+    assert (run("gate.yml verify.contracts"), run("gate.yml verify.gate")) == (0, 0)
+    header = json.loads((folder / "parts" / "part-0" / "run.json").read_text())
+    assert header["arguments"] == [
+        *("verify", "demands/", "--gate", "--reports", "parts", "--name", "part-0"),
+        *("--claim", "A-1", "--workload", "a"),
+    ]
+    # GitHub shows fifty annotations of a run: a part's would take the room of the whole's
+    assert header["seen"] == {"GITHUB_ACTIONS": None, "GITHUB_STEP_SUMMARY": None}
+    assert run("gate.yml merge.gate") == 0
+    assert (folder / "step-summary.md").read_text() == "judged: part-0\n"
+    assert (folder / "badge.json").exists()
+    assert (folder / "merged" / "report.html").exists()
+
+
+@pytest.mark.parametrize("code", [1, 10, 12, 143])
+def test_a_block_ends_as_the_harness_does(run: Run, code: int) -> None:
+    assert run("gate.yml verify.contracts", check=code) == code
+    assert run("gate.yml verify.gate", part_0=code) == code
+    assert run("gate.yml merge.gate", judge=code) == code
+    assert run("drill.yml drill.drill", drill=code) == code
+
+
+@pytest.mark.parametrize("results", ["success failure", "failure success", "skipped skipped", "cancelled success"])
+def test_the_required_check_holds_for_two_successes_alone(tmp_path: Path, results: str) -> None:
+    block = BLOCKS["gate.yml gate.every-unit-held"]
+    verify, merge = results.split()
+    values = {"needs.verify.result": verify, "needs.merge.result": merge}
+    assert block.run(tmp_path, values).returncode == 1
+    assert block.run(tmp_path, dict.fromkeys(values, "success")).returncode == 0
+
+
+def jobs(name: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((WORKFLOWS / name).read_text())["jobs"])
+
+
+def test_foreign_code_gets_a_hosted_runner_alone() -> None:
+    """The conditions as written; actionlint knows their grammar."""
+    gate, ours, drill = jobs("gate.yml"), jobs("gpu-gate.yml"), jobs("drill.yml")["drill"]
+    assert gate["verify"]["if"] == f"inputs.forks || !github.event.pull_request || {OF_OURS}"
+    assert gate["gate"]["if"] == "always()"
+    assert gate["gate"]["needs"] == ["verify", "merge"]
+    assert drill["if"] == f"!github.event.pull_request || {OF_OURS}"
+    on_our_machines = {name for name, job in ours.items() if "self-hosted" in str(job.get("with", {}).get("runner"))}
+    assert on_our_machines == {"gpu", "drill"}
+    assert not any(ours[name]["with"].get("forks") for name in on_our_machines)
+    assert ours["forks"]["if"] == f"github.event.pull_request && {OF_OURS.replace('==', '!=')}"
+
+
+def test_a_comment_and_a_signature_are_of_this_repositorys_code_alone() -> None:
+    """A fork's branch may be called `main`, too."""
+    run = "github.event.workflow_run"
+    assert jobs("comment.yml")["comment"]["if"] == f"github.event.pull_request && {OF_OURS}"
+    assert jobs("attest.yml")["attest"]["if"] == (
+        f"{run}.event == 'push' && {run}.head_repository.full_name == github.repository"
+    )
+
+
+def test_every_part_of_the_gate_is_attested() -> None:
+    parts = json.loads(jobs("gpu-gate.yml")["gpu"]["with"]["parts"])
+    assert jobs("attest.yml")["attest"]["strategy"]["matrix"]["part"] == [f"part-{at}" for at in range(len(parts))]
+
+
+def test_the_parts_of_our_gate_are_the_whole_of_it() -> None:
+    parts = json.loads(jobs("gpu-gate.yml")["gpu"]["with"]["parts"])
+    words = [word for part in parts for word in part.split() if word != "--workload"]
+    claims = [claim for loaded in load_contracts([ROOT / "contracts"]) for claim in loaded.contract.claims]
+    assert sorted(words) == sorted({workload for claim in claims for workload in claim.judged_on})
+
+
+def test_a_statement_is_signed_with_what_it_is_about(run: Run, folder: Path) -> None:
+    assert run("attest.yml attest.statement") == 0
+    assert json.loads((folder / "predicate.json").read_text()) == {"result": "part-0"}
+    assert (folder / "subjects.txt").read_text() == f"{'0' * 64}  manifest.json\n"
+
+
+def test_a_drill_leaves_its_summary(run: Run, folder: Path) -> None:
+    assert run("drill.yml drill.drill", drill=1) == 1
+    assert run("drill.yml drill.summary") == 0
+    assert (folder / "step-summary.md").read_text() == "drilled\n"
+
+
+def commented(run: Run, folder: Path, summary: str) -> list[dict[str, Any]]:
+    """Return the pull request's comments after a run with this summary."""
+    (folder / "merged").mkdir(exist_ok=True)
+    (folder / "merged" / "summary.md").write_text(summary)
+    assert run("comment.yml comment.comment") == 0
+    comments: list[dict[str, Any]] = json.loads((folder / "comments.json").read_text())
+    return comments
+
+
+def test_the_comment_is_rewritten_and_others_are_left(run: Run, folder: Path) -> None:
+    quoted = "<!-- contract-harness: gate --> quoted by somebody"
+    others = [{"id": number, "user": {"login": "ada"}, "body": quoted} for number in range(1, 36)]
+    others += [{"id": 36, "user": {"login": "github-actions[bot]"}, "body": "another workflow's"}]
+    (folder / "comments.json").write_text(json.dumps(others))
+    for summary in ("1 planned · 0 held\n", "1 planned · 1 held\n"):
+        *rest, last = commented(run, folder, summary)
+        assert rest == others
+        assert last["body"] == (
+            "<!-- contract-harness: gate -->\n"
+            "[The whole page, and the run directories](https://github.invalid/owner/project/actions/runs/1)\n\n"
+            f"{summary}"
+        )
+
+
+def test_a_long_summary_is_cut_between_lines(run: Run, folder: Path) -> None:
+    [comment] = commented(run, folder, f"{'x' * 999}\n" * 100)
+    head, *lines = comment["body"].split("\n\n", 1)[1].splitlines()
+    assert (head, lines[-1], {*lines[:-3]}) == ("x" * 999, "The rest is on the page.", {"x" * 999})
+    assert len(lines) == 62
