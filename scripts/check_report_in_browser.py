@@ -1,6 +1,7 @@
 """Open reports in a headless Chromium and check what only a browser knows.
 
-    python scripts/check_report_in_browser.py [--axe axe.min.js] [--pictures FOLDER [--top ID] [--height 900]] REPORT
+    PYTHONPATH=tests/support python scripts/check_report_in_browser.py [--axe axe.min.js] REPORT
+    … --pictures FOLDER [--top ID] [--height 900] REPORT
 
 Each report is opened in light, dark and print, wide and at 390 px, and with JavaScript off. Checked: no console message
 or violation of the page's own content policy, no request beside the file itself, no horizontal scroll of the page,

@@ -1,6 +1,6 @@
 """The table of deaths: every cause in every phase of an arm's life, on a processor. `.ci/long deaths`
 
-    python scripts/deaths.py
+    PYTHONPATH=tests/support python scripts/deaths.py
 
 Prints a line for each combination, then a summary. The exit code is 1 where one is not as it must be: a false PASS, a
 cause that its verdict does not name, another claim disturbed, a process left, an exit code other than the table's, or
@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from death_table import STRANGER_PHASES, Combination, Group, print_outcomes, verified
+from death_table import STRANGER_PHASES, Combination, Group, Outcome, verified
 
 PHASES = ("open", "first_step", "later_step", "capture", "replay", "gradients", "state", "end", "write")
 LEFT = ("the `complete` record is missing",)
@@ -91,6 +91,19 @@ def groups(combinations: Sequence[Combination], together: int = TOGETHER) -> lis
 def _kind(one: Combination) -> str:
     hangs = one.cause in {"hang", "overrun"} and one.phase not in {"import", "describe"}
     return one.cause if hangs else "other"
+
+
+def print_outcomes(outcomes: Iterable[Outcome], more: Sequence[str], began: float) -> int:
+    """A line for each, then a summary; 1 where anything is wrong."""
+    outcomes = list(outcomes)
+    for outcome in outcomes:
+        print(outcome.line())
+    print(*more, sep="\n", end="\n" if more else "")
+    wrong = sum(bool(outcome.problems) for outcome in outcomes) + len(more)
+    passed = sum(outcome.verdict.status == "PASS" for outcome in outcomes)
+    seconds = time.monotonic() - began
+    print(f"{len(outcomes)} combinations of cause and phase, {passed} false PASS, {wrong} wrong, {seconds:.0f} s")
+    return 1 if wrong else 0
 
 
 def main() -> int:

@@ -55,7 +55,7 @@ class Block:
 def blocks(path: Path) -> dict[str, Block]:
     """Return every `run:` block of a workflow or an action, by its name."""
     read = yaml.safe_load(path.read_text(encoding="utf-8"))
-    jobs: dict[str, Any] = {f"{name}.": job for name, job in read["jobs"].items()} if "jobs" in read else {"": read["runs"]}
+    jobs: dict[str, Any] = {f"{name}.": job for name, job in read.get("jobs", {}).items()} or {"": read["runs"]}
     return {
         f"{job}{step.get('id', number)}": Block(step["run"], {**_texts(whole), **_texts(step)})
         for job, whole in jobs.items()

@@ -1,10 +1,9 @@
-"""The published tables and figure of the throughput rule's error rates, and what each rate was wanted to be."""
+"""The published tables of the throughput rule's error rates, and what each rate was wanted to be."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from simulated_noise import INDEPENDENT, OUTLIERS
 
@@ -41,8 +40,6 @@ class Point:
     undecided: float
     lower_bound_covers: float  # the bound of the first measurement lies at or below the true ratio
     self_intervals_cover: float  # an arm's 95 % A/A interval holds 1
-    earlier_passed: float | None  # by the earlier rule, which knew one measurement
-    earlier_failed: float | None
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:
@@ -70,8 +67,7 @@ def as_markdown(found: Sequence[Point], seed: int, blocks: int) -> str:
         f"Simulated: {found[0].experiments} experiments a row, seed {seed}, {blocks} blocks an arm, demanded ratio",
         f"{DEMANDED:.2f}, confidence {CONFIDENCE:g}. The deviation is that of a process's log ratio by the noise that",
         "is independent between processes; the true ratio is the median one. Below the demanded ratio every PASS is",
-        "false, above it every FAIL. The earlier rule compared",
-        "medians, asked all processes for both answers, and knew no second measurement.",
+        "false, above it every FAIL.",
         "",
         f"Wanted of {len(bars)} rows; missed by {sum(not met for _, met in bars)}.",
     ]
@@ -90,8 +86,6 @@ HEAD = (
     "FAIL",
     "undecided",
     "wanted",
-    "earlier PASS",
-    "earlier FAIL",
     "99 % bound covers",
     "95 % A/A covers",
 )
@@ -114,35 +108,6 @@ def _row(point: Point) -> list[str]:
         f"{point.failed:.2%}",
         f"{point.undecided:.2%}",
         "" if bar is None else f"{bar[0]}: {'met' if bar[1] else 'MISSED'}",
-        *("" if rate is None else f"{rate:.2%}" for rate in (point.earlier_passed, point.earlier_failed)),
         f"{point.lower_bound_covers:.2%}",
         f"{point.self_intervals_cover:.2%}",
     ]
-
-
-def draw(found: Sequence[Point], path: Path) -> None:
-    """PASS, FAIL and undecided against the true ratio, for bell-shaped noise; the same bytes at every run."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    mpl.rcParams["svg.hashsalt"] = "error_rates"
-    shown = [point for point in found if point.section == "independent" and point.noise == "bell-shaped"]
-    deviations = sorted({point.deviation for point in shown})
-    figure, axes = plt.subplots(1, len(deviations), figsize=(10, 3.2), sharey=True, layout="constrained")
-    for axis, deviation in zip(axes, deviations, strict=True):
-        here = [point for point in shown if point.deviation == deviation]
-        for name, marker in (("passed", "o"), ("failed", "s"), ("undecided", "^")):
-            axis.plot(
-                [point.true_ratio for point in here],
-                [getattr(point, name) for point in here],
-                marker=marker,
-                label=name,
-            )
-        axis.axvline(DEMANDED, color="grey", linestyle=":")
-        axis.set(title=f"deviation {deviation:.1%}", xlabel="true ratio")
-    axes[0].set_ylabel("share of experiments")
-    axes[-1].legend()
-    figure.savefig(path, format="svg", metadata={"Date": None})
-    plt.close(figure)

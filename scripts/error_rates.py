@@ -2,7 +2,7 @@
 
 Every experiment is a whole comparison: processes with ABBA rounds of timed blocks, decided by
 `harness.judging.statistics`, which is the judge's own code; of each point some experiments are also put before the
-judge as evidence, and any disagreement ends the script. Beside it stands the rule before it.
+judge as evidence, and any disagreement ends the script.
 
     python scripts/error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
 """
@@ -18,11 +18,10 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 
-import earlier_rule
 import measured_noise
 import numpy as np
 import simulated_noise
-from error_rate_tables import ABOVE_5, ABOVE_9, CONFIDENCE, DEMANDED, PROCESSES, Point, as_markdown, draw, wanted
+from error_rate_tables import ABOVE_5, ABOVE_9, CONFIDENCE, DEMANDED, PROCESSES, Point, as_markdown, wanted
 from numpy.typing import NDArray
 from paced_rule import has_undisturbed_rounds, paced_decisions, paced_readings
 from simulated_evidence import contract_of, verdict_of
@@ -74,14 +73,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Experiments of a setting as both rules read them, at a true ratio of 1: another only shifts the log ratios."""
+    """Experiments of a setting as the rule reads them, at a true ratio of 1: another only shifts the log ratios."""
 
     setting: Setting
     logs: Array
     paces: Array | None
     cautious: Reading
     generous: Reading
-    earlier: tuple[Array, Array]
 
     @classmethod
     def of(cls, setting: Setting, experiments: int, seed: int) -> Drawn:
@@ -89,12 +87,12 @@ class Drawn:
         arms = np.exp(logs[:, 0]), np.exp(logs[:, 1])
         paces = simulated_noise.paces(np.random.default_rng(seed), logs) if setting.paced else None
         both = statistics.readings(*arms) if paces is None else paced_readings(*arms, paces)
-        return cls(setting, logs, paces, *both, earlier_rule.readings(*arms))
+        return cls(setting, logs, paces, *both)
 
-    def decisions(self, true_ratio: float) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-        """By the rule and by the one before. Raises RuntimeError when the judge decides an experiment otherwise."""
+    def decisions(self, true_ratio: float) -> NDArray[np.int8]:
+        """Return the answers. Raises RuntimeError when the judge decides an experiment otherwise."""
         demanded = math.log(DEMANDED) - math.log(true_ratio)
-        setting, (ratios, selves) = self.setting, self.earlier
+        setting = self.setting
         if self.paces is None:
             decided = statistics.decide(self.cautious, self.generous, demanded, CONFIDENCE, setting.measurements)
         else:
@@ -102,7 +100,7 @@ class Drawn:
                 self.cautious, self.generous, has_undisturbed_rounds(self.paces), demanded, CONFIDENCE
             )
         self._require_the_judges_answers(decided, true_ratio)
-        return decided, earlier_rule.decide(ratios, selves, demanded, CONFIDENCE)
+        return decided
 
     def _require_the_judges_answers(self, decided: NDArray[np.int8], true_ratio: float) -> None:
         contract = contract_of(DEMANDED, self.setting.processes, 2 * ROUNDS, self.setting.measurements)
@@ -113,11 +111,10 @@ class Drawn:
             if ANSWER.get(verdict.status) != int(decided[index]):
                 raise RuntimeError(f"experiment {index}: {decided[index]} here, and the judge says {verdict.message}")
 
-    def point(self, true_ratio: float, decided: NDArray[np.int8], earlier: NDArray[np.int8]) -> Point:
+    def point(self, true_ratio: float, decided: NDArray[np.int8]) -> Point:
         setting = self.setting
         first = self.cautious.of_measurements(setting.measurements)[0]
         low, high = statistics.self_intervals(self.cautious.selves)
-        compared = setting.measurements == 1
         return Point(
             section=setting.section,
             noise=setting.name,
@@ -131,25 +128,22 @@ class Drawn:
             undecided=float((decided == 0).mean()),
             lower_bound_covers=float((statistics.lower_bound(first, CONFIDENCE) <= 0).mean()),
             self_intervals_cover=float(((low <= 0) & (high >= 0)).mean()),
-            earlier_passed=float((earlier == 1).mean()) if compared else None,
-            earlier_failed=float((earlier == -1).mean()) if compared else None,
         )
 
 
 def simulate(setting: Setting, ratios: Sequence[float], experiments: int, seed: int) -> list[Point]:
-    """The points of a setting, at each true ratio by the same experiments."""
+    """Return the points of a setting, at each true ratio by the same experiments."""
     drawn = Drawn.of(setting, experiments, seed)
-    return [drawn.point(ratio, *drawn.decisions(ratio)) for ratio in ratios]
+    return [drawn.point(ratio, drawn.decisions(ratio)) for ratio in ratios]
 
 
 def tried_again(setting: Setting, true_ratio: float, experiments: int, seed: int) -> Point:
     """The first answers of up to ten tries, each begun because the one before was undecided."""
-    answers = [np.zeros(experiments, dtype=np.int8), np.zeros(experiments, dtype=np.int8)]
+    answers = np.zeros(experiments, dtype=np.int8)
     for attempt in range(TRIES):
         drawn = Drawn.of(setting, experiments, 1000 * (attempt + 1) + seed)
-        fresh = drawn.decisions(true_ratio)
-        answers = [np.where(before == 0, now, before) for before, now in zip(answers, fresh, strict=True)]
-    return drawn.point(true_ratio, *answers)
+        answers = np.where(answers == 0, drawn.decisions(true_ratio), answers)
+    return drawn.point(true_ratio, answers)
 
 
 def settings() -> Iterator[tuple[Setting, Sequence[float]]]:
@@ -219,7 +213,6 @@ def main() -> None:
     (arguments.output / "error_rates.json.xz").write_bytes(compressed)
     text = as_markdown(found, arguments.seed, 2 * ROUNDS)
     (arguments.output / "error_rates.md").write_text(text)
-    draw(found, arguments.output / "error_rates.svg")
     print(text)
 
 

@@ -1,9 +1,9 @@
-"""Show how much room every guard of a shipped contract leaves a correct trainer: docs/guard-room.md.
+"""Check how much room every guard of a shipped contract leaves a correct trainer: docs/guard-room.md.
 
     PYTHONPATH=. python scripts/guard_room.py cases    # the trainings that measure_guard_room.py measures
-    PYTHONPATH=. python scripts/guard_room.py write    # the page, from reports/statistics/guard-room/
+    PYTHONPATH=. python scripts/guard_room.py check    # a line for each guard, from reports/statistics/guard-room/
 
-The exit code of `write` is 1 where a guard was not measured or has too little room.
+The exit code of `check` is 1 where a guard was not measured or has too little room.
 """
 
 from __future__ import annotations
@@ -28,17 +28,11 @@ from reference_impl.system import train_config
 
 ROOT = Path(__file__).parents[1]
 FOLDER = CASES.parent
-PAGE = ROOT / "docs" / "guard-room.md"
-BEGIN, END = "<!-- table: scripts/guard_room.py -->", "<!-- end of table -->"
 EFFECT, CLIP, BATCHES = "training_effect.at_least", "clip_active_steps", "distinct_batches"
 FOLLOWS = "standard errors"  # the judge's own number, of every training effect
 # Of the smallest value that was measured, the largest part that a guard may demand. Batches are a function of the seed
 # alone; what is learned and clipped depends on the machine's arithmetic, too.
 SHARES = {EFFECT: 0.5, CLIP: 0.9, BATCHES: 1.0, FOLLOWS: 0.75}
-HEAD = (
-    *("contract", "claim", "workload", "guard", "demanded", "smallest measured", "trainings", "part demanded"),
-    "of the fault, at most",
-)
 
 
 @dataclass(frozen=True)
@@ -169,54 +163,21 @@ def _value(guard: Guard, row: Mapping[str, Any]) -> float | None:
     return None if value is None else float(value)
 
 
-def machine(record: Mapping[str, Any]) -> str:
-    of = record["machine"]
-    return f"{of['device']}, Python {of['python']}, torch {of['torch']}"
-
-
 def rooms() -> list[Room]:
     measured = records()
     return [room(guard, measured) for guard in all_guards()[0]]
 
 
-def table(found: Sequence[Room]) -> str:
-    """Return the Markdown of all guards, and of the machines that measured them."""
-    measured = records()
-    seen = [
-        f"- {machine(record)}: {len(record['rows'])} trainings, text "
-        f"{', '.join(sorted({row['text_digest'][:8] for row in record['rows']}))}"
-        for record in measured
-    ]
-    lines = [*seen, "", f"| {' | '.join(HEAD)} |", f"|{' --- |' * len(HEAD)}"]
-    for each in found:
-        guard, smallest = each.guard, each.smallest
-        cells = [guard.contract, guard.claim, guard.workload, f"`{guard.name}`", f"{guard.demanded:g}"]
-        cells += ["not measured", "0", "–"] if smallest is None else [_shown(smallest), str(each.trainings)]
-        if smallest is not None:
-            cells.append(f"{guard.demanded / smallest:.2f}" if smallest > 0 else "–")
-        cells.append("–" if each.lost_learning is None else _shown(each.lost_learning))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _shown(value: float) -> str:
-    return f"{value:.0f}" if value == int(value) else f"{value:.4f}"
-
-
-def with_table(page: str, found: Sequence[Room]) -> str:
-    """Return the page with its table made anew."""
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("cases", "write"))
+    parser.add_argument("what", choices=("cases", "check"))
     if parser.parse_args().what == "cases":
         CASES.write_text(cases_text(), encoding="utf-8")
         return
     found = rooms()
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
+    for each in found:
+        smallest = "–" if each.smallest is None else f"{each.smallest:.4g}"
+        print(f"{each.guard.place}: {each.guard.demanded:g} of {smallest}, {each.trainings} trainings")
     problems = [f"{each.guard.place} {each.problem}" for each in found if each.problem is not None]
     print("\n".join(problems) if problems else f"{len(found)} guards have room")
     raise SystemExit(1 if problems else 0)

@@ -1,9 +1,7 @@
 """The noise of processes that were timed on H200s, drawn again with replacement.
 
-    python scripts/measured_noise.py
-
-writes `reports/statistics/measured_noise.json` anew: step times of each run that lies in `reports/`; those of a run
-that was superseded since, and is gone from there, stay as they were, with the digest of the manifest that sealed it.
+`reports/statistics/measured_noise.json` holds the step times of each run, with the digest of the manifest that sealed
+it. Most of the runs were superseded since, and are gone from `reports/`; a test compares the times with the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from numpy.typing import NDArray
 from simulated_noise import Noise, Shape
 
 from harness.judging.statistics import as_found, undisturbed
-from harness.numbers import dump_json
 from harness.run_directory.bundle import Bundle, read_bundle
 
 Array = NDArray[np.float64]
@@ -111,14 +108,3 @@ def _measurements(bundle: Bundle) -> list[Measurement]:
         whole = [process for process in seconds if all(len(arm) == BLOCKS for arm in process)]
         found.append({"steps": timings[0].blocks[0].steps, "seconds": whole})
     return found
-
-
-def main() -> None:
-    reports = Path(__file__).parents[1] / "reports"
-    earlier = {run["run"]: run for run in kept(reports)} if (reports / KEPT).exists() else {}
-    runs = [timed(reports, run) if (reports / run).exists() else earlier[run] for run in RUNS]
-    (reports / KEPT).write_text(dump_json({"runs": runs}) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,4 @@
-"""Write the tables of docs/mutation.md from reports/mutation: the counts, and why each survivor lives.
-
-    python scripts/mutation_page.py
+"""Fill the page docs/mutation.md from reports/mutation: the counts, and why each survivor lives.
 
 `judge.json` is what scripts/mutation_run.py found; `survivors.yaml` explains, by function and mutated line.
 """
@@ -18,8 +16,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "reports" / "mutation" / "judge.json"
 EXPLAINED = RESULT.with_name("survivors.yaml")
-PAGE = ROOT / "docs" / "mutation.md"
-BEGIN, END = "<!-- tables: scripts/mutation_page.py -->", "<!-- end of tables -->"
+BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 STATUSES = ("killed", "timeout", "survived", "no tests", "suspicious")
 FOUND = ("killed", "timeout")  # a mutant that never ends is one that a test run shows
 
@@ -96,21 +93,13 @@ def tables(result: Mapping[str, Any], explained: Sequence[Mapping[str, Any]]) ->
     return "\n\n".join(parts)
 
 
-def with_tables(page: str, text: str) -> str:
-    """The page with its tables made anew."""
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}"
-
-
 def current() -> str:
-    """The text between the marks, from what lies in reports/mutation."""
+    """Return the text between the marks, from what lies in reports/mutation."""
     result = json.loads(RESULT.read_text(encoding="utf-8"))
     return tables(result, yaml.safe_load(EXPLAINED.read_text(encoding="utf-8")))
 
 
-def main() -> None:
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), current()), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def filled(page: str) -> str:
+    """Return the page with its tables between the marks."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{current()}\n\n{END}{rest.split(END)[1]}"

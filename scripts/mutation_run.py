@@ -1,4 +1,4 @@
-"""Run mutmut over the judges, in a copy of the last commit, and write reports/mutation and docs/mutation.md.
+"""Run mutmut over the judges, in a copy of the last commit, and write reports/mutation.
 
     pip install mutmut==3.8.1
     python scripts/mutation_run.py
@@ -96,7 +96,6 @@ def main() -> None:
         found = record(folder, time.monotonic() - began, commit)
     text = json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False)
     mutation_page.RESULT.write_text(text + "\n", encoding="utf-8")
-    mutation_page.main()
 
 
 if __name__ == "__main__":

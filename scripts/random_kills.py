@@ -25,6 +25,8 @@ from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
 
+from marked_processes import left_after, marked
+
 from harness.cli.application import application
 from harness.errors import HarnessError
 from harness.evidence import layout
@@ -53,10 +55,10 @@ class Command:
     mark: str
     process: subprocess.Popen[bytes] = field(init=False)
     described: bool = False
-    strangers: set[int] = field(default_factory=set)  # processes without the mark: a look at each takes processor time
+    others: set[int] = field(default_factory=set)  # processes without the mark: a look at each takes processor time
 
     def __post_init__(self) -> None:
-        environment = {**os.environ, MARK: self.mark, "PYTHONPATH": f"{SCRIPTED}:{ROOT}"}
+        environment = {**os.environ, MARK: self.mark.partition("=")[2], "PYTHONPATH": f"{SCRIPTED}:{ROOT}"}
         command = [sys.executable, "-m", *COMMANDS[self.name], str(self.folder / "reports")]
         nothing = subprocess.DEVNULL
         self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=nothing, stderr=nothing)
@@ -82,33 +84,11 @@ class Command:
         yield from (path for path in reports.iterdir() if path.is_dir()) if reports.is_dir() else ()
 
     def command_lines(self) -> Iterator[str]:
-        for process in marked(self.mark, self.strangers):
+        for process in marked(self.mark, self.others):
             try:
                 yield Path(f"/proc/{process}/cmdline").read_bytes().decode("utf-8", "replace")
             except OSError:
                 continue
-
-
-def marked(mark: str, strangers: set[int] | None = None) -> list[int]:
-    """Processes that have the mark in their environment, and have not ended.
-
-    strangers: processes that are known to be others; those that are found here are added. A process begins with its
-    parent's environment, so that none of the command's is ever without the mark.
-    """
-    text, known = f"{MARK}={mark}".encode(), set() if strangers is None else strangers
-    found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208 - looked at a thousand times a second
-        if not name.isdigit() or int(name) in known:
-            continue
-        try:
-            environment = Path(f"/proc/{name}/environ").read_bytes()
-        except OSError:
-            continue
-        if text in environment:
-            found.append(int(name))
-        elif environment:  # none while it is being replaced by another program
-            known.add(int(name))
-    return found
 
 
 def prepare(folder: Path) -> None:
@@ -125,7 +105,7 @@ def unkilled(name: str) -> tuple[dict[str, float], bytes]:
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         prepare(folder)
-        command = Command(name, folder, f"{os.getpid()}-{name}")
+        command = Command(name, folder, f"{MARK}={os.getpid()}-{name}")
         seconds: Counter[str] = Counter()
         last = time.monotonic()
         while (phase := command.phase()) != "ended":
@@ -152,7 +132,7 @@ def kill(name: str, phase: str, sent: tuple[signal.Signals, ...], wait_s: float,
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         prepare(folder)
-        command = Command(name, folder, f"{os.getpid()}-{time.monotonic_ns()}")
+        command = Command(name, folder, f"{MARK}={os.getpid()}-{time.monotonic_ns()}")
         try:
             while (now := command.phase()) != "ended" and PHASES.index(now) < PHASES.index(phase):
                 time.sleep(PASS_S)
@@ -165,12 +145,8 @@ def kill(name: str, phase: str, sent: tuple[signal.Signals, ...], wait_s: float,
         finally:
             command.process.kill()
             command.process.wait()
-        until = time.monotonic() + LEFT_S
-        while (left := marked(command.mark)) and time.monotonic() < until:
-            time.sleep(0.02)
+        left = left_after(command.mark, LEFT_S)
         problems += [f"{len(left)} processes left"] * bool(left)
-        for process in left:
-            os.kill(process, signal.SIGKILL)
         problems += [
             text
             for directory in command.directories()

@@ -17,6 +17,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from marked_processes import marked
+
 from harness.cli.application import application
 
 ROOT = Path(__file__).parents[1]
@@ -42,19 +44,11 @@ class Left:
 def left(mark: str, folder: Path) -> Left:
     """Count now."""
     return Left(
-        processes=sum(_has(process, mark) for process in Path("/proc").iterdir() if process.name.isdigit()),
+        processes=len(marked(mark)),
         files=sum(1 for _ in folder.rglob("*")),
         descriptors=sum(1 for _ in Path("/proc/self/fd").iterdir()),
         threads=sum(1 for _ in Path("/proc/self/task").iterdir()),
     )
-
-
-def _has(process: Path, mark: str) -> bool:
-    """Whether a process was started with the mark; this one was not."""
-    try:
-        return f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended, or belongs to somebody else
-        return False
 
 
 def verified(contract: str, reports: Path, number: int) -> tuple[int, bytes]:
@@ -71,7 +65,8 @@ def main() -> int:
     parser.add_argument("--contract", default="contracts/fused-gradient-clip-v1.yaml")
     arguments = parser.parse_args()
     os.chdir(ROOT)
-    mark = os.environ[MARK] = uuid.uuid4().hex
+    os.environ[MARK] = uuid.uuid4().hex
+    mark = f"{MARK}={os.environ[MARK]}"
     counts: list[Left] = []
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as reports, tempfile.TemporaryDirectory() as folder:

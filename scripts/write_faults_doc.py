@@ -1,15 +1,11 @@
-"""Write the table of docs/faults.md: every fault, the claims that name it, what they must say, and upstream's number.
+"""Fill the page docs/faults.md: every fault, the claims that name it, what they must say, and upstream's number.
 
-    python scripts/write_faults_doc.py [DRILL_RECORD ...]
-
-The first columns come from the contracts and from what faults declare. The last one comes from drill records, and
-keeps what the page says where no record given here has the row.
+The first columns come from the contracts and from what faults declare, the last one from the published drills.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.contract.load import load_contracts
@@ -20,8 +16,8 @@ from harness.system.described import describe
 from harness.system.protocol import Expectation
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "faults.md"
-BEGIN, END = "<!-- table: scripts/write_faults_doc.py -->", "<!-- end of table -->"
+REPORTS = ROOT / "reports"
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 HEAD = ("fault", "what is planted", "claim", "must say", "upstream's number alone")
 WORDS = {True: "would pass it", False: "catches it", None: "–"}
 
@@ -49,17 +45,11 @@ def triple(expected: Expectation) -> str:
     return ", ".join([f"{expected.status} {expected.reason}", *figures])
 
 
-def upstream(paths: list[Path]) -> dict[tuple[str, str], str]:
+def upstream(paths: Sequence[Path]) -> dict[tuple[str, str], str]:
     """By fault and claim, what the records say of upstream's number alone."""
     return {
         (row.fault, row.claim): WORDS[row.upstream_alone_passes] for path in paths for row in read_record(path).rows
     }
-
-
-def written(page: str) -> dict[tuple[str, str], str]:
-    """By fault and claim, the last column of a page's table."""
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| "]
-    return {(row[0].strip("`"), row[2]): row[4] for row in cells if len(row) == len(HEAD)}
 
 
 def table(seen: Mapping[tuple[str, str], str]) -> str:
@@ -71,17 +61,8 @@ def table(seen: Mapping[tuple[str, str], str]) -> str:
     return "\n".join(lines)
 
 
-def with_table(page: str, seen: Mapping[tuple[str, str], str]) -> str:
-    """The page with its table made anew."""
+def filled(page: str) -> str:
+    """Return the page with its table between the marks."""
     before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n{table(seen)}\n{END}{rest.split(END)[1]}"
-
-
-def main() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    seen = {**written(page), **upstream([Path(path) for path in sys.argv[1:]])}
-    PAGE.write_text(with_table(page, seen), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    text = table(upstream(sorted(REPORTS.rglob("drill.json"))))
+    return f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}"

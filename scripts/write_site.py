@@ -2,13 +2,15 @@
 
     python scripts/write_site.py
 
-Its pages are those of docs/ and the ones of `OUTSIDE`. mkdocs makes the site of a copy that keeps their paths, and with
-them every link; files that a page links to are copied beside. A link to the folder of a published run becomes one to
-its report, and one to any other folder its label. Where a link or its anchor leads nowhere, mkdocs ends with an error.
+Its pages are those of docs/ and the ones of `OUTSIDE`. Git holds the words of some alone: the modules of `FILLED` write
+their tables. mkdocs makes the site of a copy that keeps their paths, and with them every link; files that a page links
+to are copied beside. A link to the folder of a published run becomes one to its report, and one to any other folder its
+label. Where a link or its anchor leads nowhere, mkdocs ends with an error.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import posixpath
 import re
@@ -27,6 +29,11 @@ OUTSIDE = (
     "AGENTS.md",
     "reports/README.md",
 )
+FILLED = {
+    "docs/faults.md": "write_faults_doc",
+    "docs/mutation.md": "mutation_page",
+    "docs/upstream-claims.md": "write_upstream_table",
+}
 LINK = re.compile(r"\[(?P<label>[^\]]*)\]\((?![a-z]+:|#|/)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 LOADED = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?\s(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
 
@@ -54,12 +61,21 @@ def staged(root: Path, page: str, text: str) -> str:
     return text
 
 
+def filled(root: Path, page: str) -> str:
+    """Return the text of a page, with the tables that git does not hold."""
+    text = (root / page).read_text(encoding="utf-8")
+    if page not in FILLED:
+        return text
+    made: str = importlib.import_module(FILLED[page]).filled(text)
+    return made
+
+
 def stage(root: Path, folder: Path) -> None:
     """Write the pages and the files that they link to into `folder`, each at its path below `root`."""
     shutil.rmtree(folder, ignore_errors=True)
     pages = sources(root)
     for page in pages:
-        text = (root / page).read_text(encoding="utf-8")
+        text = filled(root, page)
         for _, target in links(root, page, text):
             if (root / target).is_file() and target not in pages:
                 (folder / target).parent.mkdir(parents=True, exist_ok=True)

@@ -1,26 +1,28 @@
-"""Write docs/upstream-claims.md: every claim of upstream's about training on a GPU, and what became of it.
+"""Fill the page docs/upstream-claims.md: every claim of upstream's about training on a GPU, and what became of it.
 
-    python scripts/write_upstream_table.py
-
-Claims come from docs/upstream/excerpts, what became of them from docs/upstream/decisions.yaml, numbers and faults from
-contracts/, verdicts from the published runs in reports/.
+Claims come from docs/upstream/excerpts, what became of them from docs/upstream/decisions.yaml, and verdicts from the
+published runs in reports/.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from our_claims import NOT_PUBLISHED, OurClaim, ours
+from index_reports import REPORTS, Published, published
 from upstream_decisions import EXCERPTS, Decisions, Outcome, OutOfScope, Row, joined, read_decisions
 
+from harness.contract.load import load_contracts
 from harness.errors import ContractError
+from harness.evidence import layout
 from harness.extras.upstream.items import Item
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "upstream-claims.md"
-BEGIN, END = "<!-- tables: scripts/write_upstream_table.py -->", "<!-- end of tables -->"
+BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
+NOT_PUBLISHED = "not published yet"
+FOLDERS = ("accuracy", "gates")  # of published runs that do not lie in reports/ itself
 UNPUBLISHED = "decided, unpublished"
 SUPPORTING = "follows another"
 OUT_OF_SCOPE = "out of scope"
@@ -33,6 +35,49 @@ STATES = {
     OUT_OF_SCOPE: "in a file about something else",
 }
 LONGEST = 120  # characters of what upstream's claim says
+
+
+@dataclass(frozen=True)
+class OurClaim:
+    """One claim: its contract's id, and its verdicts as one line."""
+
+    contract: str
+    published: str
+
+
+def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[str, OurClaim]:
+    """Every claim by id, in the order of the contracts. A gate's verdicts go before those of a drill's controls."""
+    places = [reports, *(reports / name for name in FOLDERS)]
+    runs = sorted((run for place in places for run in published(place)), key=lambda run: run.header.started_at)
+    unplanted = [run for purpose in ("drill", "verify") for run in runs if run.header.purpose == purpose]
+    claims = {}
+    for loaded in load_contracts([contracts]):
+        for claim in loaded.contract.claims:
+            verdicts = _verdicts(loaded.contract.id, claim.id, unplanted)
+            claims[claim.id] = OurClaim(loaded.contract.id, verdicts)
+    return claims
+
+
+def place(name: str) -> str:
+    """The page of a published run, as a page in docs/ links it; one that is not there, as of the folder of all runs."""
+    folders = [folder for folder in (REPORTS, *(REPORTS / name for name in FOLDERS)) if (folder / name).is_dir()]
+    folder = folders[0] if folders else REPORTS
+    # a part that the page of several runs shows has a summary alone
+    shown = layout.PAGE if not folders or (folder / name / layout.PAGE).is_file() else layout.SUMMARY
+    return f"../{folder.relative_to(ROOT).as_posix()}/{name}/{shown}"
+
+
+def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
+    """Of the last of these runs that has the claim, how many units had which status."""
+    for run in reversed(runs):
+        found = [one for one in run.verdicts.claims if (one.contract, one.claim) == (contract, claim)]
+        if found:
+            statuses = Counter(str(one.status) for one in found)
+            counted = ", ".join(f"{number} {status}" for status, number in sorted(statuses.items()))
+            return f"{counted} in [{run.name}]({place(run.name)})" + (
+                " (its controls)" if run.header.purpose == "drill" else ""
+            )
+    return NOT_PUBLISHED
 
 
 def state_of(outcome: Outcome | None, claims: Mapping[str, OurClaim]) -> str:
@@ -71,10 +116,8 @@ def tables(decisions: Decisions, claims: Mapping[str, OurClaim], excerpts: Path 
     parts += ["## The source files that the project starts from", _table(HEAD, seeds)]
     named = {name for each in scoped.values() for row in each if row.outcome for name in row.outcome.by}
     named |= {name for seed in decisions.seeds for name in seed.by}
-    own = (
-        [name, claims[name].contract, claims[name].numbers, claims[name].published] for name in claims if name in named
-    )
-    parts += ["## Our claims: what breaks each number, and what was published", _table(OURS, own)]
+    own = ([name, claims[name].contract, claims[name].published] for name in claims if name in named)
+    parts += ["## Our claims, and what was published", _table(OURS, own)]
     out = (
         [file.removesuffix(".yaml"), str(len(each[0].items)), each[0].why]
         for file, each in rows.items()
@@ -88,7 +131,7 @@ def tables(decisions: Decisions, claims: Mapping[str, OurClaim], excerpts: Path 
 
 
 HEAD = ("upstream's claim", "what it says", "state", "ours, tests, and why")
-OURS = ("claim", "contract", "demanded, and the planted faults that break it", "last published verdicts")
+OURS = ("claim", "contract", "last published verdicts")
 
 
 def counts(
@@ -164,16 +207,7 @@ def _table(head: Sequence[str], rows: Iterator[list[str]]) -> str:
     return "\n".join(lines)
 
 
-def with_tables(page: str, made: str) -> str:
-    """The page with its tables made anew."""
+def filled(page: str) -> str:
+    """Return the page with its tables between the marks."""
     before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{made}\n\n{END}{rest.split(END)[1]}"
-
-
-def main() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(with_tables(page, tables(read_decisions(), ours())), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    return f"{before}{BEGIN}\n\n{tables(read_decisions(), ours())}\n\n{END}{rest.split(END)[1]}"

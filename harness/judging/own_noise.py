@@ -5,7 +5,7 @@ is one of them by chance, whatever the noise looks like and however the numbers 
 violated only where that division separates its halves strictly further than every other one. In equal arms this happens
 once in C(2n, n) / 2 (126 for n = 5), as a division and its mirror image are one for the shift. It also has to separate
 them by more than `SHIFT` or `NOISIER`, so that a difference far below the noise, such as from the order of atomic
-additions, does not accuse. `scripts/noise_error_rates.py` simulates it.
+additions, does not accuse.
 
 Shapes: values [runs, columns], the candidate's runs first; a feature is one column (a loss) or several (a sketch).
 """

@@ -77,6 +77,6 @@ def test_in_bfloat16_torchao_loses_ten_times_what_the_second_quantization_does()
 
 
 def test_the_benchmark_packs_the_torchao_of_the_digest() -> None:
-    packed = (Path(__file__).parents[2] / "scripts" / "pack_peers.sh").read_text()
+    packed = (Path(__file__).parents[2] / "benchmarks" / "pack_peers.sh").read_text()
     assert "torchtune=(torchtune==0.6.1 torchao==0.15.0)" in packed
     assert "liger_kernel==0.8.5" in packed

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import deaths
-import gpu_deaths
 import pytest
-from death_table import STRANGER_PHASES, Outcome, contract_text, print_outcomes, verified
+from death_table import STRANGER_PHASES, Outcome, verified
 from limits_passed import clock_of_limits
 from waiting import LIMIT_S
-
-from harness.contract.load import load_contracts
 
 pytestmark = pytest.mark.usefixtures("warm")
 PART = (
@@ -72,7 +67,7 @@ def test_each_is_an_error(outcomes: list[Outcome]) -> None:
 @pytest.mark.slow
 def test_a_wrong_one_is_counted(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
     wrong = Outcome(outcomes[0].combination, outcomes[0].verdict, ["a process is left"])
-    assert print_outcomes([wrong, *outcomes[1:]], ["memory is not back"], 0.0) == 1
+    assert deaths.print_outcomes([wrong, *outcomes[1:]], ["memory is not back"], 0.0) == 1
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].endswith("a process is left")
     assert f"{len(PART)} combinations of cause and phase, 0 false PASS, 2 wrong" in printed[-1]
@@ -81,19 +76,3 @@ def test_a_wrong_one_is_counted(outcomes: list[Outcome], capsys: pytest.CaptureF
 def test_the_whole_table_has_more_than_a_hundred() -> None:
     names = [one.name for one in deaths.table()]
     assert len(set(names)) == len(names) >= 100
-
-
-def test_a_gpu_dies_of_each_cause_in_each_phase(tmp_path: Path) -> None:
-    groups = gpu_deaths.groups()
-    found = {(one.phase, one.cause) for group in groups for one in group.combinations}
-    assert found == {(phase, cause) for phase in gpu_deaths.PHASES for cause in gpu_deaths.NAMED}
-    (tmp_path / "deaths.yaml").write_text(contract_text(groups, gpu_deaths.NEEDS, gpu_deaths.STEPS))
-    [loaded] = load_contracts([tmp_path / "deaths.yaml"])
-    mechanisms = {claim.id: claim.mechanism for claim in loaded.contract.claims}
-    assert mechanisms["CAPTURE-SIGKILL"] == "cuda_graph"
-    assert mechanisms["BUILD-SIGKILL"] is None
-
-
-@pytest.mark.parametrize(("after", "problems"), [(100, []), (1 << 30, ["1024 MiB of the GPU's memory are not back"])])
-def test_memory_that_is_not_back_is_a_problem(after: int, problems: list[str]) -> None:
-    assert gpu_deaths.memory_problems(100, lambda: after + 100 * (after > 100), wait_s=0.0) == problems

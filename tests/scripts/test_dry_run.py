@@ -111,10 +111,10 @@ def test_the_command_lists_blocks_and_runs_one(folder: Path) -> None:
     (folder / "ends.json").write_text(json.dumps({"check": 11}))
     values = ["github.workspace=.", "inputs.contracts=contracts/"]
     done = subprocess.run([*script, "verify.contracts", *values], cwd=folder, check=False)
-    assert done.returncode == ExitCode.INVALID
-    done = subprocess.run([*script, "verify.none"], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == ExitCode.USAGE
-    assert "no block verify.none" in done.stderr
+    assert done.returncode == ExitCode.INVALID_CONTRACT
+    refused = subprocess.run([*script, "verify.none"], cwd=folder, capture_output=True, text=True, check=False)
+    assert refused.returncode == ExitCode.USAGE
+    assert "no block verify.none" in refused.stderr
 
 
 def test_the_gate_verifies_a_part_and_judges_all(run: Run, folder: Path) -> None:

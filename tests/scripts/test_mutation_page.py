@@ -85,10 +85,7 @@ def test_mutmuts_answers_are_read() -> None:
     assert mutation_run.change(shown) == ("if a > b:", "if a >= b:")
 
 
-def test_the_page_is_current_and_the_published_run_found_what_it_must() -> None:
-    assert f"{mutation_page.BEGIN}\n\n{mutation_page.current()}\n\n{mutation_page.END}" in mutation_page.PAGE.read_text(
-        encoding="utf-8"
-    )
+def test_the_published_run_found_what_it_must() -> None:
     published = json.loads(mutation_page.RESULT.read_text(encoding="utf-8"))
     for module, numbers in mutation_page.counts(published).items():
         assert mutation_page.share(numbers) >= 0.85, module

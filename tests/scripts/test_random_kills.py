@@ -47,7 +47,7 @@ def test_a_gate_that_opens_on_an_unfinished_directory_is_told(
 ) -> None:
     """As one is that has other verdicts than those of a whole run."""
     random_kills.prepare(tmp_path)
-    command = random_kills.Command("verify", tmp_path, "told")
+    command = random_kills.Command("verify", tmp_path, f"{random_kills.MARK}=told")
     assert command.process.wait(LIMIT_S) == 0
     [directory] = command.directories()
     assert random_kills.accepted(directory, whole[1], drilled=False) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import field_bugs
 from field_bug_results import Said, read_results
 from field_bugs import LONG, ROOT
 
-SCRIPT = ROOT / "scripts" / "answer_field_bugs.py"
+SCRIPT = Path(__file__).with_name("answer_field_bugs.py")
 Ask = Callable[..., list[Said]]
 Drill = Callable[[Path, str], tuple[list[str], list[dict[str, Any]]]]
 
@@ -55,7 +56,8 @@ class Server:
 def server() -> Iterator[Server]:
     """One that ends with the block."""
     command = [sys.executable, str(SCRIPT)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(Path(field_bugs.__file__).parent)}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, env=environment) as process:
         opened = Server(process)
         yield opened
         opened.end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,9 +122,3 @@ def test_check_reads_the_records_below_reports_or_the_one_it_is_given(
     assert "0 errors · 1 warning" in capsys.readouterr().out
     assert check.print_findings([loaded.path], drill=Path("good.json"), as_json=False) == 0
     assert "0 errors · 0 warnings" in capsys.readouterr().out
-
-
-def test_the_page_of_faults_is_as_contracts_and_faults_say() -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "write_faults_doc.py"))
-    page = script["PAGE"].read_text(encoding="utf-8")
-    assert page == script["with_table"](page, script["written"](page)), "run scripts/write_faults_doc.py"

@@ -53,11 +53,8 @@ def test_disturbed_blocks_of_the_baseline_pass_nothing_below_the_demand(share: s
     assert simulated(share, 0.003, 1.05).passed <= 0.005 + slack(0.005)
 
 
-def test_a_baseline_disturbed_in_three_of_four_blocks_passes_far_less_than_it_did() -> None:
-    point = simulated("75% of the baseline's blocks disturbed", 0.003, 1.05)
-    assert point.earlier_passed is not None
-    assert point.passed < 0.1
-    assert point.earlier_passed > 0.6
+def test_a_baseline_disturbed_in_three_of_four_blocks_passes_rarely() -> None:
+    assert simulated("75% of the baseline's blocks disturbed", 0.003, 1.05).passed < 0.1
 
 
 @pytest.mark.parametrize("name", DISTURBED)

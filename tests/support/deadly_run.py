@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
-import torch
 from deadly_system import misbehave
 from step_function_systems import Descending, Regression
 from torch import Tensor, nn
@@ -20,23 +19,15 @@ LATER = 3  # a step in the middle of the series, a replay where the arm is captu
 STEP_OF = {"first_step": 0, "later_step": LATER, "replay": LATER}
 METHOD_OF = {"gradients": "gradients", "state": "parameters", "end": "__exit__"}
 # ways to die that leave the process alive: half a line before them would be damage that no worker makes
-ALIVE = {
-    *("raise", "system_exit", "closed_output", "no_directory", "full_disk", "memory", "nonsense"),
-    *("device_assert", "illegal_address", "endless_kernel", "out_of_memory"),
-}
+ALIVE = {"raise", "system_exit", "closed_output", "no_directory", "full_disk", "memory", "nonsense"}
 
 
 def opened(workload: Workload, arm: Arm, phase: str, cause: str, options: Mapping[str, Any]) -> TrainingRun:
     """A run that trains, and dies in that phase; an empty one: it does not."""
     die = partial(misbehave, cause)
-    if cause == "illegal_address":
-        from deadly_kernels import prepare
-
-        prepare()
-    if phase in {"open", "build"} and (nonsense := die()) is not None:
+    if phase == "open" and (nonsense := die()) is not None:
         return cast("TrainingRun", nonsense)
-    alive = Regression if workload.needs.device == "cuda" else Descending
-    system = DiesInStep(die, phase) if phase in {"warm_up", "capture"} else alive()
+    system = DiesInCapture(die) if phase == "capture" else Descending()
     training = system.open(workload, arm, **options)
     if phase in STEP_OF:
         _dies_in_step(training, STEP_OF[phase], die)
@@ -47,15 +38,14 @@ def opened(workload: Workload, arm: Arm, phase: str, cause: str, options: Mappin
     return cast("TrainingRun", training)
 
 
-class DiesInStep(Regression):
-    """Dies within its step function: while that is captured, or, on a GPU, in the warm-up before."""
+class DiesInCapture(Regression):
+    """Dies within its step function, while that is captured."""
 
-    def __init__(self, die: Callable[[], Any], phase: str) -> None:
-        self._die, self._phase = die, phase
+    def __init__(self, die: Callable[[], Any]) -> None:
+        self._die = die
 
     def before_update(self, loss: Tensor, _model: nn.Module) -> None:
-        phase = "warm_up" if loss.is_cuda and not torch.cuda.is_current_stream_capturing() else "capture"
-        if phase == self._phase and (nonsense := self._die()) is not None:
+        if (nonsense := self._die()) is not None:
             loss.backward(nonsense)  # type: ignore[no-untyped-call]
 
 

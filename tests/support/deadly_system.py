@@ -1,6 +1,6 @@
 """A small training system of which an arm dies as its setting `dies: <phase>:<cause>` says; an arm without it trains.
 
-The ways to die are here, without torch; those of a GPU are in `deadly_kernels.py`, where they come in `deadly_run.py`.
+The ways to die are here, without torch. Where they come is in `deadly_run.py`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ NONSENSE = 0.5
 
 def misbehave(cause: str) -> Any:
     """End or harm this process in one way. What leaves it alive raises, or returns something: nonsense."""
-    if cause in CAUSES:
-        return CAUSES[cause]()
-    from deadly_kernels import CAUSES_ON_GPU
-
-    return CAUSES_ON_GPU[cause]()
+    return CAUSES[cause]()
 
 
 def _raise() -> None:

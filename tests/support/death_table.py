@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
@@ -20,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import yaml
+from marked_processes import left_after
 
 from harness.api import session
 from harness.api.session import VerifyOptions
@@ -30,7 +30,6 @@ from harness.errors import ExitCode
 from harness.judging.verdict import Verdict
 from harness.planning.plan import Plan
 
-ROOT = Path(__file__).parents[1]
 SYSTEM = "deadly_system:DeadlySystem"
 MARK = "DEATH_TABLE"  # a variable that every process of a verification has
 LEFT_S = 5.0  # for what was killed to be gone
@@ -133,8 +132,7 @@ def verified(groups: Sequence[Group], needs: dict[str, Any], *, steps: int, desc
 
     What concerns all of them (exit code, SOUND, `judge --check`, processes) is a problem of the first outcome.
     """
-    support = str(ROOT / "tests" / "support")
-    paths = [path for path in (str(ROOT / "scripts"), support) if path not in sys.path]
+    paths = [path for path in (str(Path(__file__).parent),) if path not in sys.path]
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {MARK: mark}):
         contract = Path(folder) / "deaths.yaml"
@@ -147,7 +145,7 @@ def verified(groups: Sequence[Group], needs: dict[str, Any], *, steps: int, desc
         ):
             judgement = session.verify([contract], options)
             general = _exit_code(judgement.exit_code) + _check(judgement.run_directory)
-        general += [f"process {process} is left" for process in processes_left(mark)]
+        general += [f"process {process} is left" for process in left_after(f"{MARK}={mark}", LEFT_S)]
     verdicts = {(verdict.claim, verdict.workload): verdict for verdict in judgement.verdicts}
     for group in groups:
         sound = verdicts["SOUND", group.name]
@@ -193,24 +191,6 @@ def _check(directory: Path | None) -> list[str]:
     return [f"judge --check exits with {code}: {printed.getvalue()}"] * (code != 0)
 
 
-def processes_left(mark: str) -> list[int]:
-    """Processes that carry the mark once what was killed had time to go."""
-    until = time.monotonic() + LEFT_S
-    while (left := list(_marked(mark))) and time.monotonic() < until:
-        time.sleep(0.05)
-    return left
-
-
-def _marked(mark: str) -> Iterable[int]:
-    for entry in Path("/proc").iterdir():
-        try:
-            marked = entry.name.isdigit() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes()
-            if marked and int(entry.name) != os.getpid():
-                yield int(entry.name)
-        except OSError:
-            continue  # it has ended, or belongs to somebody else
-
-
 STRANGER = """\
 import sys
 
@@ -237,16 +217,3 @@ def write_modules(folder: Path) -> None:
     for where in STRANGER_PHASES:
         for cause in CAUSES:
             (folder / f"dies_{where}_{cause}.py").write_text(STRANGER.format(where=where, cause=cause))
-
-
-def print_outcomes(outcomes: Iterable[Outcome], more: Sequence[str], began: float) -> int:
-    """A line for each, then a summary; 1 where anything is wrong."""
-    outcomes = list(outcomes)
-    for outcome in outcomes:
-        print(outcome.line())
-    print(*more, sep="\n", end="\n" if more else "")
-    wrong = sum(bool(outcome.problems) for outcome in outcomes) + len(more)
-    passed = sum(outcome.verdict.status == "PASS" for outcome in outcomes)
-    seconds = time.monotonic() - began
-    print(f"{len(outcomes)} combinations of cause and phase, {passed} false PASS, {wrong} wrong, {seconds:.0f} s")
-    return 1 if wrong else 0

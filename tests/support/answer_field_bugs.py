@@ -1,6 +1,6 @@
 """Say of each entry that is named on standard input what the claims say of a form of it: a line of JSON for each line.
 
-    python scripts/answer_field_bugs.py        # then lines of: [drill] PATH FORM [CLAIM ...], or example NAME
+The lines: [drill] PATH FORM [CLAIM ...], or example NAME
 
 For tests: one process imports torch, and each run is a fork. What entries need imported beside it is imported once, in
 a branch: a fork that answers for all entries which need that. A release that an entry brings is imported by its runs

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Pack what the peer benchmark needs beside torch, transformers, peft and accelerate, for a GPU machine without a network:
 #
-#     scripts/pack_peers.sh [FOLDER OF WHEELS]        -> .peers/unsloth.tar.xz (about 20 MB)
+#     benchmarks/pack_peers.sh [FOLDER OF WHEELS]        -> .peers/unsloth.tar.xz (about 20 MB)
 #
 # On the GPU machine (Python 3.12, x86-64, CUDA 13):
 #
