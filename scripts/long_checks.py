@@ -21,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "long-checks.md"
 BEGIN, END = "<!-- table: .ci/long -->", "<!-- end of table -->"
+# nothing of these is installed: the reference trainer, and the tests' systems
+PATH = (ROOT, ROOT / "tests" / "support", ROOT / "scripts")
 HEAD = ("part", "date", "commit", "machine", "seconds", "figures")
 PARTS: dict[str, tuple[str, ...]] = {
     "floors": (".ci/floors",),
@@ -53,8 +55,7 @@ def execute(part: str, command: Sequence[str]) -> Result:
     if not (ROOT / command[0]).exists():
         return Result(part, 127, 0.0, f"{command[0]} does not exist")
     began, last = time.monotonic(), ""
-    # neither the reference trainer nor the tests' systems are part of what is installed
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])}
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATH))}
     with subprocess.Popen(command, cwd=ROOT, env=here, stdout=subprocess.PIPE, text=True, errors="replace") as process:
         for line in process.stdout or ():
             print(line, end="", flush=True)

@@ -23,9 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import mutation_page
-
 ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "reports" / "mutation" / "judge.json"
 COPIED = ("harness", "tests", "pyproject.toml")
 PROCESSES = "2"
 
@@ -95,7 +94,7 @@ def main() -> None:
         mutmut(folder, "run", "--max-children", PROCESSES)
         found = record(folder, time.monotonic() - began, commit)
     text = json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False)
-    mutation_page.RESULT.write_text(text + "\n", encoding="utf-8")
+    RESULT.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
