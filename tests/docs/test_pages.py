@@ -1,0 +1,57 @@
+"""Pages of the documentation: how they begin, how much of them people wrote, and what is written for the site alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import write_site
+
+ROOT = Path(__file__).parents[2]
+# A page that a program writes says so in its first line.
+PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if not page.read_text().startswith("<!-- written by ")]
+MOST_BYTES = 234_000  # of all of these together; the aim is 160,000
+FIRST = re.compile(r"# [^\n]+\n\n(?P<paragraph>(?:[^\n]+\n)+)")
+CELLS = re.compile(r"^\|", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_begins_with_what_its_reader_will_do(page: Path) -> None:
+    begins = FIRST.match(page.read_text())
+    assert begins is not None
+    assert re.search(r"\b[Yy]ou\b", begins["paragraph"]), begins["paragraph"]
+
+
+def test_people_can_finish_the_documentation() -> None:
+    assert len(PAGES) > 15
+    assert sum(page.stat().st_size for page in PAGES) <= MOST_BYTES
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write all pages as `make site` does."""
+    folder = tmp_path_factory.mktemp("pages")
+    write_site.stage(ROOT, folder)
+    return folder
+
+
+@pytest.mark.parametrize("page", write_site.FILLED)
+def test_git_holds_the_words_and_the_site_the_tables(page: str, staged: Path) -> None:
+    words = (ROOT / page).read_text().partition("<!-- table")[2]
+    assert words
+    assert not CELLS.search(words)
+    made = (staged / page).read_text().partition("<!-- table")[2]
+    assert len(CELLS.findall(made)) > 20
+    assert "make site" not in made
+
+
+def test_every_link_to_a_file_leads_there(staged: Path) -> None:
+    """mkdocs follows anchors as well, in `make site`."""
+    dead = [
+        f"{page}: {link[0]}"
+        for page in write_site.sources(ROOT)
+        for link, target in write_site.links(staged, page, (staged / page).read_text(encoding="utf-8"))
+        if not (staged / target).exists()
+    ]
+    assert dead == []
