@@ -69,7 +69,7 @@ types: install
 	$(BIN)/mypy
 
 site: install
-	$(BIN)/python scripts/write_site.py
+	$(BIN)/python tools/docs/write_site.py
 
 judge-published: install
 	$(BIN)/harness judge --check $(dir $(wildcard reports/*/run.tar.xz reports/accuracy/*/run.tar.xz reports/gates/*/run.tar.xz reports/examples/*/run.tar.xz reports/ranks/*/run.tar.xz reports/drills/*/run.tar.xz reports/statistics/trials/*/run.tar.xz)) $(filter-out %/run.tar.xz,$(wildcard reports/*/*.tar.xz))

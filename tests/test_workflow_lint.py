@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools import absent
+from needed_programs import absent
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -1,7 +1,7 @@
 """Releases of other projects that entries try as they are: with the bug, and mended.
 
 Two releases of one package cannot be installed side by side. Each has a folder of its own below the environment, which
-`python scripts/install_field_bug_packages.py` fills; `installed` of an entry's `BUG` lists them for each form.
+`python tools/museum/install_field_bug_packages.py` fills; `installed` of an entry's `BUG` lists them for each form.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from examples.field_bugs.bug import bug_of
 from harness.errors import HarnessError
 
 FOLDER = Path(sys.prefix) / "field-bug-packages"
-INSTALL = "python scripts/install_field_bug_packages.py"
+INSTALL = "python tools/museum/install_field_bug_packages.py"
 
 
 def folder_of(release: str) -> Path:

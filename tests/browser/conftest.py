@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 from chromium import Browser, chromium, installed
-from tools import absent
+from needed_programs import absent
 
 
 @pytest.fixture(scope="session")

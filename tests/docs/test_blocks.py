@@ -85,7 +85,7 @@ def test_what_is_not_run_exists_with_its_options(block: Block) -> None:
         "harness verfy contracts/",
         "harness judge",
         "make tset",
-        "python scripts/none.py",
+        "python tools/none.py",
         "python -m benchmarks.none",
         "pip install '.[none]'",
         ".ci/run everything",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tools import absent
+from needed_programs import absent
 
 from harness.errors import ExitCode
 

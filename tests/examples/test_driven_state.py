@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tools import absent
+from needed_programs import absent
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload

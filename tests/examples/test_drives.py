@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from budget import slow_but
-from tools import absent
+from needed_programs import absent
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -23,8 +23,8 @@ import forks
 import pytest
 from budget import slow_but
 from claims_in_process import executed
+from needed_programs import absent
 from planning import NO_GPU
-from tools import absent
 
 from harness.contract.load import load_contract
 from harness.contract.schema import Contract

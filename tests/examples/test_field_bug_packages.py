@@ -58,7 +58,7 @@ def test_a_release_that_is_not_installed_is_named_with_the_command_that_installs
         packages.use_packages(str(entry), "buggy")
     assert str(caught.value) == (
         f"entry.py, buggy: an entry runs with the releases that it lists; found no second-release==2.0 in "
-        f"{packages.FOLDER}; run `python scripts/install_field_bug_packages.py`"
+        f"{packages.FOLDER}; run `python tools/museum/install_field_bug_packages.py`"
     )
 
 

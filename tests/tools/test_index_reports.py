@@ -120,4 +120,4 @@ def test_the_index_is_current() -> None:
     text = index_reports.tables(
         index_reports.published(index_reports.REPORTS), index_reports.drills(index_reports.REPORTS)
     )
-    assert page == index_reports.with_tables(page, text), "run scripts/index_reports.py"
+    assert page == index_reports.with_tables(page, text), "run tools/docs/index_reports.py"

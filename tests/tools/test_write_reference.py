@@ -20,7 +20,7 @@ def pages() -> dict[str, str]:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_page_is_current(name: str, pages: dict[str, str]) -> None:
     written = (write_reference.FOLDER / name).read_text(encoding="utf-8")
-    assert written == pages.get(name), "run scripts/write_reference.py"
+    assert written == pages.get(name), "run tools/docs/write_reference.py"
 
 
 def test_every_page_lies_there_and_no_other(pages: dict[str, str]) -> None:

@@ -1,6 +1,6 @@
 """Run a `run:` block of a workflow or of action.yml here, by bash as GitHub's runner does.
 
-    python scripts/dry_run.py .github/workflows/gate.yml verify.contracts inputs.contracts=contracts/
+    python tools/ci/dry_run.py .github/workflows/gate.yml verify.contracts inputs.contracts=contracts/
 
 The block is named by its job and its step's id (`verify.contracts`), in an action by the id alone.
 Each `${{ expression }}` is replaced by the value given for it, letter by letter: nothing is

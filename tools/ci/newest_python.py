@@ -1,6 +1,6 @@
 """Print the newest Python of this machine that the project supports, besides the one that runs this script.
 
-    python scripts/newest_python.py
+    python tools/ci/newest_python.py
 
 It prints nothing where there is none. Searched: `pythonX.Y` on PATH, and the versions of pyenv. What is supported:
 `VERSIONS`, from the classifiers of pyproject.toml; of torch, from the extra `run` and constraints.txt.
@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)")
 VERSIONS = [found[1] for line in PROJECT["classifiers"] if (found := _PYTHON.fullmatch(line))]  # the oldest first

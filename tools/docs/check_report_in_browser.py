@@ -1,6 +1,6 @@
 """Open reports in a headless Chromium and check what only a browser knows.
 
-    PYTHONPATH=tests/support python scripts/check_report_in_browser.py [--axe axe.min.js] REPORT
+    PYTHONPATH=tests/support python tools/docs/check_report_in_browser.py [--axe axe.min.js] REPORT
     … --pictures FOLDER [--top ID] [--height 900] REPORT
 
 Each report is opened in light, dark and print, wide and at 390 px, and with JavaScript off. Checked: no console message

@@ -1,6 +1,6 @@
 """Write the tables of reports/README.md: the published runs, what did not hold in them, and every measured ratio.
 
-    python scripts/index_reports.py
+    python tools/docs/index_reports.py
 
 All of it comes from each run's `run.json`, `verdicts.json` and, of a fire drill, `drill.json`; nothing is judged. Runs
 in folders of reports/ have no row, and their drills count.
@@ -29,10 +29,10 @@ from harness.run_directory.drill_record import DrillRecord, read_record
 from harness.run_directory.places import runs_in
 from harness.run_directory.verdict_file import VerdictFile, read_verdicts
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
 PAGE = REPORTS / "README.md"
-BEGIN, END = "<!-- tables: scripts/index_reports.py -->", "<!-- end of tables -->"
+BEGIN, END = "<!-- tables: tools/docs/index_reports.py -->", "<!-- end of tables -->"
 MOST_NAMED = 12
 RUNS = ("run", "machine", "software", "sources", "verdicts")
 OPEN = ("run", "claim", "workload", "verdict", "what was seen")

@@ -1,6 +1,6 @@
 """Fill the page docs/mutation.md from reports/mutation: the counts, and why each survivor lives.
 
-`judge.json` is what scripts/mutation_run.py found; `survivors.yaml` explains, by function and mutated line.
+`judge.json` is what tools/long_checks/mutation_run.py found; `survivors.yaml` explains, by function and mutated line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "reports" / "mutation" / "judge.json"
 EXPLAINED = RESULT.with_name("survivors.yaml")
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"

@@ -16,7 +16,7 @@ from harness.errors import ContractError
 from harness.evidence.files import first_error
 from harness.extras.upstream.items import Item, read_upstream
 
-FOLDER = Path(__file__).parents[1] / "docs" / "upstream"
+FOLDER = Path(__file__).parents[2] / "docs" / "upstream"
 DECISIONS = FOLDER / "decisions.yaml"
 EXCERPTS = FOLDER / "excerpts"
 

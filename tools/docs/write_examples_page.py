@@ -1,6 +1,6 @@
 """Write the tables of examples/README.md from the published runs below reports/examples.
 
-    python scripts/write_examples_page.py
+    python tools/docs/write_examples_page.py
 
 A run's name has its kind of machine in it, `-cpu-` or `-h200-`; of several runs of an example there the last by name
 counts. Nothing is judged.
@@ -18,10 +18,10 @@ from harness.finished_runs.rejudge import rejudged
 from harness.judging.verdict import Status, Verdict
 from harness.run_directory.places import runs_in
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXAMPLES, REPORTS = ROOT / "examples", ROOT / "reports" / "examples"
 PAGE = EXAMPLES / "README.md"
-BEGIN, END = "<!-- tables: scripts/write_examples_page.py -->", "<!-- end of tables -->"
+BEGIN, END = "<!-- tables: tools/docs/write_examples_page.py -->", "<!-- end of tables -->"
 HEAD = ("example", "claim", "what must hold", "CPU", "H200")
 MACHINES = ("cpu", "h200")
 NO_RUN = "no run yet"

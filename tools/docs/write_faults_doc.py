@@ -15,7 +15,7 @@ from harness.run_directory.drill_record import read_record
 from harness.system.described import describe
 from harness.system.protocol import Expectation
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 HEAD = ("fault", "what is planted", "claim", "must say", "upstream's number alone")

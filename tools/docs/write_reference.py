@@ -1,6 +1,6 @@
 """Write docs/reference/: kinds, checks, reason codes, exit codes, capabilities, commands, glossary, from their tables.
 
-python scripts/write_reference.py
+python tools/docs/write_reference.py
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from harness.report.wording import glossary as glossary_terms
 from harness.report.wording import reason_text
 from harness.system import protocol
 
-FOLDER = Path(__file__).parents[1] / "docs" / "reference"
-NOTE = "<!-- written by scripts/write_reference.py; do not edit -->"
+FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+NOTE = "<!-- written by tools/docs/write_reference.py; do not edit -->"
 STATUSES = {
     Status.PASS: "The claim holds: everything that it demands was seen.",
     Status.FAIL: "The claim does not hold, or the comparison shows nothing (`vacuous_…`).",

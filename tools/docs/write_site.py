@@ -1,6 +1,6 @@
 """Write the documentation as a site: `make site`, to site/.
 
-    python scripts/write_site.py
+    python tools/docs/write_site.py
 
 Its pages are those of docs/ and the ones of `OUTSIDE`. Git holds the words of some alone: the modules of `FILLED` write
 their tables. mkdocs makes the site of a copy that keeps their paths, and with them every link; files that a page links
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "build" / "site-pages"  # `docs_dir` of mkdocs.yml
 SITE = ROOT / "site"
 OUTSIDE = (

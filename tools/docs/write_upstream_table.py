@@ -19,7 +19,7 @@ from harness.errors import ContractError
 from harness.evidence import layout
 from harness.extras.upstream.items import Item
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 NOT_PUBLISHED = "not published yet"
 FOLDERS = ("accuracy", "gates")  # of published runs that do not lie in reports/ itself

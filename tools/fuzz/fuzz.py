@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _TAKES_A_BUDGET = re.compile(r"^from (?:hypothesis|budget) import", re.MULTILINE)
 _EXAMPLES = re.compile(r"(\d+) passing examples, (\d+) failing examples, (\d+) invalid")
 

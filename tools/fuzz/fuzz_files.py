@@ -20,7 +20,7 @@ from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import read_record
 from harness.run_directory.verdict_file import read_verdicts
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 # --- evidence ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Fuzz every reader of a stranger's file, and lint, plan and explain: typed errors only, and each within its limits.
 
-    python scripts/fuzz_readers.py [--inputs N | --seconds S] [TARGET ...]
+    python tools/fuzz/fuzz_readers.py [--inputs N | --seconds S] [TARGET ...]
 
 Hypothesis draws the inputs, a hundred with a draw. Each may take 1 s of processor time and 200 MB of memory. One that
 raises another error, takes more or ends its process is written into `tests/fuzz_cases/TARGET/`, where the tests try it

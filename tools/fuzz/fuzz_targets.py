@@ -36,7 +36,7 @@ from harness.planning.plan import plan
 from harness.system.described import describe_all
 from harness.system.protocol import SystemDescription
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MACHINES = (
     Machine(False, "this machine has no CUDA device", (), 16.0),
     Machine(True, "", (Gpu("NVIDIA H200", "GPU-0", "sm_90", 139.8),), 128.0),

@@ -1,6 +1,6 @@
 """The table of deaths: every cause in every phase of an arm's life, on a processor. `.ci/long deaths`
 
-    PYTHONPATH=tests/support python scripts/deaths.py
+    PYTHONPATH=tests/support python tools/long_checks/deaths.py
 
 Prints a line for each combination, then a summary. The exit code is 1 where one is not as it must be: a false PASS, a
 cause that its verdict does not name, another claim disturbed, a process left, an exit code other than the table's, or

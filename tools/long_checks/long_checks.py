@@ -1,6 +1,6 @@
 """The long checks, `.ci/long`: each part is a process that prints its figures last; docs/long-checks.md is their table.
 
-    python scripts/long_checks.py [PART ...]
+    python tools/long_checks/long_checks.py [PART ...]
 
 A part that fails is neither published nor does it stop the others; the exit code is then 1.
 """
@@ -18,23 +18,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "long-checks.md"
 BEGIN, END = "<!-- table: .ci/long -->", "<!-- end of table -->"
 # nothing of these is installed: the reference trainer, and the tests' systems
-PATH = (ROOT, ROOT / "tests" / "support", ROOT / "scripts")
+PATH = (ROOT, ROOT / "tests" / "support", ROOT / "tools" / "docs")
 HEAD = ("part", "date", "commit", "machine", "seconds", "figures")
 PARTS: dict[str, tuple[str, ...]] = {
     "floors": (".ci/floors",),
-    "fuzz": (sys.executable, "scripts/fuzz.py"),
-    "readers": (sys.executable, "scripts/fuzz_readers.py", "--jobs", "2"),
-    "errors": (sys.executable, "scripts/check_error_rates.py"),
-    "soak": (sys.executable, "scripts/soak.py"),
-    "deaths": (sys.executable, "scripts/deaths.py"),
-    "kills": (sys.executable, "scripts/random_kills.py"),
-    "machines": (sys.executable, "scripts/strange_machines.py"),
-    "examples": (sys.executable, "scripts/verify_examples.py"),
-    "mutation": (sys.executable, "scripts/mutation_run.py"),
+    "fuzz": (sys.executable, "tools/fuzz/fuzz.py"),
+    "readers": (sys.executable, "tools/fuzz/fuzz_readers.py", "--jobs", "2"),
+    "errors": (sys.executable, "tools/statistics/check_error_rates.py"),
+    "soak": (sys.executable, "tools/long_checks/soak.py"),
+    "deaths": (sys.executable, "tools/long_checks/deaths.py"),
+    "kills": (sys.executable, "tools/long_checks/random_kills.py"),
+    "machines": (sys.executable, "tools/long_checks/strange_machines.py"),
+    "examples": (sys.executable, "tools/long_checks/verify_examples.py"),
+    "mutation": (sys.executable, "tools/long_checks/mutation_run.py"),
 }
 WITHOUT_ARGUMENTS = tuple(part for part in PARTS if part != "mutation")
 

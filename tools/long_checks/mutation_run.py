@@ -1,7 +1,7 @@
 """Run mutmut over the judges, in a copy of the last commit, and write reports/mutation.
 
     pip install mutmut==3.8.1
-    python scripts/mutation_run.py
+    python tools/long_checks/mutation_run.py
 
 Takes about ten minutes on two cores. `[tool.mutmut]` in pyproject.toml says what is mutated and which tests count.
 """
@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "reports" / "mutation" / "judge.json"
 COPIED = ("harness", "tests", "pyproject.toml")
 PROCESSES = "2"

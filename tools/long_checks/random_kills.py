@@ -1,6 +1,6 @@
 """Verify, drill and pytest killed at random moments, in each of their phases; then the directories are judged.
 
-    python scripts/random_kills.py [--kills 300] [--seed 17]
+    python tools/long_checks/random_kills.py [--kills 300] [--seed 17]
 
 A kill waits for a phase, then for a random part of its length as an unkilled run took it. The last line sums up; the
 exit code is 1 where a gate opens on what did not finish, a process outlives its command by two seconds, or a command
@@ -31,7 +31,7 @@ from harness.cli.application import application
 from harness.errors import HarnessError
 from harness.evidence import layout
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPTED = ROOT / "tests" / "support" / "scripted"
 MARK = "RANDOM_KILLS"
 PHASES = ("start", "describe", "plan", "runs", "judge", "pages", "seal")

@@ -1,6 +1,6 @@
 """The smoke verification again and again in one process: nothing may be left behind, and every verdict is the same.
 
-    python scripts/soak.py [--times 20] [--contract contracts/fused-gradient-clip-v1.yaml]
+    python tools/long_checks/soak.py [--times 20] [--contract contracts/fused-gradient-clip-v1.yaml]
 
 Counted after each: processes that it started and that still live, wherever they went (a variable of theirs marks
 them), files in the temporary folder, open file descriptors, threads. The first must be none, the others no more than
@@ -21,7 +21,7 @@ from marked_processes import marked
 
 from harness.cli.application import application
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MARK = "HARNESS_SOAK"
 
 

@@ -1,6 +1,6 @@
 """The same set-up on machines that lack what a developer's has: installation, a claim of one's own, two commands.
 
-    python scripts/strange_machines.py [--python PYTHON] [--installed VENV] [--quick]
+    python tools/long_checks/strange_machines.py [--python PYTHON] [--installed VENV] [--quick]
 
 The tree at HEAD is installed by `make install`, as a user without a name whose home takes no file. In each of
 `CIRCUMSTANCES` the documented trainer gets a contract, which is checked, verified as a gate, judged again, reported and
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCUMENTED = ROOT / "docs" / "plugging-in-a-trainer.md"
 CLOSED = "closed"  # a folder of the work folder that takes no file
 WITHOUT_COMPILERS = "bin"

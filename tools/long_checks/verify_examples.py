@@ -1,9 +1,9 @@
 """Verify every example on this machine, a run directory each, and say what became of its claims.
 
-    python scripts/verify_examples.py [--reports FOLDER] [--prefix PREFIX] [EXAMPLE ...]
+    python tools/long_checks/verify_examples.py [--reports FOLDER] [--prefix PREFIX] [EXAMPLE ...]
 
 Exit code 1 where a unit is an ERROR, or another verdict than the published run's of the same kind of machine
-(`scripts/write_examples_page.py`) comes out. The last line counts verdicts and seconds.
+(`tools/docs/write_examples_page.py`) comes out. The last line counts verdicts and seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from write_examples_page import names, verdicts
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 Found = dict[tuple[str, str], tuple[str, str]]  # claim and workload -> status and reason
 
 

@@ -1,6 +1,6 @@
 """Try correct trainers of others under the templates that `harness init` writes: the shipped examples, and public ones.
 
-    python scripts/correct_trainers.py [NAME ...]
+    python tools/museum/correct_trainers.py [NAME ...]
 
 NAME is an example's folder or a function of tests/support/public_trainers.py; without any, all of them. What each claim
 said of as many steps as `init` compares is printed, and kept in examples/field_bugs/results.csv, from which

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.evidence.files import write_text
 
-RESULTS = Path(__file__).parents[1] / "examples" / "field_bugs" / "results.csv"
+RESULTS = Path(__file__).parents[2] / "examples" / "field_bugs" / "results.csv"
 FIRST, NOW, CPU = "first", "now", "CPU"
 FOUND = ("FAIL", "ERROR")
 LINE = re.compile(r"(examples/field_bugs/\w+\.py):\d+")

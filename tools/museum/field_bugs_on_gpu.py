@@ -1,6 +1,6 @@
 """Try the entries of the museum for which a GPU matters on this machine's, several at a time.
 
-    python scripts/field_bugs_on_gpu.py FOLDER [NAME ...] [--jobs N] [--seconds S] [--record]
+    python tools/museum/field_bugs_on_gpu.py FOLDER [NAME ...] [--jobs N] [--seconds S] [--record]
 
 First all claims but MEMORY, an entry a process and its runs in forks of it; then MEMORY, an entry after the other, as
 other processes on the device would count. What was said is written as it comes: FOLDER/NAME.csv, with the columns of

@@ -1,6 +1,6 @@
 """Install the releases that entries of examples/field_bugs try, a folder each; those that lie there stay.
 
-    python scripts/install_field_bug_packages.py
+    python tools/museum/install_field_bug_packages.py
 
 Wheels alone, without what they depend on: an entry lists all that the environment lacks. The last line says how many
 megabytes there are, and how long it took.

@@ -1,6 +1,7 @@
 """Try entries of the museum of field bugs under the templates that `harness init` writes.
 
-    python scripts/verify_field_bugs.py [NAME ...] [--seed N ...] [--short] [--first-try] [--record] [--write FOLDER]
+    python tools/museum/verify_field_bugs.py [NAME ...] [--seed N ...] [--short] [--first-try] [--record]
+    python tools/museum/verify_field_bugs.py [NAME ...] --write FOLDER
 
 NAME is an entry of examples/field_bugs, or the path of one elsewhere; without any, all entries. Each is tried as it has
 the bug and as it is mended, and what each claim said is printed. `--short` leaves the long run out. `--first-try` keeps

@@ -1,6 +1,6 @@
 """Write docs/field-bugs.md from the entries of examples/field_bugs, and from what is recorded of their trials.
 
-    python scripts/write_field_bugs_page.py [--check]
+    python tools/museum/write_field_bugs_page.py [--check]
 
 Nothing is executed. `--check` writes nothing, and exits with 1 where the page would be another.
 """
@@ -26,7 +26,7 @@ CORRECT = """The other side: correct trainers of others under the same templates
 of their own, with two arms; the others are steps in the style of public trainers (`tests/support/public_trainers.py`).
 A claim is not run where the step lacks a capability, or the machine a GPU."""
 GPU = "NVIDIA H200"
-TITLE = """<!-- written by scripts/write_field_bugs_page.py -->
+TITLE = """<!-- written by tools/museum/write_field_bugs_page.py -->
 # Field bugs"""
 HEAD = ("bug", "thread", "found by", "after steps", "seconds", "mended", "on an H200", "first try", "changed since")
 INTRODUCTION = """## How they were tried

@@ -1,6 +1,6 @@
 """Compare what two commits of this project answer, to show that a change moved code and no verdict.
 
-    python scripts/compare_commits.py BASE [HEAD] [--only SECTION ...] [--out FOLDER]
+    python tools/snapshot/compare_commits.py BASE [HEAD] [--only SECTION ...] [--out FOLDER]
 
 HEAD is the working tree, with its uncommitted changes, unless a commit is named. Both are asked on this
 machine, by this Python. The sections:
@@ -42,7 +42,7 @@ from typing import Any
 
 from snapshot import ERROR, SECTIONS, SEP, Entries, field_of
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("snapshot.py")
 WHICH = ("base", "head", "base again")
 ABSENT = "(absent)"

@@ -1,6 +1,6 @@
 """Write the answers of one commit of this project as JSON. `compare_commits.py` runs this program.
 
-    python -P scripts/snapshot.py SECTION OUT SCRATCH
+    python -P tools/snapshot/snapshot.py SECTION OUT SCRATCH
 
 The working directory is the root of the commit, which PYTHONPATH names first. A section maps the names
 of entries to values. The program enters the commit through doors that outlast a move of modules: the

@@ -1,7 +1,7 @@
 """The published error rates, simulated again: equal to the last digit, and bounded.
 
 Today's judges get the published seed and number of experiments. Another version of numpy may draw other numbers; then
-`scripts/error_rates.py` and `scripts/seed_error_rates.py` publish anew.
+`tools/statistics/error_rates.py` and `tools/statistics/seed_error_rates.py` publish anew.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "reports" / "statistics"
 SCRIPTS = ("error_rates", "seed_error_rates")  # each writes a file of its name
 
@@ -29,7 +29,7 @@ def check(name: str) -> tuple[str, bool]:
     """The figures of one script, and whether it finds what is published and what was wanted."""
     published = points_in(PUBLISHED / f"{name}.json.xz")
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, f"scripts/{name}.py", "--seed", str(published["seed"]), "--output", folder]
+        command = [sys.executable, f"tools/statistics/{name}.py", "--seed", str(published["seed"]), "--output", folder]
         subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
         again = points_in(Path(folder) / f"{name}.json.xz")
     pairs = list(zip(again["points"], published["points"], strict=True))

@@ -4,7 +4,7 @@ Every experiment is a whole comparison: processes with ABBA rounds of timed bloc
 `harness.judging.statistics`, which is the judge's own code; of each point some experiments are also put before the
 judge as evidence, and any disagreement ends the script.
 
-    python scripts/error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
+    python tools/statistics/error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from harness.judging.verdict import Status
 from harness.numbers import dump_json
 
 Array = NDArray[np.float64]
-REPORTS = Path(__file__).parents[1] / "reports"
+REPORTS = Path(__file__).parents[2] / "reports"
 ROUNDS = 4
 TRIES = 10
 JUDGED_TWICE = 5  # experiments of each point that the judge itself decides

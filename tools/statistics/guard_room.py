@@ -1,7 +1,7 @@
 """Check how much room every guard of a shipped contract leaves a correct trainer: docs/guard-room.md.
 
-    PYTHONPATH=. python scripts/guard_room.py cases    # the trainings that measure_guard_room.py measures
-    PYTHONPATH=. python scripts/guard_room.py check    # a line for each guard, from reports/statistics/guard-room/
+    PYTHONPATH=. python tools/statistics/guard_room.py cases    # the trainings that measure_guard_room.py measures
+    PYTHONPATH=. python tools/statistics/guard_room.py check    # a line for each guard, as it was measured
 
 The exit code of `check` is 1 where a guard was not measured or has too little room.
 """
@@ -26,7 +26,7 @@ from harness.contract.schema import Contract
 from harness.judging.guards import STANDARD_ERRORS
 from reference_impl.system import train_config
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDER = CASES.parent
 EFFECT, CLIP, BATCHES = "training_effect.at_least", "clip_active_steps", "distinct_batches"
 FOLLOWS = "standard errors"  # the judge's own number, of every training effect

@@ -1,9 +1,9 @@
 """Measure what the guards of the shipped contracts ask about: how much a training learns, how often its clip acts.
 
-    PYTHONPATH=. python scripts/measure_guard_room.py --device cpu|cuda --out FILE.json [--seeds 10] [--large-seeds 3]
-        [--seconds SECONDS]
+    PYTHONPATH=. python tools/statistics/measure_guard_room.py --device cpu|cuda --out FILE.json
+        [--seeds 10] [--large-seeds 3] [--seconds SECONDS]
 
-The cases are those of `reports/statistics/guard-room/cases.json`, which `scripts/guard_room.py cases` writes from the
+The cases are those of `reports/statistics/guard-room/cases.json`, which `guard_room.py cases` writes from the
 contracts. This script needs torch and the reference trainer alone. It writes the file after every training, and starts
 none after `--seconds`. Seeds come one after the other, so that a stopped measurement has the first seeds of all cases.
 What the file already has of this machine and text is not measured again.
@@ -32,7 +32,7 @@ from reference_impl.cuda_graph import CapturingTrainer
 from reference_impl.data import TextBatches, read_text, tokenize
 from reference_impl.trainer import Trainer
 
-CASES = Path(__file__).parents[1] / "reports" / "statistics" / "guard-room" / "cases.json"
+CASES = Path(__file__).parents[2] / "reports" / "statistics" / "guard-room" / "cases.json"
 LOST_LEARNING = 0.01  # of the learning rate, at most: a fault that changes every parameter, and learns next to nothing
 FAULTY_SEEDS = 3
 SHORT = (

@@ -3,7 +3,7 @@
 Every experiment is a whole comparison, decided by the judge's own code (`harness.kinds.seeds.paired_seeds`); of each
 point some experiments are also put before the judge as evidence, and any disagreement ends the script.
 
-    python scripts/seed_error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
+    python tools/statistics/seed_error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harness.judging.verdict import Status
 from harness.kinds.seeds import paired_seeds
 from harness.numbers import dump_json
 
-REPORTS = Path(__file__).parents[1] / "reports"
+REPORTS = Path(__file__).parents[2] / "reports"
 NUMBERS = (5, 8, 12, 20)
 STRICT = ((8, 0.99), (12, 0.99), (20, 0.99))  # seeds and confidence, for the normal noise
 CONFIDENCE = 0.95

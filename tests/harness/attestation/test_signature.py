@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needed_programs import absent
 from sealing import forge
-from tools import absent
 
 from harness.api import session
 from harness.cli import attest as command

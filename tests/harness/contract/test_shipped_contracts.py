@@ -136,7 +136,7 @@ def test_a_captured_trajectory_guards_against_showing_nothing(claims: dict[str, 
         if isinstance(part, TrajectoryMatch) and part.compare != "first":  # before any update there is no effect
             guards = part.guards
             assert guards.training_effect is not None, claim.id
-            # whole steps; a tenth of those that clip is room (scripts/guard_room.py)
+            # whole steps; a tenth of those that clip is room (tools/statistics/guard_room.py)
             assert (guards.clip_active_steps or 0) >= int(0.9 * guards.steps), claim.id
 
 

@@ -1,6 +1,6 @@
 """A gate as jobs of a real Slurm with two nodes: what becomes of a job changes no verdict; each claim has one machine.
 
-The controller and both daemons are this machine's own (`scripts/slurm_cluster.py`).
+The controller and both daemons are this machine's own (`tests/support/slurm_cluster.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import slurm_cluster
-from tools import absent
+from needed_programs import absent
 
 from harness.run_directory.bundle import Header, read_bundle
 

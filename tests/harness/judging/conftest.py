@@ -4,4 +4,5 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-sys.path[:0] = [str(path) for path in (ROOT / "tests" / "support", ROOT / "scripts") if str(path) not in sys.path]
+FOLDERS = (ROOT / "tests" / "support", *sorted((ROOT / "tools").glob("*")))
+sys.path[:0] = [str(path) for path in FOLDERS if str(path) not in sys.path]

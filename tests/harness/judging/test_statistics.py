@@ -1,4 +1,4 @@
-"""Known values, and the limits where a formula could go wrong; error rates are simulated by scripts/error_rates.py."""
+"""Known values, and the limits where a formula could go wrong; tools/statistics simulates error rates."""
 
 import math
 
