@@ -132,7 +132,7 @@ def _shown(cell: Cell) -> str:
 
 
 def plot(cells: list[Cell], model: str, path: Path) -> None:
-    """The ratios as a heat map; skipped cells stay white."""
+    """Draw the ratios as a heat map; skipped cells stay white."""
     from matplotlib.colors import TwoSlopeNorm
     from matplotlib.figure import Figure
 

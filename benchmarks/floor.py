@@ -56,7 +56,7 @@ class Product:
 
 
 def projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
-    """(outputs, inputs) of the projections of one layer, in the order of the forward."""
+    """Return (outputs, inputs) of the projections of one layer, in the order of the forward."""
     hidden, wide = config.hidden_size, config.intermediate_size
     return [
         (config.query_dim, hidden),
@@ -221,7 +221,7 @@ def step_and_floors(config: TrainConfig) -> StepAndFloors:
 
 
 def _captured(config: TrainConfig, stack: ExitStack) -> tuple[CapturingTrainer, float | None]:
-    """A trainer after its capture and one replay, closed with ``stack``; and the peak of its memory, GiB."""
+    """Return a trainer after its capture and one replay, closed with ``stack``, and the peak of its memory in GiB."""
     trainer = Trainer(config)
     capturing = CapturingTrainer(trainer, "step")
     stack.callback(capturing.close)

@@ -79,7 +79,7 @@ class Found:
 
 
 def clipped_gradients(trainer: Trainer, parameters: Tensor, index: int) -> dict[str, Tensor]:
-    """The trainer's gradients at `parameters`, on batch `index`, after clipping."""
+    """Return the trainer's gradients at `parameters`, on batch `index`, after clipping."""
     trainer.trainable.flat.copy_(parameters)
     trainer.prepare(index)
     trainer.gradients_body()

@@ -61,7 +61,7 @@ class Results:
         print(f"{name} after {time.monotonic() - self._began:.0f} s", flush=True)
 
     def table(self) -> str:
-        """The captured steps as a table, for fp8.md."""
+        """Return the captured steps as a table, for fp8.md."""
         rows = ["| tokens of a sequence | arm | step, ms | over the bare bfloat16 products | peak, GiB |"]
         rows.append("| --- | --- | --- | --- | --- |")
         for seq_len, entry in self._content.get("steps", {}).items():

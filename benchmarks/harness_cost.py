@@ -105,7 +105,7 @@ def supervision(capture: str) -> list[Cost]:
 
 
 def costs_of(bare: Sequence[float], supervised: Sequence[float], capture: str, shape: str) -> tuple[Cost, Cost]:
-    """What supervision costs, as a share of the bare step and in milliseconds; from milliseconds a step by window."""
+    """Return the cost of supervision as a share of the bare step, and in milliseconds; from milliseconds a step."""
     before, after = float(np.median(bare)), float(np.median(supervised))
     # Standard error of a median of n values of deviation sigma: 1.25 * sigma / sqrt(n).
     variance = float(np.var(bare, ddof=1)) + float(np.var(supervised, ddof=1))
@@ -156,7 +156,7 @@ def command_seconds(*arguments: str) -> tuple[float, str]:
 
 
 def judging(steps: int) -> list[Cost]:
-    """The whole command, and beside it the judge alone, on evidence in memory."""
+    """Time the whole command, and the judge alone on evidence in memory."""
     from harness.judging.registry import judge_unit
     from harness.run_directory.bundle import read_bundle
 

@@ -29,7 +29,7 @@ KINDS = (*(kind for kind, _ in _KINDS), "other")
 
 
 def kind_of(name: str) -> str:
-    """The kind of a kernel (or of an ATen operator, on a CPU); ``other`` when no pattern is found."""
+    """Return the kind of a kernel (or of an ATen operator, on a CPU); ``other`` when no pattern is found."""
     lowered = name.lower()
     return next((kind for kind, pattern in _PATTERNS if pattern.search(lowered)), "other")
 

@@ -74,7 +74,7 @@ def steps_of_a_round(step_ms: float) -> int:
 
 
 def clock_mhz(device: torch.device) -> int | None:
-    """The present clock of the multiprocessors in MHz; None without CUDA, or where NVML cannot be asked."""
+    """Return the present clock of the multiprocessors in MHz; None without CUDA, or where NVML cannot be asked."""
     if device.type != "cuda":
         return None
     try:

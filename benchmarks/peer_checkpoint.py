@@ -98,7 +98,7 @@ def _double_nf4(weight: Tensor) -> Tensor:
 
 
 def torchao_nf4(weight: Tensor) -> Tensor:
-    """What torchao's NF4 leaves of ``weight`` [rows, columns], in its type, in which torchao computes every part of it.
+    """Return ``weight`` [rows, columns] after torchao's NF4, in its type, in which torchao computes every part of it.
 
     The codes, of four decimals, are those nearest to a block's values over its absmax. The absmax less their mean are
     kept in 8 bits, as multiples of the largest of `TORCHAO_SCALERS` of them over 128. bfloat16 has 8 bits, too:

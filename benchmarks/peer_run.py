@@ -34,7 +34,7 @@ class OtherRunError(Exception):
 
 
 def place_name(arm: str, shape: Shape) -> str:
-    """An arm at a shape, as reports and messages name it."""
+    """Return the name of an arm at a shape, as reports and messages have it."""
     return f"{arm} at {shape}"
 
 
@@ -103,7 +103,7 @@ class PeerRun:
         return next((m for m in self.measured if m.arm == arm and m.shape == shape), None)
 
     def expected_loss(self, arm: Measured) -> float:
-        """The reference for the weights that this arm holds and the targets that it counts."""
+        """Return the reference for the weights that this arm holds and the targets that it counts."""
         counting = "all" if arm.facts["loss_positions"] == "all" else "shifted"
         return self.reference[str(arm.shape)][arm.facts["weights"]][counting]
 
@@ -123,7 +123,7 @@ class PeerRun:
         return errors
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of peers.json."""
+        """Return the rows of peers.json."""
         return [
             {
                 "arm": arm.arm,
@@ -146,7 +146,7 @@ class PeerRun:
 
     @classmethod
     def of_details(cls, details: Mapping[str, Any]) -> Self:
-        """The run that `details` describes."""
+        """Return the run that `details` describes."""
         measured = (
             Measured(**{**arm, "milliseconds": tuple(arm["milliseconds"]), "block_ms": tuple(arm["block_ms"])})
             for arm in details["measured"]
@@ -166,7 +166,7 @@ def places_of(shapes: list[Shape], batch_size: int) -> list[Place]:
 
 
 def read_run(folder: Path) -> PeerRun | None:
-    """The run that a folder holds, to be gone on with; None if it holds none. OtherRunError for one of another kind."""
+    """Return the run that a folder holds, to be resumed, or None. Raises OtherRunError for another kind."""
     path = folder / "details.json"
     if not path.exists():
         return None
@@ -177,7 +177,7 @@ def read_run(folder: Path) -> PeerRun | None:
 
 
 def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Mapping[str, Any]) -> None:
-    """Raises OtherRunError unless a run was of this model, on this machine, with these packages, from these sources."""
+    """Raise OtherRunError unless a run was of this model, on this machine, with these packages, from these sources."""
     here = {"model": model, "batch_size": batch_size, **environment}
     there = {"model": before.model, "batch_size": before.batch_size, **before.environment}
     differences = [

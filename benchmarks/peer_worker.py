@@ -39,7 +39,7 @@ WARM_AGAIN_S = 0.1
 
 
 def open_arm(job: Job) -> OpenedArm:
-    """The arm's libraries are imported here, so that a missing one fails this arm alone."""
+    """Import the arm's libraries here, so that a missing one fails this arm alone."""
     if job.arm in OURS:
         from benchmarks.arms.ours import open_ours
 

@@ -84,7 +84,7 @@ class Running:
         return place_name(self.job.arm, Shape(self.job.batch_size, self.job.seq_len))
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """The worker's answer; empty once the arm has failed, which is remembered and reported."""
+        """Return the worker's answer; empty once the arm has failed, which is remembered and reported."""
         if self.failure is not None:
             return {}
         try:
@@ -166,7 +166,7 @@ class Sitting:
 
 
 def run_sittings(base: Job, plan: list[list[Place]], folder: Path, call: int) -> Iterator[list[Running]]:
-    """The arms of each sitting after it was timed. One that had no memory beside others is opened again, alone."""
+    """Yield the arms of each sitting after it was timed. An arm that had no memory is opened again, alone."""
     with ExitStack() as stack:
 
         def start(number: int) -> Sitting:
@@ -258,7 +258,7 @@ class Call:
 
 
 def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -> Call:
-    """The call with its checkpoint and reference losses, computed in a process that is gone before anything is timed.
+    """Return the call with its checkpoint and reference losses, computed in a process that ends before any timing.
 
     Raises OtherRunError, before anything is computed, for a run that cannot be gone on with.
     """
@@ -293,7 +293,7 @@ def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -
 
 
 def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
-    """What is asked for and not in ``out`` yet, written there after every sitting. Raises OtherRunError."""
+    """Measure what is asked for and not in ``out`` yet, and write it after every sitting. Raises OtherRunError."""
     call = prepared(asked, read_run(out), folder, time.monotonic())
     for name, shape in call.wanted:
         if name == FLOORS and call.seconds < asked.limit_s:
@@ -313,7 +313,7 @@ def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
 
 
 def write(run: PeerRun, out: Path) -> None:
-    """The files of a run but the plot; each is the old one or the new one, whenever the command is killed."""
+    """Write the files of a run but the plot; each is the old one or the new one, whenever the command is killed."""
     out.mkdir(parents=True, exist_ok=True)
     texts = {
         "peers.json": json.dumps(run.rows(), indent=2) + "\n",

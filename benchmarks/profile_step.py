@@ -86,13 +86,13 @@ def totals(spans: Sequence[Span], key: Callable[[str], str]) -> dict[str, tuple[
 
 
 def shorten(name: str, width: int = 110) -> str:
-    """A kernel's name on one line; templates keep their beginning and their end, where the functor stands."""
+    """Return a kernel's name on one line; templates keep their beginning and their end, where the functor stands."""
     flat = " ".join(name.replace("void ", "").split())
     return flat if len(flat) <= width else f"{flat[: width - 43]}…{flat[-42:]}"
 
 
 def render(title: str, spans: Sequence[Span], median_ms: float, block_ms: float) -> str:
-    """The two tables of one arm: by kind, and the largest kernels."""
+    """Return the two tables of one arm: by kind, and the largest kernels."""
     span_ms = (max(span.end_us for span in spans) - spans[0].start_us) / 1e3 / PROFILED_STEPS
     sum_ms = sum(span.cost_us for span in spans) / 1e3 / PROFILED_STEPS
     idle_ms = span_ms - busy_us(spans) / 1e3 / PROFILED_STEPS

@@ -46,7 +46,7 @@ claims:
 
 
 def write_run_directory(folder: Path, steps: int) -> tuple[Contract, Path]:
-    """A complete run directory of ``steps`` steps an arm, and the contract that it is judged by."""
+    """Write a complete run directory of ``steps`` steps an arm, and the contract that it is judged by."""
     path = folder / "cost-v1.yaml"
     path.write_text(_CONTRACT.format(workload=WORKLOAD, steps=steps, claim=CLAIM))
     loaded = load_contracts([path])

@@ -42,7 +42,7 @@ class WorkerProcess:
         self._child.line.send(json.dumps(request))
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
-        """The next answer. Raises `WorkerFailedError` on an error, a death, or silence for ``timeout_s``."""
+        """Return the next answer. Raises `WorkerFailedError` on an error, a death, or silence for ``timeout_s``."""
         answer: dict[str, Any] | Ending | None = self._child.receive(json.loads, timeout_s)
         if answer is None:
             raise WorkerFailedError(f"no answer within {timeout_s:.0f} s")
@@ -70,7 +70,7 @@ class WorkerProcess:
                 child.resume()
 
     def last_output(self) -> str:
-        """The last lines that the worker printed; of one that never began, what Python said of it."""
+        """Return the last lines that the worker printed; of one that never began, what Python printed about it."""
         if self._log.exists():
             printed = self._log.read_bytes()
         else:

@@ -56,5 +56,5 @@ class Accumulation:
             gradient.add_(self.total)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """What a step changes beside the gradients."""
+        """Return what a step changes beside the gradients."""
         return {"accumulated_gradients": self.total}

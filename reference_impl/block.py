@@ -196,7 +196,7 @@ class Block:
         residual: Tensor,
         gain_partials: Tensor,
     ) -> None:
-        """Writes the three gradient buffers of `LayerTrainable`; arguments as in `backward` and `BlockContext`."""
+        """Write the three gradient buffers of `LayerTrainable`; arguments as in `backward` and `BlockContext`."""
         trainable = self.trainable
         write_product_ = self.write_product_
         if write_product_ is None:

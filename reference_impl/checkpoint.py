@@ -30,7 +30,7 @@ class WeightSource(Protocol):
     """Frozen weights by name."""
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor of this name, on the device that the source was made for."""
+        """Return the tensor of this name, on the device that the source was made for."""
         ...
 
 
@@ -75,7 +75,7 @@ class RandomWeights:
 
 
 def read_config(directory: Path) -> ModelConfig:
-    """The shape that ``config.json`` declares. Raises `ReferenceImplError` for what this trainer cannot run."""
+    """Return the shape that ``config.json`` declares. Raises `ReferenceImplError` for what this trainer cannot run."""
     path = directory / "config.json"
     raw = read_json(path, "give a Hugging Face model directory")
     try:
@@ -89,7 +89,7 @@ def read_config(directory: Path) -> ModelConfig:
 
 
 def _config(path: Path, raw: dict[str, Any]) -> ModelConfig:
-    """The shape; raises what a wrong type raises, too."""
+    """Return the shape; raises what a wrong type raises, too."""
     architecture = (raw.get("architectures") or ["none"])[0]
     if architecture not in ARCHITECTURES:
         raise ReferenceImplError(str(path), f"architecture {architecture}", f"use one of {', '.join(ARCHITECTURES)}")
@@ -191,5 +191,5 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Number of frozen parameters, norm gains included."""
+    """Return number of frozen parameters, norm gains included."""
     return sum(math.prod(shape) for shape in weight_shapes(config).values())

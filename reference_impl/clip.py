@@ -117,5 +117,5 @@ class GradientClip:
         return gradient[span.offset : span.offset + span.size]
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """What `apply_` changes beside the gradient."""
+        """Return what `apply_` changes beside the gradient."""
         return {"clip_partials": self.partials, "clip_norms": self.norms, "clip_scales": self.scales}

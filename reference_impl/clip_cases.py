@@ -34,7 +34,7 @@ def clip_comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """The model's six gradients a layer, and ragged ones, in float32; their elements' size is the magnitude."""
+    """Return the model's six gradients a layer, and ragged ones, in float32; their elements' size is the magnitude."""
     in_a_step = tuple(math.prod(shape) for shape in layer_shapes(model, rank).values())
     for layers in ((in_a_step,) * model.num_layers, RAGGED_LAYERS):
         for magnitude in magnitudes:
@@ -97,7 +97,7 @@ def gain_comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """The gradient of a norm's gain, summed over the tokens of a step, and over a ragged number of rows."""
+    """Return the gradient of a norm's gain, summed over the tokens of a step, and over a ragged number of rows."""
     for rows, width in ((tokens, hidden), RAGGED_ROWS):
         for dtype in dtypes:
             for magnitude in magnitudes:

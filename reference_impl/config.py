@@ -188,7 +188,7 @@ class TrainConfig:
 
     @classmethod
     def preset(cls, model: str, **overrides: Any) -> TrainConfig:
-        """The run fixed for ``model``; a model that is no preset starts from the field defaults."""
+        """Return the run fixed for ``model``; a model that is no preset starts from the field defaults."""
         return cls(**{"model": model, **_TRAIN_PRESETS.get(model, {}), **overrides})
 
     def __post_init__(self) -> None:

@@ -76,7 +76,7 @@ class TracedReplay:
 
 
 def _with_marker(trainer: Trainer) -> Tensor:
-    """The backward half, returning a tensor as a recorded body must."""
+    """Return the backward half, returning a tensor as a recorded body must."""
     trainer.backward_body()
     return trainer.clip.norms.sum()
 
@@ -113,7 +113,7 @@ class CapturingTrainer:
             self._pool = graph_pool_handle()
 
     def key(self) -> GraphKey:
-        """The key of the trainer's current shape and configuration."""
+        """Return the key of the trainer's current shape and configuration."""
         config, shape = self.trainer.config, self.trainer.static.shape
         return GraphKey(
             shape.batch_size,
@@ -187,7 +187,7 @@ class CapturingTrainer:
         return named
 
     def record(self) -> CaptureRecord:
-        """What happened, for the harness."""
+        """Return what happened, for the harness."""
         mechanism = "cuda_graph" if self._on_gpu else "traced"
         graphs: dict[str, int] = {}
         now: dict[str, int] = {}

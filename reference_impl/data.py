@@ -73,7 +73,7 @@ def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
 
 @lru_cache(maxsize=8)
 def window_order(seed: int, number: int, windows: int) -> Tensor:
-    """The order of the windows in pass ``number``, int64 [windows]; kept, because a long text has millions."""
+    """Return the order of the windows in pass ``number``, int64 [windows]; kept, because a long text has millions."""
     return torch.randperm(windows, generator=seeded_generator(seed, f"pass {number}", torch.device("cpu")))
 
 

@@ -23,7 +23,7 @@ from harness.system.ranks import rank, share, world_size
 
 
 class Ranks:
-    """This process's place among the ranks of one training: those of torch's default process group."""
+    """Return this process's place among the ranks of one training: those of torch's default process group."""
 
     def __init__(self) -> None:
         self.rank, self.count = rank(), world_size()
@@ -35,7 +35,7 @@ class Ranks:
         return cls() if world_size() > 1 else None
 
     def rows(self, batch: Tensor) -> Tensor:
-        """This rank's rows of a whole batch [B, S]: [B / ranks, S]; rank 0 has the first ones."""
+        """Return this rank's rows of a whole batch [B, S]: [B / ranks, S]; rank 0 has the first ones."""
         return batch[share(batch.shape[0])]
 
     def sum_(self, tensor: Tensor) -> None:

@@ -71,7 +71,7 @@ class Ahead(Generic[Value]):
             stage.start()
 
     def take(self) -> Value:
-        """The next value; it lives as long as the caller keeps it."""
+        """Return the next value; it lives as long as the caller keeps it."""
         return self._stages.popleft().take()
 
 

@@ -26,7 +26,9 @@ _PEFT_NAMES = {
 
 
 def export_checkpoint(trainer: Trainer, groups: dict[str, list[str]]) -> CheckpointExport:
-    """Base weights dequantized to float32 under Hugging Face's names, and the settings of LoRA, clip and AdamW."""
+    """Return base weights dequantized to float32 under Hugging Face's names, and the settings of LoRA, clip and
+    AdamW.
+    """
     model, config = trainer.model_config, trainer.config
     return CheckpointExport(
         config=hugging_face_config(model),
@@ -80,7 +82,7 @@ def hugging_face_config(model: ModelConfig) -> dict[str, object]:
 
 
 def base_weights(trainer: Trainer) -> dict[str, Tensor]:
-    """The frozen weights, and the norm gains as they are now, in float32."""
+    """Return the frozen weights, and the norm gains as they are now, in float32."""
     model, shape = trainer.model, trainer.model_config
     state = {
         "model.embed_tokens.weight": model.embedding.float(),

@@ -13,7 +13,7 @@ JSON_LIMIT = 64 * 2**20
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises `ReferenceImplError`, with this remedy."""
+    """Return the JSON object in a file. Raises `ReferenceImplError`, with this remedy."""
     try:
         size = path.stat().st_size
         if not path.is_file() or size > JSON_LIMIT:
@@ -30,7 +30,9 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_all(files: list[Path]) -> bytes:
-    """The bytes of all files, a line end between them. Raises `ReferenceImplError` for more than `TEXT_LIMIT`."""
+    """Return the bytes of all files, a line end between them. Raises `ReferenceImplError` for more than
+    `TEXT_LIMIT`.
+    """
     total = 0
     for path in files:
         total += path.stat().st_size

@@ -58,7 +58,7 @@ class Fp8Matrix:
 
     @classmethod
     def of(cls, matrix: FrozenMatrix) -> Fp8Matrix:
-        """Raises `ReferenceImplError` for a matrix that is not NF4, or whose rows are no whole blocks."""
+        """Raise `ReferenceImplError` for a matrix that is not NF4, or whose rows are no whole blocks."""
         if not isinstance(matrix, QuantizedMatrix):
             raise ReferenceImplError("precision", "fp8 with weights that are not nf4", "choose weights='nf4'")
         if matrix.cols % BLOCK:
@@ -69,12 +69,12 @@ class Fp8Matrix:
         return cls(matrix, row_scale, row_inverse, *column)
 
     def rows(self) -> ScaledRows:
-        """[outputs, inputs]: for x @ W^T."""
+        """Return the values [outputs, inputs]: for x @ W^T."""
         source = self.source
         return ScaledRows(ops.fp8_from_nf4(source.codes, source.absmax, self.row_inverse, source.cols), self.row_scale)
 
     def transposed(self) -> ScaledRows:
-        """[inputs, outputs]: for grad @ W."""
+        """Return the values [inputs, outputs]: for grad @ W."""
         source = self.source
         data = ops.fp8_from_nf4_transposed(source.codes, source.absmax, self.column_inverse, source.rows)
         return ScaledRows(data, self.column_scale)
@@ -120,7 +120,7 @@ class Fp8Products:
         self.count = 0
 
     def multiply(self, a: ScaledRows, b: ScaledRows, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """a [M, K], b [N, K] (+ bias [N]) -> a @ b^T [M, N] in the compute dtype, in ``out`` if given."""
+        """Multiply a [M, K], b [N, K] (+ bias [N]) -> a @ b^T [M, N] in the compute dtype, in ``out`` if given."""
         self.count += 1
         if a.data.device.type != "cuda":
             return _twin(a, b, bias, self.dtype, out)
@@ -169,7 +169,7 @@ _VALUES = {
 
 
 def _twin(a: ScaledRows, b: ScaledRows, bias: Tensor | None, dtype: torch.dtype, out: Tensor | None) -> Tensor:
-    """The same product by torch's fp32 one."""
+    """Return the same product by torch's fp32 one."""
     product = _float(a.data) @ _float(b.data).t()
     product = product * (a.scale if a.scale.dim() == 0 else a.scale[:, None]) * b.scale
     if bias is not None:

@@ -36,7 +36,7 @@ def products_counted(trainer: Trainer) -> int:
 
 
 def _launch_nothing(_spec: KernelSpec, _arguments: tuple[object, ...]) -> None:
-    """A launcher that leaves the outputs as they are."""
+    """Return a launcher that leaves the outputs as they are."""
 
 
 def precision_facts(trainer: Trainer) -> dict[str, int | str]:

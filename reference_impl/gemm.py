@@ -43,7 +43,7 @@ class BackwardGemm:
         self.half = HALF_TYPES.get(path)
 
     def cache_weight(self, weight: Tensor) -> Tensor:
-        """What to keep of a frozen weight [K, N] as operand `b` of `grad_a`: itself, or its half-precision copy.
+        """Return what to keep of a frozen weight [K, N] as operand `b` of `grad_a`: itself, or its half-precision copy.
 
         ReferenceImplError if a finite weight would become infinite in the path's type. Reads the device once.
         """
@@ -71,7 +71,7 @@ class BackwardGemm:
         return self._multiply(grad_c, b.t(), out, accumulate=accumulate)
 
     def grad_b(self, a: Tensor, grad_c: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
-        """a [M, K], grad_c [M, N] -> a^T @ grad_c [K, N] in `out` (fp32, or grad_c's dtype as is the default).
+        """Multiply a [M, K], grad_c [M, N] -> a^T @ grad_c [K, N] in `out` (fp32, or grad_c's dtype as is the default).
 
         `accumulate` adds to `out`. ReferenceImplError names the argument that does not fit.
         """
@@ -136,7 +136,9 @@ def install(blocks: Iterable[Block], path: GemmPath) -> None:
 
 
 def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """The matrix in `half`; into fp16 it goes divided by a power of two, given beside it (0-d fp32, no host sync)."""
+    """Return the matrix in `half`; into fp16 it goes divided by a power of two, given beside it (0-d fp32, no host
+    sync).
+    """
     if matrix.dtype == half:
         return matrix, None
     if half != torch.float16:

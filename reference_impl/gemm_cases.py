@@ -104,7 +104,7 @@ def _comparison(
 
 
 def _operand(value: Tensor, path: GemmPath, dtype: str) -> Tensor:
-    """The half-precision paths take fp32 operands beside their cached weight."""
+    """Return an operand as a path takes it: the half-precision paths take fp32 next to their cached weight."""
     return value if path in HALF_TYPES else value.to(getattr(torch, dtype))
 
 

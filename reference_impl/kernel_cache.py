@@ -35,12 +35,14 @@ class KeyCollisionError(KernelRefusedError):
 
 
 def cache_key(spec: KernelSpec, target: str) -> str:
-    """The spec's key and the target it is compiled for: `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1@sm_90`."""
+    """Return the spec's key and the target it is compiled for:
+    `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1@sm_90`.
+    """
     return f"{spec.key}@{target}"
 
 
 def ptx_text(_spec: KernelSpec, compiled: Any, _target: str) -> str:
-    """The PTX of a compiled kernel."""
+    """Return the PTX of a compiled kernel."""
     text: str = compiled.asm["ptx"]
     return text
 
@@ -69,7 +71,7 @@ class Device:
 
 
 def current_device() -> Device:
-    """The current CUDA device."""
+    """Return the current CUDA device."""
     import torch
 
     major, minor = torch.cuda.get_device_capability()
@@ -77,7 +79,7 @@ def current_device() -> Device:
 
 
 def named_target(target: str) -> Device:
-    """An architecture without a device: kernels compile for it and load nowhere."""
+    """Return an architecture without a device: kernels compile for it and load nowhere."""
     number = parse_target(target).number
     return Device(target, lambda spec: registry.offline_compile(spec, number), lambda _spec, _compiled: None)
 
@@ -103,7 +105,7 @@ class KernelCache:
         self.ledger = Ledger()
 
     def describe(self, spec: KernelSpec) -> Kernel:
-        """The kernel as compiled; compiles at most once, loads nothing."""
+        """Return the kernel as compiled; compiles at most once, loads nothing."""
         key = self._key(spec, self.device.target)
         with self._lock, self.ledger.working_on(key):
             identity = (key, *spec.identity)
@@ -135,7 +137,7 @@ class KernelCache:
             self._loaded[key] = spec
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """A launcher for `registry.add_launcher`: loads a kernel that is not loaded yet, then launches it."""
+        """Return a launcher for `registry.add_launcher`: loads a kernel that is not loaded yet, then launches it."""
         if self._ready.get(id(spec)) is not spec:
             with self._lock:
                 self._asked.setdefault(spec)
@@ -144,7 +146,7 @@ class KernelCache:
         registry.jit_launch(spec, arguments)
 
     def asked_for(self) -> list[KernelSpec]:
-        """The kernels that launches asked for so far, refused ones too, in the order of their first launch."""
+        """Return the kernels that launches asked for so far, refused ones too, in the order of their first launch."""
         with self._lock:
             return list(self._asked)
 
@@ -176,12 +178,14 @@ class Ledger:
             self._phases[name] = self.seconds()
 
     def handle(self, name: str) -> None:
-        """A library handle exists by now."""
+        """Note that a library handle exists by now."""
         with self._lock:
             self._handles.setdefault(name, self.seconds())
 
     def resident(self, key: str) -> None:
-        """The key's module is loaded. Triton says nothing where it served another key before (another grid)."""
+        """Note that the key's module is loaded. Triton says nothing where it served another key before (another
+        grid).
+        """
         with self._lock:
             if all(event.key != key for event in self._events):
                 self._events.append(KernelEvent(key, "load", self._phase, self.seconds()))

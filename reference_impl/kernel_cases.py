@@ -96,7 +96,7 @@ class ReferenceKernelCases:
         return GemmShapes(self._model, self._tokens, self._config.rank)
 
     def _plan_tiled(self, operations: Sequence[str]) -> None:
-        """What a prewarm plans for the shapes of these products: its tile must be the launch's."""
+        """Return what a prewarm plans for the shapes of these products: its tile must be the launch's."""
         for operation in operations:
             accumulate = operation.endswith("_accumulate")
             for m, k, n in self._shapes().of(operation):

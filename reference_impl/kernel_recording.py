@@ -26,7 +26,7 @@ from reference_impl.trainer import Trainer
 
 
 def recorded(model: ModelConfig, config: TrainConfig, seq_lens: tuple[int, ...]) -> tuple[KernelSpec, ...]:
-    """The kernels that one step for each sequence length launches on CUDA, each once, in order of first launch.
+    """Return the kernels that one step for each sequence length launches on CUDA, each once, in order of first launch.
 
     On the target that is planned for: see `kernels/target.py`.
     """

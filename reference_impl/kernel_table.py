@@ -75,7 +75,7 @@ def interpret_kernels() -> None:
 
 
 def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
-    """The kernels, those of Triton interpreted on a CPU; the backward products by `path`."""
+    """Return the kernels, those of Triton interpreted on a CPU; the backward products by `path`."""
     if device.type == "cpu":
         interpret_kernels()
     clip, rms_norm = registry.load("clip"), registry.load("rms_norm")
@@ -144,7 +144,7 @@ def _dispatched(path: GemmPath) -> tuple[Product, Product]:
 
 
 def trainer_table(path: GemmPath) -> KernelTable:
-    """What the trainer calls: kernel or naive twin, by the device of the tensors."""
+    """Return what the trainer calls: kernel or naive twin, by the device of the tensors."""
     backward_a, backward_b = _dispatched(path)
     return KernelTable(
         backward_a,

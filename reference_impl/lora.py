@@ -51,7 +51,7 @@ def layer_shapes(config: ModelConfig, rank: int) -> dict[str, tuple[int, ...]]:
 
 
 def layout(config: ModelConfig, rank: int) -> list[Slot]:
-    """The slots of all layers, named ``layers.<i>.<tensor>``."""
+    """Return the slots of all layers, named ``layers.<i>.<tensor>``."""
     slots: list[Slot] = []
     offset = 0
     for layer in range(config.num_layers):
@@ -105,7 +105,7 @@ class Trainable:
         self._initialize(seed)
 
     def _initialize(self, seed: int) -> None:
-        """A kaiming-uniform with a = sqrt(5), as peft: U(-1/sqrt(H), 1/sqrt(H)); B zero; gains one."""
+        """Draw A kaiming-uniform with a = sqrt(5), as peft: U(-1/sqrt(H), 1/sqrt(H)); B zero; gains one."""
         for slot in self.slots:
             view = slot.view(self.flat)
             kind = slot.name.rsplit(".", 1)[1]
@@ -124,7 +124,7 @@ class Trainable:
         return {slot.name: slot.view(self.gradient) for slot in self.slots}
 
     def working_tensors(self) -> dict[str, Tensor]:
-        """What a step changes beside the flat buffers."""
+        """Return what a step changes beside the flat buffers."""
         return {
             "lora_scaled_a": self.scaled_a,
             "lora_b": self.b,

@@ -131,7 +131,8 @@ class Model:
         return residual if branch is None else residual + branch, contexts
 
     def _loss(self, final: Tensor, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """final [T, H], targets [T] -> their part of the mean loss over ``mean_over`` tokens, and its gradient [T, H].
+        """Compute final [T, H], targets [T] -> their part of the mean loss over ``mean_over`` tokens, and its
+        gradient [T, H].
 
         Logits exist for one chunk of tokens.
 

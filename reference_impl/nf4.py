@@ -56,11 +56,11 @@ class FrozenMatrix(Protocol):
     """A weight that is read and never trained."""
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        """The matrix [rows, cols] in ``dtype``."""
+        """Return the matrix [rows, cols] in ``dtype``."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is stored, by name."""
+        """Return what is stored, by name."""
         ...
 
 
@@ -93,7 +93,8 @@ class FullMatrix:
 
     @classmethod
     def of_nf4(cls, weight: Tensor, dtype: torch.dtype) -> FullMatrix:
-        """The values that NF4 leaves of ``weight`` [rows, cols], as `QuantizedMatrix.dense` gives them, bit for bit.
+        """Return the values that NF4 leaves of ``weight`` [rows, cols], as `QuantizedMatrix.dense` gives them, bit
+        for bit.
 
         In plain torch: it runs once, before training, and no kernel has to be planned for it.
         """

@@ -60,7 +60,7 @@ class OfflineCompilation:
 
 
 def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
-    """What a compiled kernel shows of a spec."""
+    """Return what a compiled kernel shows of a spec."""
     return Kernel(
         key=spec.key,
         name=compiled.metadata.name,
@@ -90,7 +90,7 @@ _REBUILT: dict[str, Callable[[dict[str, Any]], KernelFunction]] = {
 
 
 def rebuild(description: dict[str, Any]) -> KernelSpec:
-    """The spec that `describe` described."""
+    """Return the spec that `describe` described."""
     return KernelSpec(
         function=_REBUILT[description["function"]["language"]](description["function"]),
         pointers=tuple(Pointer(*pointer) for pointer in description["pointers"]),

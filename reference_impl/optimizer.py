@@ -50,7 +50,7 @@ class FlatAdamW:
         )
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """What `update_` changes beside the parameters."""
+        """Return what `update_` changes beside the parameters."""
         return {
             "exp_avg": self.exp_avg,
             "exp_avg_sq": self.exp_avg_sq,

@@ -35,7 +35,7 @@ _JOINED_ELEMENTS = 4 * NF4_BLOCK
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
-    """The kernels of every step of a run on CUDA, each once: `config.micro_batch_size` x each of `seq_lens`."""
+    """Return the kernels of every step of a run on CUDA, each once: `config.micro_batch_size` x each of `seq_lens`."""
     dtype = kernel_dtype(config)
     specs = [*_frozen_matrices(model, config, dtype), *_clip(model, config)]
     for seq_len in seq_lens:
@@ -93,7 +93,7 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
 
 
 def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """The loss, with the head's product where it is ours."""
+    """Yield the loss, with the head's product where it is ours."""
     sizes = {"tokens": tokens, "vocabulary": model.vocab_size, "chunk": config.chunk_tokens, "dtype": dtype}
     if config.precision == "fp8":
         yield from registry.load("fp8_loss").specializations(**sizes)
@@ -151,7 +151,7 @@ def _lora_gradients(model: ModelConfig, config: TrainConfig, dtype: str, seq_len
 
 
 def _clip(model: ModelConfig, config: TrainConfig) -> Iterator[KernelSpec]:
-    """The fused clip over all trainable tensors; the synchronizing one has no kernel of ours."""
+    """Yield the fused clip over all trainable tensors; the synchronizing one has no kernel of ours."""
     if config.clip_mode != "fused":
         return
     yield from registry.load("clip").specializations(
@@ -183,7 +183,7 @@ def rehearse(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -
 
 
 def _launch_nothing(_spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
-    """A launcher that leaves the outputs as they are."""
+    """Return a launcher that leaves the outputs as they are."""
 
 
 class RunKernels:
@@ -221,7 +221,7 @@ class RunKernels:
         self._cache.ledger.phase("upload")
 
     def uploaded(self) -> None:
-        """The weights are on the device: what follows is training."""
+        """Note that the weights are on the device: what follows is training."""
         if self._cache is not None:
             torch.cuda.synchronize()
             self._cache.ledger.phase("train")
@@ -250,7 +250,7 @@ class RunKernels:
         return self._cache
 
     def inventory(self) -> KernelInventory:
-        """The planned kernels and those that launches asked for so far, of the CUDA device."""
+        """Return the planned kernels and those that launches asked for so far, of the CUDA device."""
         cache = self._on_device()
         return KernelInventory(_described(cache, self.plan()), _described(cache, cache.asked_for()))
 
@@ -258,7 +258,9 @@ class RunKernels:
         return self._on_device().ledger.as_evidence()
 
     def cross_compiled(self, target: str, *, with_used: bool = True) -> KernelInventory:
-        """The planned kernels and those that a step asks for, compiled for `target` (`sm_90`) without a device."""
+        """Return the planned kernels and those that a step asks for, compiled for `target` (`sm_90`) without a
+        device.
+        """
         from reference_impl.kernel_recording import recorded
 
         cache = KernelCache(named_target(target), self.key, self.ptx)

@@ -8,7 +8,7 @@ import torch
 
 
 def seeded_generator(seed: int, name: str, device: torch.device) -> torch.Generator:
-    """A generator that depends on ``seed`` and ``name`` only, so no draw depends on the order of the others.
+    """Return a generator that depends on ``seed`` and ``name`` only, so no draw depends on the order of the others.
 
     Equal on all CPUs; a CUDA generator draws other numbers than a CPU one.
     """

@@ -34,7 +34,7 @@ class Beside(Generic[Value]):
             self._started = value, self._side.record_event()
 
     def take(self) -> Value:
-        """The value; the current stream waits for it. What it was made from may be dropped after this."""
+        """Return the value; the current stream waits for it. What it was made from may be dropped after this."""
         if self._side is None or self._started is None:
             return self._make()
         value, event = self._started

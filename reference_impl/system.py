@@ -127,7 +127,7 @@ class QLoRASystem:
         return kernels.cross_compiled(target, with_used=with_used)
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
-        """The directory that the workload's weights are read from; of seeded random weights one is written."""
+        """Return the directory that the workload's weights are read from; of seeded random weights one is written."""
         from harness.system.protocol import Arm
         from reference_impl.export import write_checkpoint
         from reference_impl.trainer import checkpoint_directory, model_source, resolve_device
@@ -140,7 +140,7 @@ class QLoRASystem:
         return write_checkpoint(shape, source, folder / str(config.model))
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
-        """The kernels at this workload's shapes; no weight is loaded."""
+        """Return the kernels at this workload's shapes; no weight is loaded."""
         from reference_impl.kernel_cases import ReferenceKernelCases
 
         try:
@@ -152,7 +152,9 @@ class QLoRASystem:
 
 
 def train_config(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> TrainConfig:
-    """The trainer's configuration in each rank of one arm; the arm's settings win over the workload's options."""
+    """Return the trainer's configuration in each rank of one arm; the arm's settings win over the workload's
+    options.
+    """
     settings = {"seed": workload.seed} | _known(_trainer_settings(arm), ARM_OPTIONS, "arm setting")
     return TrainConfig.preset(
         model_directory or workload.model,
@@ -252,7 +254,7 @@ class QLoRARun:
         }
 
     def _precision(self) -> Mapping[str, Scalar]:
-        """Counted once: of 28 layers that takes a second."""
+        """Return the facts of the precision, counted once: of 28 layers that takes a second."""
         if self._counted is None:
             from reference_impl.fp8_record import precision_facts
 
@@ -277,7 +279,7 @@ class QLoRARun:
         return self.trainer.gradients()
 
     def moments(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Views of the flat buffers, under the parameters' names."""
+        """Return views of the flat buffers, under the parameters' names."""
         optimizer, slots = self.trainer.optimizer, self.trainer.trainable.slots
         flat = {"exp_avg": optimizer.exp_avg, "exp_avg_sq": optimizer.exp_avg_sq}
         return {kind: {slot.name: slot.view(each) for slot in slots} for kind, each in flat.items()}
@@ -325,7 +327,9 @@ class QLoRARun:
         self.capturing.forget_captures()
 
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """The kernel that scales gradients, with its table of partial starts: it covers every non-empty tensor."""
+        """Return the kernel that scales gradients, with its table of partial starts: it covers every non-empty
+        tensor.
+        """
         plan = self.trainer.clip.plan
         return {"_scale_apply_kernel": {plan.starts.data_ptr(): sum(span.size > 0 for span in plan.spans)}}
 
@@ -341,7 +345,7 @@ class QLoRARun:
         return export_checkpoint(self.trainer, self.gradient_groups())
 
     def learning_rate_at(self, index: int) -> float:
-        """The schedule's learning rate of step `index`, for a twin in another framework."""
+        """Return the schedule's learning rate of step `index`, for a twin in another framework."""
         return learning_rate_at(self.trainer.config, index)
 
     def batch(self, index: int) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,7 @@ class StaticBuffers:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Raises `ReferenceImplError` for CUDA on a machine without it."""
+    """Raise `ReferenceImplError` for CUDA on a machine without it."""
     available = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda", torch.cuda.current_device()) if available else torch.device("cpu")
@@ -130,7 +130,7 @@ class Trainer:
         return self.static
 
     def batch(self, index: int) -> tuple[Tensor, Tensor]:
-        """This rank's rows of batch ``index`` in the current shape: tokens and targets, int64 on the CPU."""
+        """Return this rank's rows of batch ``index`` in the current shape: tokens and targets, int64 on the CPU."""
         static = self.static
         tokens, targets = self.data.batch(index, self.mean_over // static.shape.seq_len, static.shape.seq_len)
         if self.ranks is not None:
@@ -168,7 +168,7 @@ class Trainer:
 
     @torch.no_grad()
     def forward_body(self) -> Tensor:
-        """The step's first half: forward, loss, and the head's gradient, left in static activations.
+        """Return the step's first half: forward, loss, and the head's gradient, left in static activations.
 
         Raises `ReferenceImplError` with micro-batches: each has a forward and a backward pass of its own.
         """
@@ -186,7 +186,7 @@ class Trainer:
 
     @torch.no_grad()
     def backward_body(self) -> None:
-        """The step's second half: backward, clip and optimizer, from the static activations."""
+        """Return the step's second half: backward, clip and optimizer, from the static activations."""
         if self.static.context is None:
             raise RuntimeError("backward_body() needs the activations of forward_body(): call it first")
         self.model.backward(self.static.context, self.static.shape, consume=False)
@@ -198,7 +198,7 @@ class Trainer:
         return self._own_mean(loss), context
 
     def _own_mean(self, part: Tensor) -> Tensor:
-        """The mean loss over this rank's tokens, of its part of the mean over those of all ranks."""
+        """Return the mean loss over this rank's tokens, of its part of the mean over those of all ranks."""
         return part if self.ranks is None else part * self.ranks.count
 
     def update(self) -> None:
@@ -225,11 +225,11 @@ class Trainer:
         }
 
     def parameters(self) -> dict[str, Tensor]:
-        """Views of the trainable tensors: ``layers.<i>.<lora_a_q | lora_b_q | … | post_attn_norm>``, float32."""
+        """Return views of the trainable tensors: ``layers.<i>.<lora_a_q | lora_b_q | … | post_attn_norm>``, float32."""
         return self.trainable.parameters()
 
     def gradients(self) -> dict[str, Tensor]:
-        """Views of the last step's gradients after clipping, float32, under the parameters' names."""
+        """Return views of the last step's gradients after clipping, float32, under the parameters' names."""
         return self.trainable.gradients()
 
     def gradient_norms(self) -> tuple[Tensor, Tensor]:

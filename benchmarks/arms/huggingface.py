@@ -33,7 +33,7 @@ from benchmarks.arms.job import (
 
 
 def open_huggingface(job: Job) -> OpenedArm:
-    """The arms ``hf_eager``, ``hf_cudnn`` and ``hf_reduce_overhead``."""
+    """Yield the arms ``hf_eager``, ``hf_cudnn`` and ``hf_reduce_overhead``."""
     model = peft_model(job)
     if job.arm == "hf_cudnn":
         on_gpu = torch.device(job.device).type == "cuda"

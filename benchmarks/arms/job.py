@@ -42,7 +42,7 @@ class Job:
         return MODEL_PRESETS[self.model]
 
     def batches(self) -> TextBatches:
-        """The batches that all arms train on: a function of the step's index alone."""
+        """Return the batches that all arms train on: a function of the step's index alone."""
         return TextBatches(tokenize(read_text(None), None), self.config.vocab_size, SEED)
 
 

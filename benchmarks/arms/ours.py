@@ -11,7 +11,7 @@ from reference_impl.trainer import Trainer
 
 
 def open_ours(job: Job) -> OpenedArm:
-    """Raises RuntimeError after the first step if it was not captured, or multiplied otherwise than it was to be."""
+    """Raise RuntimeError after the first step if it was not captured, or its products ran in another precision."""
     config = TrainConfig.preset(
         job.checkpoint,
         batch_size=job.batch_size,
@@ -49,7 +49,7 @@ def open_ours(job: Job) -> OpenedArm:
 
 
 def _fp8_products(trainer: Trainer) -> dict[str, Any]:
-    """What the products with frozen weights run in: FP8, every one of them, or the arm is not what it is called."""
+    """Return the precision of the products with frozen weights: FP8 for each of them, or the arm is misnamed."""
     from reference_impl.fp8_record import FP8_NAME, precision_facts
 
     counted = precision_facts(trainer)

@@ -25,7 +25,7 @@ _IGNORED = -100
 
 
 def open_torchtune(job: Job) -> OpenedArm:
-    """The arm ``torchtune_compiled``."""
+    """Open the arm ``torchtune_compiled``."""
     _prefer_own_torchao()
     model = _model(job)
     for layer in model.layers:

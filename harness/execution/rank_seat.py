@@ -28,7 +28,9 @@ MEETING_S = 0.01
 
 @dataclass
 class Seat:
-    """This process's. failed: reports what an arm raised, and ends the process: others wait for it in collectives."""
+    """Return this process's. failed: reports what an arm raised, and ends the process: others wait for it in
+    collectives.
+    """
 
     rank: int
     port: int

@@ -26,7 +26,9 @@ def _apart(step: int, quantity: str) -> dict[str, Expectation]:
 
 
 def _accumulation(trainer: Trainer) -> Accumulation:
-    """That of an arm with micro-batches; planted in another arm these faults change nothing to be seen."""
+    """Return the accumulation of an arm with micro-batches; planted in another arm these faults change nothing to be
+    seen.
+    """
     from reference_impl.accumulation import Accumulation
 
     return trainer.accumulation or Accumulation(trainer.model, trainer.config.micro_batches)

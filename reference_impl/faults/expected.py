@@ -10,12 +10,14 @@ from harness.system.protocol import Expectation
 
 
 def trajectory(reason: str, step: int) -> dict[str, Expectation]:
-    """What a trajectory claim must say: the reason, and the first step whose loss differs."""
+    """Return what a trajectory claim must say: the reason, and the first step whose loss differs."""
     return {"trajectory_match": Expectation("FAIL", reason, {"first_differing_step": step})}
 
 
 def single_steps(quantity: str, step: int) -> dict[str, Expectation]:
-    """What the comparison with transformers must say: the first quantity that is beyond its bound, and its step."""
+    """Return what the comparison with transformers must say: the first quantity that is beyond its bound, and its
+    step.
+    """
     figures: dict[str, int | str] = {
         "first_exceeding_quantity": quantity,
         "first_exceeding_step": step,
@@ -25,17 +27,23 @@ def single_steps(quantity: str, step: int) -> dict[str, Expectation]:
 
 
 def single_evaluations(step: int) -> dict[str, Expectation]:
-    """The same of a fault that is so small that it depends on the library's rounding whether the loss exceeds first."""
+    """Return the same of a fault that is so small that it depends on the library's rounding whether the loss exceeds
+    first.
+    """
     figures: dict[str, int | str] = {"first_exceeding_step": step, "exceeded": "max_evaluation_error"}
     return {"step_match": Expectation("FAIL", "exceeds_tolerance", figures)}
 
 
 def transformers_twin(**figures: int) -> dict[str, Expectation]:
-    """What REF-STEP-001 had to say before it judged single steps: for published drills. Figures name their part."""
+    """Return what REF-STEP-001 had to say before it judged single steps: for published drills. Figures name their
+    part.
+    """
     named = {name.replace("__", "."): value for name, value in figures.items()}
     return {"REF-STEP-001": Expectation("FAIL", "exceeds_tolerance", named)}
 
 
 def errs(bound: str) -> dict[str, Expectation]:
-    """What the comparison with another implementation's errors must say: which ratio of errors exceeds its bound."""
+    """Return what the comparison with another implementation's errors must say: which ratio of errors exceeds its
+    bound.
+    """
     return {"step_accuracy": Expectation("FAIL", "exceeds_tolerance", {"exceeded_bound": f"{bound}_at_most"})}

@@ -167,7 +167,7 @@ def _with_scales(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None
 
 
 def _with_data(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
-    """The same of the data."""
+    """Return the same of the data."""
 
     def changed(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         def with_data(*arguments: Tensor) -> tuple[Tensor, ...]:

@@ -77,7 +77,9 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
 
 
 def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
-    """The products that SwiGLU is fused with: where SwiGLU itself is changed, in two steps, so that it is met."""
+    """Return the products that SwiGLU is fused with: where SwiGLU itself is changed, in two steps, so that it is
+    met.
+    """
     from reference_impl import ops
 
     apart = own.swiglu_forward is not changed.swiglu_forward, own.swiglu_backward is not changed.swiglu_backward
@@ -104,7 +106,7 @@ def _use_product(trainer: Trainer, table: KernelTable) -> None:
 
 
 def _reduce_gains_apart(trainer: Trainer) -> None:
-    """A block reduces its gains with LoRA's gradients, by one kernel, unless it makes these product by product."""
+    """Make each block write LoRA's gradients product by product, so that a kernel of its own reduces the gains."""
     from reference_impl.block import write_product_
 
     for block in trainer.model.blocks:

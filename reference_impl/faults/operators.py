@@ -137,7 +137,9 @@ def wrong_lora_scale(trainer: Trainer) -> None:
 
 
 def _in_eight_bits(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """The values that an 8-bit float leaves of a tensor whose largest element is scaled to the largest of the type."""
+    """Return the values that an 8-bit float leaves of a tensor whose largest element is scaled to the largest of the
+    type.
+    """
     import torch
 
     scale = tensor.abs().amax().float() / torch.finfo(dtype).max

@@ -32,7 +32,7 @@ def _coverage(reason: str, **figures: str | int) -> dict[str, Expectation]:
 
 
 def _missing(**figures: str | int) -> dict[str, Expectation]:
-    """A key that the run uses and the plan lacks: seen in the plan, and on a device as well."""
+    """Return a key that the run uses and the plan lacks: seen in the plan, and on a device as well."""
     return {
         **_coverage("prewarm_missing_key", **figures),
         "C-PREWARM-001": Expectation("FAIL", "prewarm_missing_key"),

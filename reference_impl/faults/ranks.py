@@ -29,7 +29,7 @@ def _is_last(ranks: Ranks | None) -> bool:
 
 
 def _at(trainer: Trainer, step: int) -> Tensor:
-    """A flag on the device, true in one step alone: an `if` would be decided when the step is captured."""
+    """Return a flag on the device, true in one step alone: an `if` would be decided when the step is captured."""
     import torch
 
     prepare, flag = trainer.prepare, trainer.clip.norms.new_zeros((), dtype=torch.bool)

@@ -74,7 +74,7 @@ def fault(
 
 
 def change_of(name: str | None, hook: Hook[Changed]) -> Callable[[Changed], None] | None:
-    """What the named fault changes at `hook`; None for no fault, and for one that changes something else.
+    """Return what the named fault changes at `hook`; None for no fault, and for one that changes something else.
 
     Raises `ReferenceImplError` for a name that is no fault's.
     """

@@ -104,7 +104,7 @@ class Launch:
         return configuration
 
     def _encoded(self, addresses: tuple[int, ...]) -> tuple[int, object]:
-        """The address of the array of pointers to parameters that a launch takes, and what must live as long."""
+        """Return the address of the array of pointers to parameters that a launch takes, and what must live as long."""
         memory = (ctypes.c_char * (PLACE_BYTES * (len(self._encoders) + 1)))()
         start = -(-ctypes.addressof(memory) // PLACE_BYTES) * PLACE_BYTES
         places = [start + PLACE_BYTES * index for index in range(len(self._encoders))]

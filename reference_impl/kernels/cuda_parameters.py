@@ -121,7 +121,9 @@ def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
 
 
 def done(call: str, what: str, answer: tuple[Any, ...]) -> Any:
-    """What a call of the driver returned beside its result, if anything; CudaSourceError where that is an error."""
+    """Return what a call of the driver returned beside its result, if anything; CudaSourceError where that is an
+    error.
+    """
     result, *rest = answer
     if result:
         remedy = "see it in the manual of CUDA's driver; within a capture, launch once before it, or prewarm"

@@ -84,7 +84,9 @@ class CudaFunction:
         }
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """A first launch loads a module, which the driver may refuse within a capture: launch before it, or prewarm."""
+        """Launch it. A first launch loads a module, which the driver may refuse within a capture: launch before it,
+        or prewarm.
+        """
         device = arguments[0].get_device()
         launch = self._launches.get((id(spec), device))
         if launch is None:
@@ -163,7 +165,7 @@ _lock = threading.RLock()
 
 
 def rebuilt(description: dict[str, Any]) -> CudaFunction:
-    """The function of a `CudaFunction.description`."""
+    """Return the function of a `CudaFunction.description`."""
     parameters = tuple(Address(*given) if len(given) == 1 else TensorMap(*given) for given in description["parameters"])
     return CudaFunction(
         Path(description["source"]),
@@ -175,7 +177,7 @@ def rebuilt(description: dict[str, Any]) -> CudaFunction:
 
 
 def _literal(op: str, name: str, value: Constant) -> str:
-    """A constant in C++. A float is rounded to fp32 here, once, and written in base 16, which is exact."""
+    """Return a constant in C++. A float is rounded to fp32 here, once, and written in base 16, which is exact."""
     if isinstance(value, float):
         rounded = ctypes.c_float(value).value
         if not math.isfinite(rounded):

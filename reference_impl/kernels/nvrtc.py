@@ -64,7 +64,8 @@ def report(event: str, name: str) -> None:
 
 
 def read_source(path: Path) -> tuple[str, dict[str, str]]:
-    """A source, and by the names that they are included under all files that it includes with quotes, at any remove.
+    """Return a source, and by the names that they are included under all files that it includes with quotes, at any
+    remove.
 
     A name is looked for beside the file that includes it. CudaSourceError where there is none, or where one name means
     two files: NVRTC knows headers by their names alone.
@@ -158,7 +159,7 @@ def _compiled(label: str, source: str, headers: Mapping[str, str], options: Sequ
 
 
 def _text(program: Any, size_of: Callable[..., Any], read: Callable[..., Any]) -> bytes:
-    """A text of a program, without the zero that ends it in C."""
+    """Return a text of a program, without the zero that ends it in C."""
     _, size = size_of(program)
     text = bytearray(size)
     read(program, text)

@@ -83,7 +83,7 @@ def load(op: str) -> ModuleType:
 
 @functools.cache
 def shared_memory_bytes() -> int:
-    """What one block may have of shared memory: of the current CUDA device; without one, of Hopper (227 KiB)."""
+    """Return what one block may have of shared memory: of the current CUDA device; without one, of Hopper (227 KiB)."""
     if not torch.cuda.is_available():
         return 227 * 1024
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -124,7 +124,7 @@ def remove_launcher(launcher: Launcher) -> None:
 
 
 def current_launcher() -> Launcher:
-    """What launches go through now."""
+    """Return what launches go through now."""
     return _launchers[-1]
 
 

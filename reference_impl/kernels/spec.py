@@ -166,5 +166,5 @@ def dtype_name(op: str, argument: str, dtype: torch.dtype) -> str:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The torch dtype of Triton's name; KeyError for an unknown one."""
+    """Return the torch dtype of Triton's name; KeyError for an unknown one."""
     return DTYPES[name]

@@ -64,13 +64,13 @@ class TritonFunction:
 
 
 def rebuilt(description: dict[str, Any]) -> TritonFunction:
-    """The function of a `TritonFunction.description`, imported."""
+    """Return the function of a `TritonFunction.description`, imported."""
     function: TritonFunction = getattr(importlib.import_module(description["module"]), description["name"])
     return function
 
 
 def _as_compiled(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> list[Any]:
-    """What the kernel takes for its tensors: the tensor itself, or its descriptor."""
+    """Return what the kernel takes for its tensors: the tensor itself, or its descriptor."""
     return [
         tensor if pointer.tile is None else _descriptor(tensor, pointer.tile)
         for pointer, tensor in zip(spec.pointers, arguments, strict=True)
@@ -84,7 +84,7 @@ def _descriptor(tensor: Any, tile: tuple[int, ...]) -> Any:
 
 
 def _stand_in(pointer: Pointer) -> Any:
-    """What a launch is compiled for without a tensor."""
+    """Return what a launch is compiled for without a tensor."""
     from triton.runtime.jit import MockTensor
     from triton.tools.tensor_descriptor import TensorDescriptor
 

@@ -66,7 +66,7 @@ def update(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def _drawn(inputs: Inputs, shape: _Shape, magnitude: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """The gradient, and the state before: moments as gradients of its sizes leave them."""
+    """Return the gradient, and the state before: moments as gradients of its sizes leave them."""
     sizes = magnitude * 10 ** -inputs.uniform(shape.count, below=_DECADES)
     sizes[3::7] = 0.0
     gradient = inputs.between_nans(inputs.normal(shape.count) * sizes)

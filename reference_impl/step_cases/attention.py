@@ -169,7 +169,7 @@ class _Saved:
         return self.grad_output, self.qkv, self.output, self.log_sum_exp, self.cos, self.sin
 
     def by_autograd(self, dtype: torch.dtype) -> Tensor:
-        """The gradient by torch's attention and transformers' rotation, in a data type."""
+        """Return the gradient by torch's attention and transformers' rotation, in a data type."""
         rotated = self.qkv.detach().to(dtype).requires_grad_()
         with torch.enable_grad():
             output = functional.scaled_dot_product_attention(*self.heads.split(rotated), is_causal=True)

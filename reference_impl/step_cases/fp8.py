@@ -222,7 +222,7 @@ def _weight(setting: Setting, count: int, cols: int, *, turned: bool) -> KernelC
 
 
 def loss(setting: Setting) -> Iterator[KernelComparison]:
-    """The gradient of logits that lie so far apart that probabilities reach from 1 to 2^-40 and less."""
+    """Return the gradient of logits that lie so far apart that probabilities reach from 1 to 2^-40 and less."""
     for tokens, vocabulary in ((4, setting.model.vocab_size), *LOGITS):
         shape = f"T{tokens} V{vocabulary}"
         inputs = setting.inputs("fp8.loss", shape)

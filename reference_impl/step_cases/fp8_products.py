@@ -64,13 +64,13 @@ def _value(data: Tensor, scale: Tensor) -> Tensor:
 
 
 def gate_up(setting: Setting) -> Iterator[KernelComparison]:
-    """What `up_swiglu` writes in bfloat16."""
+    """Return what `up_swiglu` writes in bfloat16."""
     for case in _up_cases(setting, "fp8_products.gate_up"):
         yield case.comparison("gate_up", case.exact_gate_up, case.gate_up_terms)
 
 
 def act(setting: Setting) -> Iterator[KernelComparison]:
-    """What `up_swiglu` writes in FP8."""
+    """Return what `up_swiglu` writes in FP8."""
     for case in _up_cases(setting, "fp8_products.act"):
         yield case.comparison("act", case.exact_act, case.act_terms)
 
@@ -140,7 +140,7 @@ class _Up:
 
 
 def grad_gate_up(setting: Setting) -> Iterator[KernelComparison]:
-    """What `down_swiglu_backward` writes in FP8."""
+    """Return what `down_swiglu_backward` writes in FP8."""
     for sizes in _shapes(setting):
         shape, inputs = _inputs(setting, "fp8_products.grad_gate_up", sizes)
         tokens, summed, width = sizes

@@ -50,7 +50,7 @@ class Heads:
         return query, key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
 
     def shared(self, per_query_head: Tensor) -> Tensor:
-        """The sum over the query heads of each key head."""
+        """Return the sum over the query heads of each key head."""
         return per_query_head.view(self.batch, self.key_value, -1, self.seq_len, self.dim).sum(dim=2)
 
     def rotated(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -64,7 +64,9 @@ class Heads:
         return self.packed(torch.cat((turn(query, cos, sin), turn(key, cos, sin), value), dim=1))
 
     def rotated_back(self, grad: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The gradient of what `rotated` rotates, from that of its result: autograd's, as the rotation is linear."""
+        """Return the gradient of what `rotated` rotates, from that of its result: autograd's, as the rotation is
+        linear.
+        """
         start = torch.zeros_like(grad, requires_grad=True)
         with torch.enable_grad():
             [result] = torch.autograd.grad(self.rotated(start, cos, sin), start, grad)

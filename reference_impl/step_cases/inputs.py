@@ -54,7 +54,7 @@ class Setting:
         return self.config.batch_size * self.config.seq_len
 
     def inputs(self, operation: str, shape: str) -> Inputs:
-        """Inputs of a seed of their own: no two cases of an operation see the same numbers."""
+        """Return inputs of a seed of their own: no two cases of an operation see the same numbers."""
         seed = zlib.crc32(f"{operation} {shape} {self.magnitude}".encode())
         return Inputs(torch.Generator(self.device).manual_seed(seed), self.dtype)
 
@@ -67,7 +67,7 @@ class Inputs:
     dtype: torch.dtype
 
     def normal(self, *shape: int, scale: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
-        """Normal numbers of standard deviation `scale`, rounded to the data type."""
+        """Return normal numbers of standard deviation `scale`, rounded to the data type."""
         return self.between_nans(torch.randn(shape, generator=self.generator, device=self.device) * scale, dtype)
 
     def uniform(self, *shape: int, below: float) -> Tensor:

@@ -50,7 +50,7 @@ class Declared:
 
 
 def declared(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> Declared:
-    """Raises ValueError for a setting that is missing, unknown or of another type: the twin has no defaults.
+    """Raise ValueError for a setting that is missing, unknown or of another type: the twin has no defaults.
 
     A `model_directory` stands in the place of the arm's `checkpoint`.
     """

@@ -115,7 +115,9 @@ class PeerRun:
         return self._evaluate(index)
 
     def _evaluate(self, index: int) -> Tensor:
-        """The mean loss [] over the batch's B * S next tokens; transformers shifts the labels and takes the mean."""
+        """Return the mean loss [] over the batch's B * S next tokens; transformers shifts the labels and takes the
+        mean.
+        """
         import torch
 
         self._batch = self._windows.batch(index).to(self._device)

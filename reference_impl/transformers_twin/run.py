@@ -40,7 +40,9 @@ class TwinRun:
         return loss
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """The mean loss [] over the batch's B * S next tokens; transformers shifts the labels and takes the mean."""
+        """Return the mean loss [] over the batch's B * S next tokens; transformers shifts the labels and takes the
+        mean.
+        """
         self._take(parameters)
         self._batch = self._windows.batch(index)
         self._model.zero_grad(set_to_none=True)
@@ -130,7 +132,7 @@ class TwinRun:
 
 
 def _zeros(trained: Mapping[str, Tensor]) -> OptimizerState:
-    """The state that training starts from: the parameters as they are, and moments of zero."""
+    """Return the state that training starts from: the parameters as they are, and moments of zero."""
     return OptimizerState(
         {name: each.detach().clone() for name, each in trained.items()},
         {name: torch.zeros_like(each) for name, each in trained.items()},
@@ -139,7 +141,7 @@ def _zeros(trained: Mapping[str, Tensor]) -> OptimizerState:
 
 
 def _rates(told: Declared) -> list[float]:
-    """The learning rate of every step, by torch's own schedulers."""
+    """Return the learning rate of every step, by torch's own schedulers."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=told.learning_rate)
     scheduler = schedule(optimizer, told)
     rates = []
@@ -151,7 +153,7 @@ def _rates(told: Declared) -> list[float]:
 
 
 def schedule(optimizer: Any, told: Declared) -> LRScheduler:
-    """A linear warm-up to the peak, then a cosine to a tenth of it."""
+    """Return a linear warm-up to the peak, then a cosine to a tenth of it."""
     warm_up = told.warmup_steps
     cosine = CosineAnnealingLR(optimizer, max(1, told.steps - warm_up), eta_min=LAST_SHARE * told.learning_rate)
     if warm_up == 0:

@@ -22,7 +22,7 @@ DEFAULT_TEXT = Path(__file__).parents[1] / "text" / "python-topics.txt"
 
 
 def generator_of(seed: int, name: str) -> torch.Generator:
-    """The generator of one draw: seeded with the first 56 bits of SHA-256 over "SEED:NAME", big end first."""
+    """Return the generator of one draw: seeded with the first 56 bits of SHA-256 over "SEED:NAME", big end first."""
     head = hashlib.sha256(f"{seed}:{name}".encode()).hexdigest()[:14]
     return torch.Generator().manual_seed(int(head, 16))
 

@@ -30,7 +30,8 @@ _GAINS = {"input": "input_norm", "post_attention": "post_attn_norm"}
 
 
 def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Parameter]]:
-    """The peft model in its dtype, and what is trained by the names that the trainer reports, in the model's order.
+    """Return the peft model in its dtype, and what is trained by the names that the trainer reports, in the model's
+    order.
 
     What is trained is float32 at least: in a bfloat16 model LoRA's factors and the gains stay float32, as peft has it.
     """
@@ -69,7 +70,9 @@ def _name(theirs: str) -> str | None:
 
 
 def draw(trained: dict[str, nn.Parameter], seed: int) -> None:
-    """A by the law of peft's own draw, U(-1/sqrt(H), 1/sqrt(H)), from the generator of (seed, its name); B stays 0."""
+    """Draw A by the law of peft's own draw, U(-1/sqrt(H), 1/sqrt(H)), from the generator of (seed, its name); B
+    stays 0.
+    """
     with torch.no_grad():
         for name, parameter in trained.items():
             if ".lora_a_" in name:
@@ -78,7 +81,7 @@ def draw(trained: dict[str, nn.Parameter], seed: int) -> None:
 
 
 def through_nf4(weight: Tensor) -> Tensor:
-    """A float32 matrix, quantized to NF4 in blocks of 64 and dequantized."""
+    """Return a float32 matrix, quantized to NF4 in blocks of 64 and dequantized."""
     try:
         from bitsandbytes.functional import dequantize_4bit, quantize_4bit
     except ImportError:

@@ -11,7 +11,7 @@ import write_site
 ROOT = Path(__file__).parents[2]
 # A page that a program writes says so in its first line.
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if not page.read_text().startswith("<!-- written by ")]
-MOST_BYTES = 234_000  # of all of these together; the aim is 160,000
+MOST_BYTES = 230_000  # of all of these together; the aim is 160,000
 FIRST = re.compile(r"# [^\n]+\n\n(?P<paragraph>(?:[^\n]+\n)+)")
 CELLS = re.compile(r"^\|", re.MULTILINE)
 
@@ -26,6 +26,10 @@ def test_a_page_begins_with_what_its_reader_will_do(page: Path) -> None:
 def test_people_can_finish_the_documentation() -> None:
     assert len(PAGES) > 15
     assert sum(page.stat().st_size for page in PAGES) <= MOST_BYTES
+
+
+def test_contributing_fits_one_screen() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 45
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,7 @@ def check(
     one_of_each: Container[str] = (),
     then: Callable[[Browser], None] | None = None,
 ) -> list[str]:
-    """What is wrong with one report, a sentence each; axe: the source of axe-core, for the variants on a screen.
+    """Return what is wrong with one report, a sentence each; axe: the source of axe-core, for the variants on a screen.
 
     axe_in: the variants, by name, that it looks at; None for all of them. one_of_each: those of which it sees one row,
     table and card of each shape, whatever its words; of a large page it takes seconds.
@@ -206,7 +206,7 @@ def _findings(browser: Browser, report: Path, variant: Variant) -> list[str]:
 
 
 def _of_axe(browser: Browser, axe: str, *, one_of_each: bool) -> list[str]:
-    """What axe finds on the page, which serves for nothing else afterwards."""
+    """Return what axe finds on the page, which serves for nothing else afterwards."""
     if one_of_each:
         browser.evaluate(ONE_OF_EACH)
     browser.evaluate(MEASURED_ONCE)
@@ -225,13 +225,13 @@ def _missing_words(browser: Browser, report: Path, variant: Variant, words: Mapp
 
 
 def _words(browser: Browser) -> str:
-    """What there is to read beside the tools of the page's script."""
+    """Return the text to read, without the tools of the page's script."""
     words: Any = browser.evaluate(WORDS)
     return str(words).strip()
 
 
 def picture(browser: Browser, path: Path, variant: Variant, part: Part) -> None:
-    """A screenshot of the open page."""
+    """Take a screenshot of the open page."""
     height = int(browser.evaluate("document.documentElement.scrollHeight"))
     find = f"document.getElementById({json.dumps(part.top)}).getBoundingClientRect().top + scrollY"
     top = int(browser.evaluate(find)) if part.top else 0

@@ -73,7 +73,7 @@ def published(reports: Path) -> list[Published]:
 
 
 def header_of(path: Path) -> Header:
-    """What a run says of itself. Of an archive it alone is read: to unpack them all takes five times as long.
+    """Return the header of a run. From an archive it alone is read: to unpack them all takes five times as long.
 
     Raises EvidenceError where none is, or none that can be read.
     """
@@ -97,7 +97,7 @@ def drills(reports: Path) -> list[DrillRecord]:
 
 
 def tables(runs: Sequence[Published], drilled: Sequence[DrillRecord]) -> str:
-    """The text between the marks: of runs, and what became of faults in all drills."""
+    """Return the text between the marks: the runs, and what became of faults in all drills."""
     if not runs:
         return "No run is published yet."
     verdicts = [(run, verdict) for run in runs for verdict in run.verdicts.claims]
@@ -120,7 +120,9 @@ def demanded(contracts: Sequence[Path]) -> set[tuple[str, str]]:
 
 
 def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> str:
-    """What became of every demanded fault, on machines with a GPU and on all; a survivor anywhere is a survivor."""
+    """Return what became of every demanded fault, on machines with a GPU and on all; a survivor anywhere is a
+    survivor.
+    """
     lines = []
     for where, records in (("a GPU machine", [one for one in drills if one.machine.cuda]), ("any machine", drills)):
         rows = [row for record in records for row in record.rows]
@@ -135,7 +137,7 @@ def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> s
 
 
 def _names(faults: set[tuple[str, str]]) -> str:
-    """The few that a reader must know of; what only a CPU drill plants are many."""
+    """Return the names of a few faults; many are counted alone."""
     few = 0 < len(faults) <= MOST_NAMED
     return f" ({', '.join(f'{claim} `{fault}`' for claim, fault in sorted(faults))})" if few else ""
 
@@ -155,7 +157,7 @@ def _run(run: Published) -> list[str]:
 
 
 def _open(verdicts: Iterable[tuple[Published, UnitFacts]]) -> list[list[str]]:
-    """A row for each thing that was seen: claims of one run that say the same share theirs."""
+    """Return a row for each thing that was seen: claims of one run that say the same share a row."""
     claims: dict[tuple[str, str, str, str], list[str]] = {}
     for run, verdict in verdicts:
         meaning = reason_text(verdict.reason).meaning or ""
@@ -190,7 +192,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def with_tables(page: str, text: str) -> str:
-    """The page with other tables. Raises ValueError for a page without the marks."""
+    """Return the page with other tables. Raises ValueError for a page without the marks."""
     before, after = page.index(BEGIN) + len(BEGIN), page.index(END)
     return f"{page[:before]}\n\n{text}\n\n{page[after:]}"
 

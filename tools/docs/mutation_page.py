@@ -50,7 +50,7 @@ def count_table(modules: Mapping[str, Counter[str]]) -> str:
 
 
 def short(mutant: Mapping[str, str]) -> str:
-    """A mutant's id, as mutmut takes it after `harness.`."""
+    """Return a mutant's id, as mutmut takes it after `harness.`."""
     return mutant["mutant"].removeprefix("harness.")
 
 
@@ -77,7 +77,7 @@ def survivors(alive: Iterable[Mapping[str, str]], explained: Sequence[Mapping[st
 
 
 def tables(result: Mapping[str, Any], explained: Sequence[Mapping[str, Any]]) -> str:
-    """The text between the marks."""
+    """Return the text between the marks."""
     modules = counts(result)
     total = sum(modules.values(), Counter[str]())
     head = (

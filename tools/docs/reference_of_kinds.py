@@ -24,7 +24,7 @@ HEAD = "| field | value | default | |\n| --- | --- | --- | --- |"
 
 @cache
 def page() -> str:
-    """The page, in Markdown."""
+    """Return the page, in Markdown."""
     schema = contract_json_schema(with_packages=False)
     defined: Mapping[str, Schema] = schema["$defs"]
     models = {kind: part_model(kind).__name__ for kind in BUILT_IN}
@@ -53,7 +53,7 @@ def _kind(kind: str, model: Schema) -> Iterator[str]:
 
 
 def _fields(model: Schema, only: Container[str] | None = None) -> str:
-    """A table of a model's fields, of those in `only` where that is given; `kind` is the section's title."""
+    """Return a table of a model's fields, of those in `only` where that is given; `kind` is the section's title."""
     required = model.get("required", ())
     rows = [
         f"| `{name}` | {_value(field)} | {'must be given' if name in required else _default(field)} | {_text(field)} |"
@@ -69,12 +69,12 @@ def _default(field: Schema) -> str:
 
 
 def _text(described: Schema) -> str:
-    """A description on one line, harmless within a table."""
+    """Return a description on one line, harmless within a table."""
     return " ".join(str(described.get("description", "")).split()).replace("|", "\\|")
 
 
 def _value(field: Schema) -> str:
-    """What a field takes, in words."""
+    """Return what a field takes, in words."""
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
         return CASES if name == "ByCase" else f"[{name}](#{name.lower()})"
@@ -87,7 +87,7 @@ def _value(field: Schema) -> str:
 
 
 def _of_type(field: Schema) -> str:
-    """What a field of a JSON type takes; claims are the only choice between models."""
+    """Return what a field of a JSON type takes; claims are the only choice between models."""
     match field.get("type"):
         case None:
             return "claims, each of one of the kinds below"

@@ -30,7 +30,7 @@ class Outcome(Strict):
     why: Text | None = None
 
     def problems(self) -> list[str]:
-        """What the state lacks."""
+        """Return what the state lacks."""
         lacking = {
             "decided": [] if self.by else ["`by`, the claims that decide it"],
             "restated": [] if self.why else ["`why` it is not judged as it stands"],

@@ -52,12 +52,12 @@ def _read(run: Path) -> list[Verdict]:
 
 
 def verdicts(name: str, machine: str) -> list[Verdict]:
-    """What the published run says; nothing where there is none."""
+    """Return what the published run says; nothing where there is none."""
     return published().get((name, machine), ("", []))[1]
 
 
 def tables() -> str:
-    """The text between the marks."""
+    """Return the text between the marks."""
     rows = [row for name in names() for row in _rows(name)]
     lines = [HEAD, tuple("---" for _ in HEAD), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -112,7 +112,7 @@ def _obstacles() -> str:
 
 
 def written(page: str) -> str:
-    """The page with its tables renewed."""
+    """Return the page with its tables renewed."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"

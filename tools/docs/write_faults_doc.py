@@ -53,7 +53,7 @@ def upstream(paths: Sequence[Path]) -> dict[tuple[str, str], str]:
 
 
 def table(seen: Mapping[tuple[str, str], str]) -> str:
-    """The Markdown table."""
+    """Return the Markdown table."""
     lines = [f"| {' | '.join(HEAD)} |", f"|{' --- |' * len(HEAD)}"]
     for name, summary, claim, expected in rows():
         cells = [f"`{name}`", summary, claim, expected, seen.get((name, claim), "not drilled yet")]

@@ -87,7 +87,7 @@ def pages() -> dict[str, str]:
 
 
 def table(*rows: tuple[str, ...]) -> str:
-    """A Markdown table; the first row is its head."""
+    """Return a Markdown table; the first row is its head."""
     head, *body = rows
     cells = [[_cell(text) for text in line] for line in (head, ("---",) * len(head), *body)]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
@@ -107,7 +107,7 @@ def reason_codes() -> str:
 
 
 def shared_checks() -> str:
-    """A row a kind and a column a check; numbers are those of the reasons below the table."""
+    """Return a row for each kind and a column for each check; numbers are those of the reasons below the table."""
     reasons = list(dict.fromkeys(reason for kind in BUILT_IN.values() for reason in kind.leaves_out.values()))
     rows = [
         (f"`{kind.name}`", *(_asked(kind.leaves_out, check, reasons) for check in SHARED_CHECKS))

@@ -52,7 +52,7 @@ def links(root: Path, page: str, text: str) -> Iterator[tuple[re.Match[str], str
 
 
 def staged(root: Path, page: str, text: str) -> str:
-    """A page's text with links to folders replaced: by one to the folder's report, else by the link's label."""
+    """Return a page's text with links to folders replaced: by one to the folder's report, else by the link's label."""
     for found, target in links(root, page, text):
         if (root / posixpath.dirname(page) / found["path"]).is_dir():
             report = posixpath.relpath(target, posixpath.dirname(page))
@@ -85,7 +85,7 @@ def stage(root: Path, folder: Path) -> None:
 
 
 def loaded_from_elsewhere(site: Path) -> list[str]:
-    """What pages make the reader's browser ask other servers for, with the page: `docs/ci.html: https://…`."""
+    """Return what pages make the reader's browser ask other servers for, with the page: `docs/ci.html: https://…`."""
     pages = sorted(path for path in site.rglob("*.html") if path.name != "report.html")
     found = [(page.relative_to(site).as_posix(), LOADED.findall(page.read_text(encoding="utf-8"))) for page in pages]
     return [f"{page}: {address}" for page, addresses in found for address in addresses]

@@ -59,7 +59,9 @@ def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[
 
 
 def place(name: str) -> str:
-    """The page of a published run, as a page in docs/ links it; one that is not there, as of the folder of all runs."""
+    """Return the page of a published run, as a page in docs/ links it; of an absent run, as in the folder of all
+    runs.
+    """
     folders = [folder for folder in (REPORTS, *(REPORTS / name for name in FOLDERS)) if (folder / name).is_dir()]
     folder = folders[0] if folders else REPORTS
     # a part that the page of several runs shows has a summary alone
@@ -81,7 +83,7 @@ def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
 
 
 def state_of(outcome: Outcome | None, claims: Mapping[str, OurClaim]) -> str:
-    """The state of a row about training on a GPU."""
+    """Return the state of a row about training on a GPU."""
     if outcome is None:
         return SUPPORTING
     unpublished = all(claims[name].published == NOT_PUBLISHED for name in outcome.by)
@@ -100,7 +102,9 @@ def checked(where: str, outcome: Outcome, claims: Mapping[str, OurClaim]) -> Non
 
 
 def tables(decisions: Decisions, claims: Mapping[str, OurClaim], excerpts: Path = EXCERPTS) -> str:
-    """The text between the marks. Raises ContractError for an item without a row, and for a row that names nothing."""
+    """Return the text between the marks. Raises ContractError for an item without a row, and for a row that names
+    nothing.
+    """
     rows = joined(decisions, excerpts)
     for file, each in rows.items():
         for row in each:
@@ -191,7 +195,7 @@ def _shortened(ids: Sequence[str]) -> list[str]:
 
 
 def _says(items: Sequence[Item]) -> str:
-    """What one of them says, in upstream's words: the first that has a prediction or a formula, else the first."""
+    """Return upstream's words for one of the items: the first that has a prediction or a formula, else the first."""
     worded = [(item, item.texts[key]) for key in ("prediction", "formal") for item in items if item.texts.get(key)]
     text = f"{worded[0][0].title}: {worded[0][1]}" if worded else items[0].title
     return _code(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")

@@ -18,7 +18,7 @@ _EXAMPLES = re.compile(r"(\d+) passing examples, (\d+) failing examples, (\d+) i
 
 
 def properties() -> list[str]:
-    """The test files that give examples to a property, or more rows of a table to a long run."""
+    """Return the test files that give examples to a property, or more rows of a table to a long run."""
     files = sorted(ROOT.glob("tests/**/test_*.py"))
     return [str(path.relative_to(ROOT)) for path in files if _TAKES_A_BUDGET.search(path.read_text())]
 

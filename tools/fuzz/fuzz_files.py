@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _unpacked_run(folder: Path) -> Path:
-    """A published run, with a drill's record beside it."""
+    """Copy a published run, and put a drill's record next to it."""
     unpack(ROOT / "reports" / "2026-11-22-h200-traced" / "run.tar.xz", folder)
     for name in ("verdicts.json", "drill.json"):
         source = ROOT / "reports" / ("2026-11-22-cpu-drill" if name == "drill.json" else "2026-11-22-h200-traced")
@@ -44,7 +44,9 @@ class Evidence:
         self.files = [(path.relative_to(self.root).as_posix(), path.read_bytes()) for path in paths]
 
     def case(self, row: bytes) -> bytes:
-        """The path, a line end, and the file's bytes: one that is changed as text, or as JSON where it is that."""
+        """Return the path, a line end, and the file's bytes: one that is changed as text, or as JSON where it is
+        that.
+        """
         name, content = self.files[row[0] % len(self.files)]
         if row[1] % 2 and name.endswith(".json"):
             content = _damaged_json(content, row)
@@ -107,7 +109,7 @@ def _tars() -> list[bytes]:
 
 
 def _odd_tar(row: bytes) -> bytes:
-    """A tar of members that are odd in what they say of themselves, which is written as it should be."""
+    """Write a tar of members that are odd in what they say of themselves, which is written as it should be."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=(tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)[row[4] % 2]) as tar:
         for at in range(5, 5 + 6 * (1 + row[-1] % 5), 6):
@@ -123,7 +125,7 @@ def _odd_tar(row: bytes) -> bytes:
 
 
 def packed(row: bytes) -> bytes:
-    """An ending, a line end, and the archive: the tar's bytes are changed, or the packed ones, or both."""
+    """Return an ending, a line end, and the archive: the tar's bytes are changed, or the packed ones, or both."""
     how, which = ("xz", "gz", "")[row[1] % 3], row[2] % 3
     tar = _odd_tar(row) if row[3] % 2 else _tars()[row[0] % len(_tars())]
     tar = changed(tar, changes(row)) if which else tar

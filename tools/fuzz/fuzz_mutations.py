@@ -67,7 +67,7 @@ _HOW: dict[str, Callable[[bytes, int, int, bytes, int], bytes]] = {
 
 
 def changed(content: bytes, each: Sequence[Change]) -> bytes:
-    """The bytes with each change made, one after the other."""
+    """Return the bytes with each change made, one after the other."""
     for place, what, piece, often in each:
         at = place % (len(content) + 1)
         until = min(len(content), at + 1 + place // 7 % 40)
@@ -76,7 +76,7 @@ def changed(content: bytes, each: Sequence[Change]) -> bytes:
 
 
 def damaged(document: Any, each: Sequence[Damage]) -> Any:
-    """A copy of the document with each damage done, at a place that the number chooses."""
+    """Return a copy of the document with each damage done, at a place that the number chooses."""
     document = _copy(document)
     for place, what, value in each:
         places = _places(document)
@@ -88,7 +88,7 @@ def damaged(document: Any, each: Sequence[Damage]) -> Any:
 
 
 def altered(document: Any, row: bytes, others: Any) -> Any:
-    """A copy with one to three values altered so that the document may well stay valid.
+    """Return a copy with one to three values altered so that the document may well stay valid.
 
     A value is replaced by one of the same key and type in `others`, a number by another; an item goes, or comes twice.
     """

@@ -34,7 +34,7 @@ MOST_FINDINGS = 20  # of a target, which then ends
 
 
 def warm(target: Target) -> None:
-    """What is imported and compiled once counts for no input."""
+    """Read a few inputs first: what is imported and compiled once counts for no input."""
     for number in range(4):
         with suppress(*target.typed):
             target.attempt(target.case(bytes([number] * ROW)))

@@ -89,7 +89,9 @@ def _texts() -> list[list[bytes]]:
 
 
 def _document(row: bytes) -> Any:
-    """A contract with one or two of its claims, since a case's time goes with its length; one of eight is whole."""
+    """Return a contract with one or two of its claims, since a case's time goes with its length; one of eight is
+    whole.
+    """
     whole = _documents()[row[0] % len(_documents())]
     claims = whole["claims"]
     if row[2] % 8 == 7:
@@ -102,7 +104,7 @@ def _damaged_document(row: bytes) -> bytes:
 
 
 def _text(row: bytes) -> bytes:
-    """The same as `_document`, as it is written."""
+    """Return the same as `_document`, as it is written."""
     head, *claims = _texts()[row[0] % len(_texts())]
     if row[2] % 8 == 7:
         return b"".join([head, *claims])
@@ -125,7 +127,9 @@ def _changed(contents: list[bytes], row: bytes) -> bytes:
 
 
 def _of_loaded(use: Callable[[LoadedContract], object]) -> Callable[[bytes], object]:
-    """What is made of a contract that loads; to read it as YAML is another target's, and takes most of the time."""
+    """Do all that is done with a contract that loads; reading it as YAML is another target's, and takes most of the
+    time.
+    """
 
     def attempt(content: bytes) -> object:
         try:

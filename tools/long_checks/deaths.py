@@ -94,7 +94,7 @@ def _kind(one: Combination) -> str:
 
 
 def print_outcomes(outcomes: Iterable[Outcome], more: Sequence[str], began: float) -> int:
-    """A line for each, then a summary; 1 where anything is wrong."""
+    """Print a line for each, then a summary; return 1 where anything is wrong."""
     outcomes = list(outcomes)
     for outcome in outcomes:
         print(outcome.line())

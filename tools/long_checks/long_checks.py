@@ -64,14 +64,14 @@ def execute(part: str, command: Sequence[str]) -> Result:
 
 
 def row(result: Result) -> str:
-    """A line of the table, for this machine and the present commit."""
+    """Return a line of the table, for this machine and the present commit."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     cells = (result.part, f"{datetime.now(UTC):%Y-%m-%d}", f"`{_commit()}`", machine, f"{result.seconds:.0f}")
     return f"| {' | '.join((*cells, result.figures))} |"
 
 
 def published(page: str, rows: dict[str, str]) -> str:
-    """The page with these parts' rows renewed; other parts keep theirs."""
+    """Return the page with these parts' rows renewed; other parts keep theirs."""
     before, _, rest = page.partition(BEGIN)
     table, _, after = rest.partition(END)
     old = {line.split("|")[1].strip(): line for line in table.splitlines() if line.startswith("| ")}
@@ -81,7 +81,7 @@ def published(page: str, rows: dict[str, str]) -> str:
 
 
 def _commit() -> str:
-    """The present commit; `+` after it when the tree has changes that it lacks."""
+    """Return the present commit; `+` follows it when the tree has changes that it lacks."""
     head = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )

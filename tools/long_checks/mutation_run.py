@@ -39,7 +39,7 @@ def copy_of_the_commit(folder: Path) -> str:
 
 
 def mutmut(folder: Path, *arguments: str) -> str:
-    """What a mutmut command printed. Raises CalledProcessError when it fails."""
+    """Return what a mutmut command printed. Raises CalledProcessError when it fails."""
     command = [sys.executable, "-m", "mutmut", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
@@ -56,14 +56,14 @@ def function_of(mutant: str) -> str:
 
 
 def change(shown: str) -> tuple[str, str]:
-    """The lines that a mutant takes away and those that it puts there, from `mutmut show`."""
+    """Return the lines that a mutant takes away and those that it puts there, from `mutmut show`."""
     lines = [line for line in shown.splitlines() if not line.startswith(("---", "+++", "#"))]
     was, becomes = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
     return was, becomes
 
 
 def record(folder: Path, seconds: float, commit: str) -> dict[str, Any]:
-    """What the run found: counts by function, and each mutant that was not killed with its change."""
+    """Return what the run found: counts by function, and each mutant that was not killed with its change."""
     found = statuses(mutmut(folder, "results", "--all", "true"))
     functions: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for mutant, status in found.items():

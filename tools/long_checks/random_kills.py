@@ -92,7 +92,7 @@ class Command:
 
 
 def prepare(folder: Path) -> None:
-    """A contract of which every unit holds, and whose one fault is killed."""
+    """Write a contract of which every unit holds, and whose one fault is killed."""
     with patch.object(sys, "path", [str(SCRIPTED), *sys.path]):  # for others it would replace a worker's probe
         from scripted_system import contract_text
     text = contract_text("held").replace(":ScriptedSystem", ":FaultySystem").replace("nan_tail", "fault")
@@ -164,7 +164,9 @@ def _ended(command: Command) -> list[str]:
 
 
 def accepted(directory: Path, expected: bytes, *, drilled: bool) -> list[str]:
-    """What is wrong with a gate that opens on this directory: it did not finish, or has not all that it should have."""
+    """Return what is wrong with a gate that opens on this directory: it did not finish, or has not all that it
+    should have.
+    """
     arguments = ["judge", *([] if drilled else ["--gate"]), str(directory)]  # no gate takes a drill
     printed, code = StringIO(), 1
     with redirect_stdout(printed), redirect_stderr(printed), suppress(HarnessError):

@@ -35,7 +35,7 @@ class Left:
     threads: int
 
     def problems(self, settled: Left) -> list[str]:
-        """What must not be; `settled` is what was there after the second time."""
+        """Return what must not be; `settled` is what was there after the second time."""
         grown = [name for name in ("files", "descriptors", "threads") if getattr(self, name) > getattr(settled, name)]
         found = [f"{self.processes} processes left"] * (self.processes > 0)
         return found + [f"{name} grew from {getattr(settled, name)} to {getattr(self, name)}" for name in grown]
@@ -52,7 +52,7 @@ def left(mark: str, folder: Path) -> Left:
 
 
 def verified(contract: str, reports: Path, number: int) -> tuple[int, bytes]:
-    """The exit code of `harness verify`, and the bytes of its verdicts; none when it was ended before."""
+    """Return the exit code of `harness verify`, and the bytes of its verdicts; none when it was ended before."""
     arguments = ["verify", contract, "--reports", str(reports), "--name", f"soak-{number}"]
     code = application(arguments)(arguments, standalone_mode=False)
     verdicts = reports / f"soak-{number}" / "verdicts.json"

@@ -102,7 +102,7 @@ def documented_trainer(folder: Path) -> None:
 
 
 def set_up(work: Path) -> None:
-    """A home, a folder that takes no file, and a folder of every program of PATH that is no compiler."""
+    """Make a home, a folder that takes no file, and a folder of every program of PATH that is no compiler."""
     (work / "home").mkdir()
     (work / CLOSED).mkdir(mode=0o555)
     (work / WITHOUT_COMPILERS).mkdir()
@@ -114,7 +114,7 @@ def set_up(work: Path) -> None:
 
 
 def run(circumstance: Circumstance, command: Sequence[str], folder: Path, work: Path) -> tuple[int, str]:
-    """A command's exit code, and what it printed."""
+    """Return a command's exit code, and what it printed."""
     done = subprocess.run(
         circumstance.command(command),
         cwd=folder,
@@ -151,7 +151,7 @@ def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[st
 
 
 def installed(source: Path, work: Path, python: str) -> Path:
-    """The tree at HEAD with its virtual environment, by `make install`."""
+    """Clone the tree at HEAD, and make its virtual environment by `make install`."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
     code, printed = run(INSTALLATION, ["make", "install", f"PYTHON={python}"], source, work)
     if code:

@@ -27,7 +27,7 @@ Found = dict[tuple[str, str], tuple[str, str]]  # claim and workload -> status a
 
 
 def verify(name: str, reports: Path, prefix: str) -> list[dict[str, Any]]:
-    """The verdicts of one example, in a run directory of its own."""
+    """Return the verdicts of one example, in a run directory of its own."""
     options = ("--reports", str(reports), "--name", f"{prefix}-{name}", "--json")
     command = [sys.executable, "-P", "-m", "harness", "verify", f"examples/{name}", *options]
     here = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -37,7 +37,7 @@ def verify(name: str, reports: Path, prefix: str) -> list[dict[str, Any]]:
 
 
 def differences(name: str, found: Found) -> list[str]:
-    """What the published run of this kind of machine says otherwise; nothing where there is none."""
+    """Return where the published run of this kind of machine differs; nothing where there is none."""
     machine = "h200" if torch.cuda.is_available() else "cpu"
     expected = {(each.claim, each.workload): (each.status.value, each.reason) for each in verdicts(name, machine)}
     return [

@@ -26,7 +26,7 @@ def points_in(path: Path) -> dict[str, Any]:
 
 
 def check(name: str) -> tuple[str, bool]:
-    """The figures of one script, and whether it finds what is published and what was wanted."""
+    """Return the figures of one script, and whether it finds what is published and what was wanted."""
     published = points_in(PUBLISHED / f"{name}.json.xz")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, f"tools/statistics/{name}.py", "--seed", str(published["seed"]), "--output", folder]

@@ -43,7 +43,7 @@ class Point:
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:
-    """What a point was wanted to show, and whether it does; None where nothing was asked."""
+    """Return what a point was wanted to show, and whether it does; None where nothing was asked."""
     if point.section == "tries":
         return None
     independent = point.noise in INDEPENDENT | OUTLIERS
@@ -59,7 +59,7 @@ def wanted(point: Point) -> tuple[str, bool] | None:
 
 
 def as_markdown(found: Sequence[Point], seed: int, blocks: int) -> str:
-    """The tables, with what they mean."""
+    """Return the tables, with what they mean."""
     bars = [bar for point in found if (bar := wanted(point)) is not None]
     lines = [
         "# Error rates of the throughput rule",

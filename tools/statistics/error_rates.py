@@ -138,7 +138,7 @@ def simulate(setting: Setting, ratios: Sequence[float], experiments: int, seed: 
 
 
 def tried_again(setting: Setting, true_ratio: float, experiments: int, seed: int) -> Point:
-    """The first answers of up to ten tries, each begun because the one before was undecided."""
+    """Return the first answers of up to ten tries, each begun because the one before was undecided."""
     answers = np.zeros(experiments, dtype=np.int8)
     for attempt in range(TRIES):
         drawn = Drawn.of(setting, experiments, 1000 * (attempt + 1) + seed)

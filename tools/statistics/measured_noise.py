@@ -49,7 +49,7 @@ class TimedRun(TypedDict):
 
 
 def resampled(pool: Array) -> Noise:
-    """Processes of the pool [N, arms, rounds, 2], each as it was measured; the deviation is theirs."""
+    """Draw processes of the pool [N, arms, rounds, 2], each as it was measured; the deviation is theirs."""
 
     def noise(generator: np.random.Generator, shape: Shape, _deviation: float) -> Array:
         drawn = generator.integers(0, len(pool), (shape.experiments, shape.processes))
@@ -75,19 +75,19 @@ def pools(reports: Path) -> dict[int, Array]:
 
 
 def kept(reports: Path) -> list[TimedRun]:
-    """What the file holds, in the order of `RUNS`."""
+    """Return what the file holds, in the order of `RUNS`."""
     runs: list[TimedRun] = json.loads((reports / KEPT).read_text(encoding="utf-8"))["runs"]
     return runs
 
 
 def timed(reports: Path, run: str) -> TimedRun:
-    """The timings of a run directory that lies below `reports`."""
+    """Return the timings of a run directory that lies below `reports`."""
     bundle = read_bundle(reports / run)
     return {"run": run, "manifest": bundle.seal.digest or "", "measurements": _measurements(bundle)}
 
 
 def deviation(pool: Array) -> float:
-    """Standard deviation of the processes' log ratios of medians."""
+    """Return the standard deviation of the processes' log ratios of medians."""
     medians = as_found(pool.reshape(*pool.shape[:2], -1))
     return float((medians[:, 1] - medians[:, 0]).std(ddof=1))
 

@@ -48,7 +48,7 @@ class Point:
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:
-    """What a point was wanted to show, and whether it does; None where nothing was asked.
+    """Return what a point was wanted to show, and whether it does; None where nothing was asked.
 
     Three standard errors of the simulation are left to it.
     """
@@ -66,7 +66,7 @@ def drawn(noise: str, seeds: int, experiments: int, seed: int) -> NDArray[np.flo
 
 
 def simulate(noise: str, seeds: int, confidence: float, experiments: int, seed: int) -> Iterator[Point]:
-    """A point for each place, by the same experiments. Raises RuntimeError where the judge decides otherwise."""
+    """Return a point for each place, by the same experiments. Raises RuntimeError where the judge decides otherwise."""
     differences = drawn(noise, seeds, experiments, seed)
     contract = contract_of(seeds, confidence)
     for place in PLACES:
@@ -91,7 +91,7 @@ HEAD = ("noise", "seeds", "confidence", "beyond the margin", "PASS", "FAIL", "un
 
 
 def as_markdown(found: Sequence[Point], seed: int) -> str:
-    """The table, with what it means."""
+    """Return the table, with what it means."""
     bars = [bar for point in found if (bar := wanted(point)) is not None]
     lines = [
         "# Error rates of claims over several seeds",

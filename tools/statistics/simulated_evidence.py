@@ -27,7 +27,9 @@ _TEXT = {
 
 
 def contract_of(demanded: float, processes: int, blocks: int, measurements: int) -> Contract:
-    """A contract that demands this ratio of so many measurements, each of `processes` with `blocks` blocks an arm."""
+    """Return a contract that demands this ratio of so many measurements, each of `processes` with `blocks` blocks an
+    arm.
+    """
     ratio = {
         "id": "RATIO",
         "kind": "throughput_ratio",
@@ -59,7 +61,7 @@ def contract_of(demanded: float, processes: int, blocks: int, measurements: int)
 
 
 def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None = None) -> Verdict:
-    """The judge's verdict on step times [arms, processes, rounds, 2] in seconds, everything else being in order.
+    """Return the judge's verdict on step times [arms, processes, rounds, 2] in seconds, everything else being in order.
 
     paces: beside the baseline's blocks, [processes, rounds, 2], in times of the least; None: none were measured.
     """

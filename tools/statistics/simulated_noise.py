@@ -54,14 +54,16 @@ def skewed(arm: int) -> Noise:
 
 
 def two_humped(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """The baseline of a process runs in one of two modes, apart by twice the deviation, with equal chances."""
+    """Draw a baseline that runs in one of two modes in each process, apart by twice the deviation, with equal
+    chances.
+    """
     times = bell_shaped(generator, shape, deviation / 4)
     times[:, 1] += deviation * generator.choice([-1.0, 1.0], (shape.experiments, shape.processes, 1, 1))
     return times
 
 
 def drifting(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """A process gets slower by 5 % from its first block to its last, in both arms (ABBA cancels it)."""
+    """Draw processes that get slower by 5 % from their first block to their last, in both arms (ABBA cancels it)."""
     times = bell_shaped(generator, shape, deviation)
     positions = np.array([[0, 3], [1, 2]])  # candidate, baseline within a round
     order = 4 * np.arange(shape.rounds)[None, :, None] + positions[:, None, :]
@@ -110,7 +112,7 @@ def busy(slower: float) -> Noise:
 
 
 def disturbed(share: float) -> Noise:
-    """This share of the baseline's blocks is slower by 70 %, in stretches of four blocks on average."""
+    """Draw a baseline of which this share of blocks is slower by 70 %, in stretches of four blocks on average."""
 
     def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
         times = bell_shaped(generator, shape, deviation)

@@ -51,7 +51,7 @@ def two_humped(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def outliers(sides: tuple[float, ...]) -> Noise:
-    """Normal, but that one seed in twenty lies ten deviations further off, to one of these sides."""
+    """Draw normal seeds, of which one in twenty lies ten deviations further off, to one of these sides."""
 
     def noise(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
         off: Array = (generator.random(shape) < SHARE) * generator.choice(sides, shape)
@@ -77,7 +77,7 @@ BY_MEAN = frozenset(name for name in NOISES if name.endswith("by its mean"))
 
 
 def contract_of(seeds: int, confidence: float) -> Contract:
-    """A contract that allows a candidate to be worse by `MARGIN`, over so many seeds."""
+    """Return a contract that allows a candidate to be worse by `MARGIN`, over so many seeds."""
     claim = {
         "id": "SEEDS",
         "kind": "not_worse",
@@ -108,7 +108,7 @@ def contract_of(seeds: int, confidence: float) -> Contract:
 
 
 def verdict_of(contract: Contract, excess: Array) -> Verdict:
-    """The judge's verdict on differences [N] beyond the margin, everything else being in order."""
+    """Return the judge's verdict on differences [N] beyond the margin, everything else being in order."""
     arms = {
         "baseline": [_execution("baseline", seed, 0.0) for seed in range(len(excess))],
         "candidate": [_execution("candidate", seed, MARGIN + off) for seed, off in enumerate(excess.tolist())],

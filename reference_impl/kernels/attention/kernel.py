@@ -376,7 +376,7 @@ def reduce_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: i
 def specializations(
     *, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str
 ) -> list[KernelSpec]:
-    """The kernel of the forward, and the two or three of the backward."""
+    """Return the kernel of the forward, and the two or three of the backward."""
     sizes = (batch, seq_len, heads, kv_heads, head_dim, dtype)
     if hopper.serves(*sizes):
         return [forward_spec(*sizes), *hopper.specializations(batch, seq_len, heads, kv_heads)]

@@ -144,7 +144,7 @@ def scale_apply_spec(partials: int) -> KernelSpec:
 
 
 def specializations(*, partials: int, groups: int, max_norm: float, eps: float) -> list[KernelSpec]:
-    """The three kernels of a clip of `partials` partials in `groups` groups."""
+    """Return the three kernels of a clip of `partials` partials in `groups` groups."""
     return [squared_sum_spec(partials), scale_reduce_spec(partials, groups, max_norm, eps), scale_apply_spec(partials)]
 
 
@@ -161,7 +161,9 @@ def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tens
 def clip_scale_reduce(
     partials: Tensor, group_starts: Tensor, max_norm: float, eps: float, norms: Tensor, scales: Tensor
 ) -> None:
-    """partials f32 [P], group_starts i32 [G + 1] -> norms, scales f32 [G], written in place; NaN norm, NaN scale."""
+    """Reduce partials f32 [P], group_starts i32 [G + 1] -> norms, scales f32 [G], written in place; NaN norm, NaN
+    scale.
+    """
     spec = scale_reduce_spec(partials.numel(), norms.numel(), max_norm, eps)
     require_shape(spec.op, "group_starts", group_starts, (norms.numel() + 1,))
     require_shape(spec.op, "scales", scales, (norms.numel(),))

@@ -206,7 +206,9 @@ def from_statistics_spec(tokens: int, vocabulary: int, parts: int, dtype: str) -
 
 
 def specializations(*, tokens: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """The kernels of a loss over `tokens` tokens in chunks of `chunk`: one, or two if the last chunk is shorter."""
+    """Return the kernels of a loss over `tokens` tokens in chunks of `chunk`: one, or two if the last chunk is
+    shorter.
+    """
     sizes = {min(chunk, tokens - first) for first in range(0, tokens, chunk)}
     return [forward_backward_spec(size, vocabulary, dtype) for size in sorted(sizes, reverse=True)]
 

@@ -118,7 +118,7 @@ def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpe
 
 
 def specializations(*, tokens: int, hidden: int, intermediate: int, dtype: str) -> list[KernelSpec]:
-    """What the MLP's FP8 products launch of our own, activations of `dtype`: fused kernels, or SwiGLU's."""
+    """Return what the MLP's FP8 products launch of our own, activations of `dtype`: fused kernels, or SwiGLU's."""
     if serves(tokens, hidden, intermediate, torch_dtype(dtype)):
         return [up_spec(tokens, hidden, intermediate), down_backward_spec(tokens, hidden, intermediate)]
     apart: list[KernelSpec] = load("fp8_swiglu").specializations(tokens=tokens, intermediate=intermediate, dtype=dtype)

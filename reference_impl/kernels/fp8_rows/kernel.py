@@ -70,7 +70,7 @@ def quantize_spec(rows: int, cols: int, dtype: str) -> KernelSpec:
 
 
 def specializations(*, rows: int, cols: int, dtype: str) -> list[KernelSpec]:
-    """The kernel of `quantize` for x [rows, cols] of `dtype`."""
+    """Return the kernel of `quantize` for x [rows, cols] of `dtype`."""
     return [quantize_spec(rows, cols, dtype)]
 
 

@@ -172,7 +172,9 @@ def backward_a(grad_c: Tensor, b: Tensor, out: Tensor | None = None, accumulate:
 
 
 def backward_b(a: Tensor, grad_c: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """a [M, K], grad_c [M, N] -> a^T @ grad_c [K, N], of grad_c's dtype or in `out`; `accumulate` adds to `out`."""
+    """Multiply a [M, K], grad_c [M, N] -> a^T @ grad_c [K, N], of grad_c's dtype or in `out`; `accumulate` adds to
+    `out`.
+    """
     op = "gemm.backward_b"
     (m, n), k = grad_c.shape, a.shape[1]
     require_shape(op, "a", a, (m, k))

@@ -23,5 +23,5 @@ def backward_a(grad_c: Tensor, b: Tensor, out: Tensor | None = None, accumulate:
 
 
 def backward_b(a: Tensor, grad_c: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """a [M, K], grad_c [M, N] -> a^T @ grad_c [K, N]; ``accumulate`` adds it to ``out``."""
+    """Multiply a [M, K], grad_c [M, N] -> a^T @ grad_c [K, N]; ``accumulate`` adds it to ``out``."""
     return _product(a.t(), grad_c, grad_c.dtype, out, accumulate)

@@ -161,7 +161,7 @@ def _chunk(tokens: int, tiles: Tiles) -> int:
 def partials_spec(
     tokens: int, outputs: int, hidden: int, ranks: int, dtype: str, tiles: Tiles | None = None
 ) -> KernelSpec:
-    """The first launch: partial sums f32 [C, O * R + R * H], of grad_b and then of grad_a."""
+    """Return the first launch: partial sums f32 [C, O * R + R * H], of grad_b and then of grad_a."""
     tiles = tiles or _TILES[dtype]
     chunk = _chunk(tokens, tiles)
     rank_block = min(_MOST_RANKS, max(_FEWEST_RANKS, triton.next_power_of_2(ranks)))
@@ -198,7 +198,7 @@ def partials_spec(
 def reduce_spec(
     chunks: int, outputs: int, hidden: int, ranks: int, norms: int, gain_partials: int, elements: int
 ) -> KernelSpec:
-    """The second launch: the chunks of both products, and the partial sums [G, P, H] of the gains."""
+    """Return the second launch: the chunks of both products, and the partial sums [G, P, H] of the gains."""
     of_b, of_a = outputs * ranks, ranks * hidden
     programs = triton.cdiv(of_b + of_a, elements) + norms * triton.cdiv(hidden, REDUCE_COLUMNS)
     return KernelSpec(

@@ -46,7 +46,7 @@ _CHUNKS = 4  # words that a thread has in flight before it decodes the first; th
 
 @device_function
 def _codebook() -> tl.tensor:
-    """The 16 NF4 values (QLoRA, appendix E), fp32, by code."""
+    """Return the 16 NF4 values (QLoRA, appendix E), fp32, by code."""
     i = tl.arange(0, 16)
     value = tl.where(i == 0, -1.0, 0.0)
     value = tl.where(i == 1, -0.6961928009986877, value)
@@ -207,7 +207,7 @@ def dequantize_double_spec(rows: int, cols: int, dtype: str) -> KernelSpec:
 
 
 def specializations(*, rows: int, cols: int, dtype: str, double: bool = False) -> list[KernelSpec]:
-    """The kernel that dequantizes a [rows, cols] weight to `dtype`, with plain or doubly quantized scales."""
+    """Return the kernel that dequantizes a [rows, cols] weight to `dtype`, with plain or doubly quantized scales."""
     return [(dequantize_double_spec if double else dequantize_spec)(rows, cols, dtype)]
 
 

@@ -248,7 +248,8 @@ def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
 def specializations(
     *, tokens: int, hidden: int, query: int, qkv: int, intermediate: int, ranks: int, dtype: str
 ) -> list[KernelSpec]:
-    """What a block's products launch: fused kernels, or SwiGLU's own. query, qkv: outputs of attention and its inputs'.
+    """Return what a block's products launch: fused kernels, or SwiGLU's own. query, qkv: outputs of attention and
+    its inputs'.
 
     ranks: of both adapters together.
     """
@@ -268,7 +269,9 @@ def specializations(
 
 
 def head_specializations(*, tokens: int, hidden: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """What logits and loss of `tokens` tokens launch in chunks of `chunk`: with the head's product, or loss alone."""
+    """Return what logits and loss of `tokens` tokens launch in chunks of `chunk`: with the head's product, or loss
+    alone.
+    """
     data, loss = torch_dtype(dtype), load("cross_entropy")
     specs: list[KernelSpec] = []
     for size in sorted({min(chunk, tokens - first) for first in range(0, tokens, chunk)}, reverse=True):

@@ -144,7 +144,7 @@ def reduce_gain(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Adds the columns of a block of one norm's partials [P, H]."""
+    """Add the columns of a block of one norm's partials [P, H]."""
     column = block * COLUMNS + tl.arange(0, COLUMNS)
     lane = tl.arange(0, ROWS)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)

@@ -63,5 +63,5 @@ def backward_to_partials(
 
 
 def reduce_gains(partials: Tensor, grad_gains: Tensor) -> None:
-    """partials [G, P, H] -> grad_gains of G * H elements, the norms one after the other."""
+    """Add partials [G, P, H] -> grad_gains of G * H elements, the norms one after the other."""
     grad_gains.copy_(partials.sum(dim=1).view_as(grad_gains))

@@ -61,7 +61,7 @@ def backward_spec(rows: int, columns: int, dtype: str) -> KernelSpec:
 
 
 def specializations(*, rows: int, columns: int, dtype: str) -> list[KernelSpec]:
-    """The kernel of a softmax backward over [rows, columns] probabilities."""
+    """Return the kernel of a softmax backward over [rows, columns] probabilities."""
     return [backward_spec(rows, columns, dtype)]
 
 
