@@ -93,7 +93,7 @@ def chromium(executable: str) -> Iterator[Browser]:
             yield browser
         finally:
             browser.process.terminate()
-            browser.process.wait(10)
+            browser.process.wait(60)
             os.close(browser.read)
             os.close(browser.write)
 

@@ -110,7 +110,8 @@ class Cluster:
 
         Slurm would let each wait until its last credential is void everywhere; one of the same second is refused.
         """
-        time.sleep(1.5)
+        second = int(time.time())
+        self.until(lambda: int(time.time()) > second + 1, "a later second has begun")
         for job in jobs:
             self.ask("scontrol", "update", f"jobid={job}", "starttime=now")
 
