@@ -51,7 +51,7 @@ class Cell:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast the captured step is."""
+        """Return how many times as fast the captured step is."""
         if self.graphed_ms is None or self.ungraphed_ms is None:
             return None
         return self.ungraphed_ms / self.graphed_ms

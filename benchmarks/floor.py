@@ -70,7 +70,7 @@ def projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def fused_projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
-    """As `projection_shapes`, with q, k and v in one product and gate and up in one."""
+    """Return `projection_shapes` with q, k and v in one product and gate and up in one."""
     hidden, wide = config.hidden_size, config.intermediate_size
     return [(config.qkv_dim, hidden), (hidden, config.query_dim), (2 * wide, hidden), (hidden, wide)]
 
@@ -149,7 +149,7 @@ class Interleaved:
         return float(median(self.milliseconds))
 
     def described(self) -> dict[str, float | None]:
-        """As JSON: the median step in ms and the median clock in MHz."""
+        """Return, as JSON, the median step in ms and the median clock in MHz."""
         return {
             "median_ms": self.median_ms,
             "clock_mhz": float(median(self.clocks_mhz)) if self.clocks_mhz else None,
@@ -192,7 +192,9 @@ class StepAndFloors:
     fp8_step: Interleaved | None = None
 
     def described(self) -> dict[str, Any]:
-        """As JSON; ``times_floor``, ``times_fused_floor`` and ``fp8_times_floor`` are ratios of medians."""
+        """Return the figures as JSON; ``times_floor``, ``times_fused_floor`` and ``fp8_times_floor`` are ratios of
+        medians.
+        """
         arms = {name: getattr(self, name) for name in ("step", "floor", "fused_floor", "fp8_step")}
         ratios = {f"times_{name}": self.step.median_ms / arms[name].median_ms for name in ("floor", "fused_floor")}
         if self.fp8_step is not None:

@@ -47,13 +47,13 @@ def time_us(call: Callable[[], object], device: torch.device) -> float:
 
 
 def differing(found: Any, twin: Any) -> list[int]:
-    """Of each pair of results, how many elements differ."""
+    """Return, for each pair of results, how many elements differ."""
     pairs = zip(found, twin, strict=True)
     return [int((a.float() != b.float()).sum()) for a, b in pairs if a is not None]
 
 
 def kernels(config: ModelConfig, tokens: int, device: torch.device) -> dict[str, Any]:
-    """Each kernel beside its twin and its bfloat16 namesake, at the model's shapes."""
+    """Return each kernel beside its twin and its bfloat16 namesake, at the model's shapes."""
     load = registry.load
     hidden, wide, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32

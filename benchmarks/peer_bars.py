@@ -46,12 +46,12 @@ class Bar:
 
 
 def bars(run: PeerRun) -> list[Bar]:
-    """Every bar of the lengths that a run is of; none for another model. What was not measured is named so."""
+    """Return every bar of the lengths that a run is of; none for another model. What was not measured is named so."""
     return [bar for seq_len in _lengths(run) for bar in _of_length(run, Shape(BAR_BATCH, seq_len))]
 
 
 def _lengths(run: PeerRun) -> list[int]:
-    """Of the run's shapes: those with a reference, which is there before anything is measured."""
+    """Return the run's shapes with a reference, which is there before anything is measured."""
     if (run.model, run.batch_size) != (BAR_MODEL, BAR_BATCH):
         return []
     return sorted(shape.seq_len for shape in map(Shape.parse, run.reference) if shape.batch_size == BAR_BATCH)

@@ -120,7 +120,7 @@ def torchao_nf4(weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def reference_losses(jobs: Sequence[Job]) -> list[Losses]:
-    """For each job (of one checkpoint, any shapes): mean losses at step 0 by variant of the weights.
+    """Return, for each job (of one checkpoint, any shapes), mean losses at step 0 by variant of the weights.
 
     Variants: ``nf4``, ``nf4_double``, ``nf4_torchao`` (where torchao takes the shapes), and the controls
     ``unquantized`` and ``other_batch``. Each as ``all`` (over B*S targets) and ``shifted`` (without the last target of

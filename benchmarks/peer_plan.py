@@ -32,7 +32,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Of `1x8192`. ValueError for what is no shape."""
+        """Read `1x8192`. Raises ValueError for what is no shape."""
         found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
         if not found:
             raise ValueError(f"{text!r} is no shape: write batch size x sequence length, such as 1x8192")
@@ -58,7 +58,8 @@ class Cost:
     gib_at_2048: float
 
     def gib(self, tokens: int) -> float:
-        """Of the whole process. Peaks grow linearly with tokens: extrapolated from both they hit what was seen at
+        """Return the bytes of the whole process. Peaks grow linearly with tokens: extrapolated from both they hit
+        what was seen at
         8192 (12.0, 13.8, 33.4, 23.4, 12.8 GiB) within 3 %.
         """
         slope = (self.gib_at_2048 - self.gib_at_512) / (2048 - 512)

@@ -108,7 +108,7 @@ class PeerRun:
         return self.reference[str(arm.shape)][arm.facts["weights"]][counting]
 
     def tolerance(self, arm: Measured) -> float:
-        """How far the loss of an arm may lie from its reference."""
+        """Return how far the loss of an arm may lie from its reference."""
         if "products" in arm.facts:
             return FP8_ALL_TARGETS + 3 * FP8_TARGET / math.sqrt(arm.shape.tokens)
         return LOSS_TOLERANCE[arm.facts["dtype"]]
@@ -155,7 +155,7 @@ class PeerRun:
         return cls(**{**kept, "measured": tuple(measured), "call_seconds": tuple(details["call_seconds"])})
 
     def lacks(self, place: Place) -> bool:
-        """Whether an arm, or the floors, of a shape are still to be measured."""
+        """Return True if an arm, or the floors, of a shape are still to be measured."""
         arm, shape = place
         return str(shape) not in self.floors if arm == FLOORS else self.find(arm, shape) is None
 
@@ -208,5 +208,5 @@ def joined(before: PeerRun | None, now: PeerRun) -> PeerRun:
 
 
 def ordered(measured: Iterable[Measured]) -> tuple[Measured, ...]:
-    """By shape, and in the order in which arms are declared."""
+    """Sort by shape, and in the order in which arms are declared."""
     return tuple(sorted(measured, key=lambda arm: (arm.seq_len, arm.batch_size, list(COSTS).index(arm.arm))))

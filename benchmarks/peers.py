@@ -220,7 +220,7 @@ class Call:
 
     @property
     def wanted(self) -> list[Place]:
-        """What is asked for and not there from a call before."""
+        """Return what is asked for and not there from a call before."""
         before = self.before
         return [place for place in self.places if place[0] in self.asked and (before is None or before.lacks(place))]
 

@@ -70,7 +70,7 @@ def _table(run: PeerRun) -> str:
 
 
 def _sittings(run: PeerRun) -> str:
-    """Which arms took turns: a ratio of two that did not is one between minutes, too."""
+    """Say which arms took turns: a ratio of two that did not is one between minutes, too."""
     sittings: dict[str, list[str]] = {}
     for arm in run.measured:
         sittings.setdefault(arm.sitting, []).append(place_name(arm.arm, arm.shape))
@@ -108,7 +108,7 @@ def _ratio(value: float | None) -> str:
 
 
 def _ways_section(run: PeerRun) -> str:
-    """How each arm really ran: an arm that fell back from what its name says must not pass for it."""
+    """Say how each arm really ran: an arm that fell back from what its name says must not pass for it."""
     lines = []
     for arm in run.measured:
         name = place_name(arm.arm, arm.shape)

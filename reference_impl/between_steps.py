@@ -26,7 +26,7 @@ class BetweenSteps:
         self.capturing, self.trainer = capturing, capturing.trainer
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor of the trainer that a step reads and an earlier one wrote."""
+        """Return every tensor of the trainer that a step reads and an earlier one wrote."""
         optimizer = self.trainer.optimizer
         return {
             "parameters": self.trainer.trainable.flat,

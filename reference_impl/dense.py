@@ -50,7 +50,7 @@ class MatrixGroup:
         )
 
     def dense(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Each matrix [rows, cols] in ``dtype``."""
+        """Return each matrix [rows, cols] in ``dtype``."""
         if self._joined is None:
             return tuple(matrix.dense(dtype) for matrix in self.matrices)
         flat = self._joined.dense(dtype).view(-1)

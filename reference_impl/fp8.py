@@ -137,7 +137,7 @@ class Fp8Products:
         )
 
     def serves(self, x: ScaledRows, intermediate: int) -> bool:
-        """Whether SwiGLU is made within the products around it, for x [T, H]."""
+        """Return True if SwiGLU is made within the products around it, for x [T, H]."""
         return x.norm is not None and ops.fp8_serves(x.data, intermediate, self.dtype)
 
     def up_swiglu(self, x: ScaledRows, weight: ScaledRows, limits: MlpLimits) -> tuple[Tensor, ScaledRows]:

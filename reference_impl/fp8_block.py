@@ -63,7 +63,7 @@ class Fp8Block(Block):
     def forward_fp8(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, weights: Ahead[ScaledRows]
     ) -> tuple[Tensor, Tensor, Fp8Context]:
-        """As `Block.forward`; ``weights`` yields what `in_forward` makes next."""
+        """Do as `Block.forward` does; ``weights`` yields what `in_forward` makes next."""
         config, trainable, multiply = self.config, self.trainable, self.products.multiply
         eps = config.rms_norm_eps
         first, added = (residual, None) if branch is None else (branch, residual)
@@ -96,7 +96,7 @@ class Fp8Block(Block):
         weights: Ahead[ScaledRows],
         streams: StepStreams,
     ) -> tuple[Gradient, Beside[None]]:
-        """As `Block.backward`; ``weights`` yields what `in_backward` makes next."""
+        """Do as `Block.backward` does; ``weights`` yields what `in_backward` makes next."""
         trainable, multiply = self.trainable, self.products.multiply
         grad_gate_up = self.products.down_swiglu_backward(
             grad.rows, weights.take(), context.gate_up, context.norm_mid, self.limits

@@ -62,7 +62,7 @@ class Fp8Model(Model):
     def forward(
         self, tokens: Tensor, targets: Tensor, shape: StepShape, *, mean_over: int | None = None
     ) -> tuple[Tensor, ModelContext]:
-        """As `Model.forward`."""
+        """Do as `Model.forward` does."""
         self.trainable.refresh_compute_copies()
         residual, branch, contexts = self._forward_fp8(tokens, shape)
         hidden, final, rstd_out = self._final_norm(residual, branch)
@@ -87,7 +87,7 @@ class Fp8Model(Model):
         return hidden, ScaledRows(data, scale), rstd
 
     def _loss_fp8(self, final: ScaledRows, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """As `Model._loss`, of the final norm's output in FP8; the gradient [T, H] is new memory."""
+        """Do as `Model._loss` does, of the final norm's output in FP8; the gradient [T, H] is new memory."""
         tokens, multiply = targets.numel(), self.products.multiply
         device = targets.device
         scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=device)
@@ -105,7 +105,7 @@ class Fp8Model(Model):
         return torch.cat(losses).sum() * scale, grad_final
 
     def backward(self, context: ModelContext, shape: StepShape, *, consume: bool) -> None:
-        """As `Model.backward`."""
+        """Do as `Model.backward` does."""
         partials = ops.rms_norm_gain_partials(context.residual_out, 1)
         value, data, scale, norm = ops.fp8_norm_backward_to_partials(
             context.grad_final, context.residual_out, self.final_gain, context.rstd_out, partials[0]
@@ -125,7 +125,7 @@ class Fp8Model(Model):
         self.trainable.finish_gradients()
 
     def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:
-        """As `Model.logits`."""
+        """Return the logits, as `Model.logits` does."""
         self.trainable.refresh_compute_copies()
         residual, branch, _ = self._forward_fp8(tokens, shape)
         _, final, _ = self._final_norm(residual, branch)

@@ -56,7 +56,7 @@ def comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """Every shape, data type and magnitude of the incoming gradient."""
+    """Yield every shape, data type and magnitude of the incoming gradient."""
     for shape in shapes.of(operation):
         for dtype in dtypes:
             for magnitude in magnitudes:

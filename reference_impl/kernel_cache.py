@@ -172,7 +172,7 @@ class Ledger:
         return time.perf_counter() - self._started
 
     def phase(self, name: str) -> None:
-        """From now on events belong to this phase."""
+        """Begin this phase: events belong to it from now on."""
         with self._lock:
             self._phase = name
             self._phases[name] = self.seconds()

@@ -177,7 +177,7 @@ class Model:
         return (final @ self.head.t()).view(*tokens.shape, -1)
 
     def frozen_tensors(self) -> dict[str, Tensor]:
-        """Every tensor that training must not change."""
+        """Return every tensor that training must not change."""
         tensors = {"embedding": self.embedding, "head": self.head, "final_norm": self.final_gain}
         for layer, block in enumerate(self.blocks):
             weights = block.weights

@@ -134,7 +134,7 @@ def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def up_then_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """As `up_swiglu`, always in two steps."""
+    """Do as `up_swiglu` does, always in two steps."""
     gate_up = x @ weight.t()
     return gate_up, swiglu_forward(gate_up)
 
@@ -149,12 +149,13 @@ def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Ten
 
 
 def down_then_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """As `down_swiglu_backward`, always in two steps."""
+    """Do as `down_swiglu_backward` does, always in two steps."""
     return swiglu_backward(grad @ weight, gate_up, out)
 
 
 def adds_products(residual: Tensor, query: int, intermediate: int) -> bool:
-    """Whether `add_product` serves the projections of attention and MLP, [T, query] and [T, I], to residual [T, H].
+    """Return True if `add_product` serves the projections of attention and MLP, [T, query] and [T, I], to residual
+    [T, H].
 
     Else a product is added by the norm after it.
     """
@@ -220,7 +221,7 @@ def head_loss(x: Tensor, head: Tensor, targets: Tensor, scale: Tensor | float, o
 
 
 def head_then_loss(x: Tensor, head: Tensor, targets: Tensor, scale: Tensor | float, out: Tensor) -> Tensor:
-    """As `head_loss`, always by a library's product and `cross_entropy_forward_backward_`."""
+    """Do as `head_loss` does, always by a library's product and `cross_entropy_forward_backward_`."""
     return cross_entropy_forward_backward_(torch.mm(x, head.t(), out=out), targets, scale)
 
 
@@ -271,7 +272,7 @@ def fp8_swiglu_backward(grad_act: Tensor, gate_up: Tensor) -> tuple[Tensor, Tens
 
 
 def fp8_serves(x: Tensor, intermediate: int, dtype: torch.dtype) -> bool:
-    """Whether `fp8_up_swiglu` and `fp8_down_swiglu_backward` serve x [T, H], with results of ``dtype``."""
+    """Return True if `fp8_up_swiglu` and `fp8_down_swiglu_backward` serve x [T, H], with results of ``dtype``."""
     served: bool = _pick("fp8_products", x).serves(*x.shape, intermediate, dtype)
     return served
 

@@ -66,7 +66,7 @@ def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Ite
 
 
 def _fp8_matrices(model: ModelConfig) -> Iterator[KernelSpec]:
-    """Each matrix of a layer by itself, as it is and transposed."""
+    """Yield each matrix of a layer by itself, as it is and transposed."""
     hidden, wide = model.hidden_size, model.intermediate_size
     for rows, cols in ((model.qkv_dim, hidden), (hidden, model.query_dim), (2 * wide, hidden), (hidden, wide)):
         yield from registry.load("fp8_nf4").specializations(rows=rows, cols=cols)

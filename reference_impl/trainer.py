@@ -61,7 +61,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def checkpoint_directory(config: TrainConfig) -> Path | None:
-    """Where ``config.model`` has its weights; None for seeded random ones."""
+    """Return where ``config.model`` has its weights; None for seeded random ones."""
     if isinstance(config.model, ModelConfig):
         return None
     if config.model == "tiny":
@@ -214,7 +214,7 @@ class Trainer:
         return self.body().clone()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Every long-lived tensor that `body` changes, by name; they never move."""
+        """Return every long-lived tensor that `body` changes, by name; they never move."""
         return {
             "parameters": self.trainable.flat,
             "gradients": self.trainable.gradient,
@@ -237,5 +237,5 @@ class Trainer:
         return self.clip.norms, self.clip.scales
 
     def frozen_tensors(self) -> dict[str, Tensor]:
-        """Every tensor that training must leave alone."""
+        """Return every tensor that training must leave alone."""
         return self.model.frozen_tensors()

@@ -51,7 +51,7 @@ def _cudnn_attention() -> AbstractContextManager[object]:
 
 
 def compile_facts() -> dict[str, Any]:
-    """Whether the compiler did what the arm's name says: skipped CUDA graphs or graph breaks would slow it."""
+    """Return True if the compiler did what the arm's name says: skipped CUDA graphs or graph breaks would slow it."""
     from torch._dynamo.utils import counters
 
     skips = int(counters["inductor"]["cudagraph_skips"])

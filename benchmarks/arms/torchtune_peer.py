@@ -50,7 +50,9 @@ def open_torchtune(job: Job) -> OpenedArm:
 
 
 def _prefer_own_torchao() -> None:
-    """Where `benchmarks/pack_peers.sh` packed them: torchtune, and the last torchao that it can be imported with."""
+    """Return where `benchmarks/pack_peers.sh` packed them: torchtune, and the last torchao that it can be imported
+    with.
+    """
     for entry in sys.path:
         packed = Path(entry) / "torchtune_peer"
         if packed.is_dir():

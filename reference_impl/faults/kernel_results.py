@@ -100,7 +100,7 @@ def coarse_results(table: KernelTable) -> None:
     {"kernel_match": Expectation("FAIL", "exceeds_tolerance")},
 )
 def coarse_bfloat16_results(table: KernelTable) -> None:
-    """Those in other types are as they were: `coarse_results` changes less than bfloat16 holds."""
+    """Leave those in other types as they were: `coarse_results` changes less than bfloat16 holds."""
     _change_results(table, _coarse_bfloat16)
 
 

@@ -82,7 +82,7 @@ def _broken_rules(given: TensorMap, aligned: bool, itemsize: int) -> Iterator[st
 
 
 def encoder(spec: KernelSpec, parameter: Parameter) -> Encoder:
-    """How a parameter of `spec` is written; it raises CudaSourceError for one that the driver refuses."""
+    """Return how a parameter of `spec` is written; it raises CudaSourceError for one that the driver refuses."""
     return _address(parameter) if isinstance(parameter, Address) else _tensor_map(spec, parameter)
 
 

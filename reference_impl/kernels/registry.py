@@ -92,7 +92,7 @@ def shared_memory_bytes() -> int:
 
 @functools.cache
 def multiprocessors() -> int:
-    """How many the current CUDA device has; without one, Hopper's 132 (an H100 SXM's, an H200's)."""
+    """Return how many the current CUDA device has; without one, Hopper's 132 (an H100 SXM's, an H200's)."""
     if not torch.cuda.is_available():
         return 132
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())

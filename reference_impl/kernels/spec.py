@@ -67,7 +67,7 @@ class KernelFunction(Protocol):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What tells the function from any other; equal for the same source alone."""
+        """Return what tells the function from any other; equal for the same source alone."""
 
     @property
     def description(self) -> dict[str, Any]:

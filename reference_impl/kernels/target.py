@@ -28,7 +28,7 @@ def planning_for(target: str) -> Iterator[None]:
 
 
 def hopper() -> bool:
-    """Whether kernels that only capability 9.0 executes are the ones to plan and to launch.
+    """Return True if kernels that only capability 9.0 executes are the ones to plan and to launch.
 
     Of the target that is planned for; else of the current CUDA device; without one, yes, as `shared_memory_bytes`
     assumes. Never where Triton interprets its kernels: nothing interprets those of CUDA C++. A function that is cached
@@ -46,13 +46,13 @@ def _here() -> bool:
 
 
 def starts_early(sm: int) -> bool:
-    """Whether a kernel on `sm` (90 is Hopper) may start before the one before it has ended: from Hopper on."""
+    """Return True if a kernel on `sm` (90 is Hopper) may start before the one before it has ended: from Hopper on."""
     return sm >= HOPPER
 
 
 @functools.cache
 def device_starts_early() -> bool:
-    """As `starts_early`, of the current CUDA device. Never where Triton interprets its kernels."""
+    """Return `starts_early` of the current CUDA device. Never where Triton interprets its kernels."""
     if os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available():
         return False
     major, minor = torch.cuda.get_device_capability()

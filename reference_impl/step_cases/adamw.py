@@ -127,7 +127,7 @@ class _Update:
 
     @property
     def _learning_rate(self) -> float:
-        """As fp32 holds it: the trainer's is a tensor."""
+        """Return the value as fp32 holds it: the trainer's is a tensor."""
         return float(torch.tensor(self.shape.learning_rate))
 
     def _by_torch(self, dtype: torch.dtype, *, fused: bool = False) -> dict[str, Tensor]:

@@ -63,7 +63,7 @@ def _inputs(setting: Setting, operation: str) -> Iterator[tuple[Tensor, Tensor, 
 
 
 def _statistics(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Of each part of so many columns: maximum and sum of exponentials, fp32 [T, P] both."""
+    """Return, for each part of so many columns, maximum and sum of exponentials, fp32 [T, P] both."""
     parts = torch.split(logits.double(), width, dim=1)
     maxima = torch.stack([part.amax(dim=1) for part in parts], dim=1)
     totals = [(part - maxima[:, index, None]).exp().sum(dim=1) for index, part in enumerate(parts)]

@@ -46,7 +46,7 @@ class Setting:
 
     @property
     def exponent(self) -> float:
-        """What a rounding of an exponent, which is fp32 always, weighs among roundings of the data type."""
+        """Return what a rounding of an exponent, which is fp32 always, weighs among roundings of the data type."""
         return torch.finfo(torch.float32).eps / torch.finfo(self.dtype).eps
 
     @property

@@ -37,7 +37,7 @@ def _inputs(setting: Setting, operation: str, *sizes: int) -> tuple[str, Inputs]
 
 
 def _silu_terms(gate: Tensor, up: Tensor, gate_terms: Tensor, up_terms: Tensor) -> Tensor:
-    """Of silu(gate) * up, whose factors are rounded: by how much of each it moves."""
+    """Return how much of each value silu(gate) * up moves, whose factors are rounded."""
     s = gate.sigmoid()
     slope = s * (1 + gate.abs() * (1 - s))
     return slope * up.abs() * gate_terms + (s * gate.abs()) * up_terms + (gate * s * up).abs() + FLUSHED

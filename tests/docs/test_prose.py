@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -76,3 +77,32 @@ def test_pages_that_are_to_be_written_anew_break_a_rule() -> None:
 def test_what_breaks_a_rule_is_named() -> None:
     text = "It is told beside `nobody`.\n```\nbeside\n```\n" + "word " * 21 + "\n| " + "cell " * 30 + "|\n"
     assert [each.partition(":")[0] for each in complaints(text)] == ["more than 100 columns", "told", "beside"]
+
+
+# What ruff's D401 takes for a verb and is none. `tools/museum`, examples and tests are still to be written so.
+NO_VERBS = {
+    *("Whether", "What", "As", "By", "Of", "That", "Those", "Which", "How", "Where", "When", "If", "In", "From", "For"),
+    *("Each", "Every", "Also"),
+}
+WITH_VERBS = ("harness", "reference_impl", "benchmarks", "tools")
+
+
+def without_verb(source: str) -> list[str]:
+    """Return the first lines of docstrings of functions that begin with none."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    texts = [text.splitlines()[0] for node in functions if (text := ast.get_docstring(node))]
+    return [text for text in texts if text.split()[0].strip("`,:") in NO_VERBS]
+
+
+@pytest.mark.parametrize("folder", WITH_VERBS)
+def test_docstrings_of_functions_begin_with_a_verb(folder: str) -> None:
+    files = [path for path in sorted((ROOT / folder).rglob("*.py")) if path.parent.name != "museum"]
+    assert len(files) > 10
+    found = {str(path.relative_to(ROOT)): without_verb(path.read_text(encoding="utf-8")) for path in files}
+    assert {file: texts for file, texts in found.items() if texts} == {}
+
+
+def test_a_docstring_without_a_verb_is_found() -> None:
+    texts = ("Whether it is.", "Return it.")
+    source = "\n".join(f'def f():\n    """{text}"""' for text in texts)
+    assert without_verb(source) == ["Whether it is."]

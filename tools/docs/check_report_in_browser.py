@@ -215,7 +215,7 @@ def _of_axe(browser: Browser, axe: str, *, one_of_each: bool) -> list[str]:
 
 
 def _missing_words(browser: Browser, report: Path, variant: Variant, words: Mapping[Variant, str]) -> list[str]:
-    """Whether the page says more with JavaScript; `words`: of the variants that were looked at, without their names."""
+    """Return True if the page says more with JavaScript; `words`: of the variants that were looked at."""
     without, same = words[_unnamed(variant)], _unnamed(variant, javascript=True)
     if not without:
         return ["nothing to read without JavaScript"]

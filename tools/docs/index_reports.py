@@ -62,7 +62,7 @@ class Published:
 
 
 def published(reports: Path) -> list[Published]:
-    """Every published run, by name, which begins with the date. Raises EvidenceError for a damaged one."""
+    """Return every published run, by name, which begins with the date. Raises EvidenceError for a damaged one."""
     directories = []
     for path in runs_in(reports):
         header = header_of(path)
@@ -92,7 +92,7 @@ def header_of(path: Path) -> Header:
 
 
 def drills(reports: Path) -> list[DrillRecord]:
-    """Every published drill, in folders of reports/ too. Raises EvidenceError for a damaged one."""
+    """Return every published drill, in folders of reports/ too. Raises EvidenceError for a damaged one."""
     return [read_record(path) for path in sorted(reports.rglob(layout.DRILL))]
 
 

@@ -55,7 +55,7 @@ def short(mutant: Mapping[str, str]) -> str:
 
 
 def survivors(alive: Iterable[Mapping[str, str]], explained: Sequence[Mapping[str, Any]]) -> str:
-    """Each mutant that was not found under its explanation.
+    """Return each mutant that was not found under its explanation.
 
     Raises ValueError for one that is not explained, and for an explanation of one that is gone.
     """

@@ -107,7 +107,7 @@ def _decided(decisions: Decisions) -> list[tuple[str, Decided]]:
 
 
 def joined(decisions: Decisions, excerpts: Path = EXCERPTS) -> dict[str, list[Row]]:
-    """By file, its rows: each item of it in exactly one. Raises ContractError for an item or a pattern left over."""
+    """Return the rows of each file: each item in exactly one. Raises ContractError for what is left over."""
     files = {path.relative_to(excerpts).as_posix(): path for path in files_of_folder(excerpts).contracts}
     for name in sorted(files.keys() ^ decisions.files.keys()):
         rule = "every upstream file is decided or out of scope" if name in files else "no such upstream file"

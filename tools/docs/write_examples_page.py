@@ -29,13 +29,13 @@ PLACE = re.compile(r"[\w/.-]+\.py:\d+")
 
 
 def names() -> list[str]:
-    """Every example, by its folder."""
+    """Return every example, by its folder."""
     return sorted(path.parent.name for path in EXAMPLES.glob("*/contract.yaml"))
 
 
 @cache
 def published() -> dict[tuple[str, str], tuple[str, list[Verdict]]]:
-    """By example and kind of machine: the name of its last published run, and that run's verdicts on it."""
+    """Return, by example and kind of machine: the name of its last published run, and that run's verdicts on it."""
     found: dict[tuple[str, str], tuple[str, list[Verdict]]] = {}
     examples = {load_contract(EXAMPLES / name / "contract.yaml").contract.id: name for name in names()}
     for run in runs_in(REPORTS):

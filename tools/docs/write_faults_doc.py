@@ -46,7 +46,7 @@ def triple(expected: Expectation) -> str:
 
 
 def upstream(paths: Sequence[Path]) -> dict[tuple[str, str], str]:
-    """By fault and claim, what the records say of upstream's number alone."""
+    """Return, by fault and claim, what the records say of upstream's number alone."""
     return {
         (row.fault, row.claim): WORDS[row.upstream_alone_passes] for path in paths for row in read_record(path).rows
     }

@@ -73,7 +73,7 @@ PROTOCOLS: dict[str, tuple[type, ...]] = {
 
 
 def pages() -> dict[str, str]:
-    """Every page by the name of its file."""
+    """Return every page by the name of its file."""
     made = {
         "claim-kinds": ("Claim kinds", reference_of_kinds.page()),
         "shared-checks": ("Shared checks", shared_checks()),
@@ -144,7 +144,7 @@ def exit_codes() -> str:
 
 
 def _described(name: str) -> Iterator[tuple[str, str]]:
-    """Each member of an enumeration of `harness.errors` with the string below it, which Python itself drops."""
+    """Yield each member of an enumeration of `harness.errors` with the string below it, which Python itself drops."""
     [found] = [
         node
         for node in ast.parse(inspect.getsource(errors)).body

@@ -45,7 +45,7 @@ def sources(root: Path) -> list[str]:
 
 
 def links(root: Path, page: str, text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Each link of a page to the repository, and the path of its target below `root`; of a published run its report."""
+    """Yield each link of a page to the repository, and its target below `root`; of a published run its report."""
     for found in LINK.finditer(text):
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page), found["path"]))
         yield found, f"{target}/report.html" if (root / target / "report.html").is_file() else target

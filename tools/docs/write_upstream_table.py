@@ -46,7 +46,7 @@ class OurClaim:
 
 
 def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[str, OurClaim]:
-    """Every claim by id, in the order of the contracts. A gate's verdicts go before those of a drill's controls."""
+    """Return every claim by id, in the order of the contracts. A gate's verdicts go before a drill's controls'."""
     places = [reports, *(reports / name for name in FOLDERS)]
     runs = sorted((run for place in places for run in published(place)), key=lambda run: run.header.started_at)
     unplanted = [run for purpose in ("drill", "verify") for run in runs if run.header.purpose == purpose]
@@ -70,7 +70,7 @@ def place(name: str) -> str:
 
 
 def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
-    """Of the last of these runs that has the claim, how many units had which status."""
+    """Count, in the last of these runs that has the claim, how many units had which status."""
     for run in reversed(runs):
         found = [one for one in run.verdicts.claims if (one.contract, one.claim) == (contract, claim)]
         if found:

@@ -129,7 +129,7 @@ def _damage(inner: Any, key: Any, what: str, value: Any, other: tuple[Any, Any])
 
 
 def _places(document: Any) -> list[tuple[Any, Any]]:
-    """Each container with each of its keys."""
+    """Return each container with each of its keys."""
     places, containers = [], [document]
     while containers:
         container = containers.pop()

@@ -83,7 +83,7 @@ def _documents() -> list[Any]:
 
 @cache
 def _texts() -> list[list[bytes]]:
-    """Each contract in parts: what stands before its claims, and each claim."""
+    """Return each contract in parts: what stands before its claims, and each claim."""
     paths = sorted((ROOT / "contracts").glob("*-v*.yaml"))
     return [re.split(rb"^(?=  - id: )", path.read_bytes(), flags=re.MULTILINE) for path in paths]
 
@@ -200,7 +200,7 @@ def _read_ptx(content: bytes) -> None:
 
 
 def targets(scratch: Path) -> dict[str, Target]:
-    """Every target by its name; they write into `scratch`, which is made, and is the caller's to remove."""
+    """Return every target by its name; they write into `scratch`, which is made, and is the caller's to remove."""
     from reference_impl.errors import ReferenceImplError
 
     scratch.mkdir()

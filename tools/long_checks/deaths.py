@@ -62,7 +62,7 @@ def combination(phase: str, cause: str) -> Combination:
 
 
 def table() -> list[Combination]:
-    """Every combination that exists."""
+    """Return every combination that exists."""
     found = [combination(phase, cause) for phase in (*STRANGER_PHASES, *PHASES) for cause in NAMED]
     return [
         one
@@ -74,7 +74,7 @@ def table() -> list[Combination]:
 
 
 def groups(combinations: Sequence[Combination], together: int = TOGETHER) -> list[Group]:
-    """Those whose worker hangs apart, each kind under its own limit; the others as they come."""
+    """Group those whose worker hangs apart, each kind under its own limit; the others as they come."""
     found: list[Group] = []
     for kind, wall, heartbeat in (
         ("hang", WALL_LIMIT_S, HANG_S),

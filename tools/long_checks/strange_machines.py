@@ -44,7 +44,7 @@ class Circumstance:
         return ["unshare", *namespaces, *command] if self.other_user or self.offline else [*command]
 
     def can_be_made(self) -> bool:
-        """Whether this machine lets somebody be another user, or without a network."""
+        """Return True if this machine lets somebody be another user, or without a network."""
         command = self.command(["true"])
         return shutil.which(command[0]) is not None and subprocess.run(command, check=False).returncode == 0
 
@@ -131,7 +131,7 @@ def run(circumstance: Circumstance, command: Sequence[str], folder: Path, work: 
 
 
 def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[str]:
-    """Each command of `COMMANDS` that did not do in this circumstance what it does on an ordinary machine."""
+    """Return each command of `COMMANDS` that did not do in this circumstance what it does on an ordinary machine."""
     folder = work / f"my prøject, {name}"
     documented_trainer(folder)
     wrong = []

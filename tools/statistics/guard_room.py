@@ -63,7 +63,7 @@ class Room:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the number; None: a correct trainer has room, and the fault is caught."""
+        """Return what is wrong with the number; None: a correct trainer has room, and the fault is caught."""
         if self.smallest is None:
             return "was not measured"
         if self.guard.demanded > SHARES[self.guard.name] * self.smallest:

@@ -59,7 +59,7 @@ def resampled(pool: Array) -> Noise:
 
 
 def pools(reports: Path) -> dict[int, Array]:
-    """By the steps of a block: log step times [N, arms, rounds, 2] of every process of the runs.
+    """Return, by the steps of a block: log step times [N, arms, rounds, 2] of every process of the runs.
 
     They are relative to the undisturbed step of their measurement: its arm's lower quartile, the median over its
     processes. So a true ratio is one of undisturbed steps.
@@ -93,7 +93,7 @@ def deviation(pool: Array) -> float:
 
 
 def _measurements(bundle: Bundle) -> list[Measurement]:
-    """Each timing of the model, the first `BLOCKS` blocks of each arm in every process that has as many."""
+    """Return each timing of the model, the first `BLOCKS` blocks of each arm in every process that has as many."""
     units = [unit for unit in bundle.header.units if unit.workload.startswith(MODEL)]
     found: list[Measurement] = []
     for unit in units:

@@ -40,7 +40,7 @@ def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Rea
 
 
 def has_undisturbed_rounds(paces: Array) -> NDArray[np.bool_]:
-    """Whether a process has enough of them to be judged by them alone: [experiments, processes]."""
+    """Return True if a process has enough of them to be judged by them alone: [experiments, processes]."""
     slow = (paces > 1).any(axis=-1)
     return np.asarray((~slow).sum(axis=-1) >= FEWEST_ROUNDS) | ~slow.any(axis=-1)
 

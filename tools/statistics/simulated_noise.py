@@ -72,7 +72,7 @@ def drifting(generator: np.random.Generator, shape: Shape, deviation: float) -> 
 
 
 def common_to_both_arms(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Each process is faster or slower as a whole, by 5 %: both arms share it."""
+    """Draw processes that are faster or slower as a whole, by 5 %: both arms share it."""
     times = bell_shaped(generator, shape, deviation)
     shared: Array = times + generator.normal(0, 0.05, (shape.experiments, 1, shape.processes, 1, 1))
     return shared
@@ -131,7 +131,8 @@ def disturbed(share: float) -> Noise:
 
 
 def paces(generator: np.random.Generator, logs: Array) -> Array:
-    """How many times slower than the least the paces beside the baseline's blocks are: [experiments, P, rounds, 2].
+    """Return how many times slower than the least the paces beside the baseline's blocks are: [experiments, P,
+    rounds, 2].
 
     Beside a block that was slowed 1.5 to 2 times, as on H200 hosts, whatever the block's own slowing; else 1.
     """

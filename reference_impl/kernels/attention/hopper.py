@@ -44,7 +44,7 @@ _THREE_STAGES_TO = 4096
 
 
 def serves(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> bool:
-    """Whether these kernels are there for such a backward, and worth it."""
+    """Return True if these kernels are there for such a backward, and worth it."""
     fits = head_dim == _HEAD_DIM and heads == _GROUP * kv_heads and seq_len % _PAIR == 0
     if not (hopper() and dtype == "bf16" and fits and seq_len >= _FROM):
         return False
@@ -62,7 +62,7 @@ def _cluster(pairs: int) -> int:
 
 
 def _stages(seq_len: int, cluster: int) -> int:
-    """As many as fit beside what blocks of a cluster send each other; four at most."""
+    """Return as many as fit beside what blocks of a cluster send each other; four at most."""
     return 2 if cluster > 1 and seq_len > _THREE_STAGES_TO else 5 - cluster
 
 
@@ -162,7 +162,7 @@ def backward(
     sin: Tensor,
     sizes: tuple[int, int, int, int],
 ) -> Tensor:
-    """As `kernel.backward`, which has seen that these kernels serve; sizes: batch, seq_len, heads, kv_heads."""
+    """Do as `kernel.backward` does, which has seen that these kernels serve; sizes: batch, seq_len, heads, kv_heads."""
     delta, grad_qkv = torch.empty_like(log_sum_exp), torch.empty_like(qkv)
     launch(dq_spec(*sizes), qkv, grad_output, output, log_sum_exp, delta, cos, sin, grad_qkv)
     launch(dkdv_spec(*sizes), qkv, grad_output, log_sum_exp, delta, cos, sin, grad_qkv)

@@ -266,7 +266,7 @@ def forward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: 
 
 
 def _is_tiled(seq_len: int, head_dim: int, block: int, dtype: str) -> bool:
-    """Whether a descriptor's tiles serve: long sequences of whole blocks, whole heads, and two bytes an element.
+    """Return True if a descriptor's tiles serve: long sequences of whole blocks, whole heads, and two bytes an element.
 
     A tile of fp32 is twice as large, and three of them leave a multiprocessor to one program.
     """
@@ -275,7 +275,7 @@ def _is_tiled(seq_len: int, head_dim: int, block: int, dtype: str) -> bool:
 
 
 def _tiled_stages(block: int, head_dim: int) -> int:
-    """As many as shared memory has room for beside the query's tile; a tile has two bytes an element."""
+    """Return as many as shared memory has room for beside the query's tile; a tile has two bytes an element."""
     tile = 2 * block * head_dim
     return _TILED_STAGES if (1 + 2 * _TILED_STAGES) * tile < shared_memory_bytes() else _STAGES
 

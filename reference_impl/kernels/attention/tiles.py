@@ -14,7 +14,7 @@ from reference_impl.kernels.registry import device_function
 
 @device_function
 def columns(HALF: tl.constexpr, HALF_BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Where each column of a tile lies in a head, and whether it lies in one."""
+    """Return where each column of a tile lies in a head, and whether it lies in one."""
     lane = tl.arange(0, 2 * HALF_BLOCK)
     return lane // HALF_BLOCK * HALF + lane % HALF_BLOCK, lane % HALF_BLOCK < HALF
 

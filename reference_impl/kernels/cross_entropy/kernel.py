@@ -229,7 +229,8 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
 
 
 def from_statistics_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """As `forward_backward_`, where maximum and sum of exp(logit - maximum) of each of P parts of a row are known.
+    """Do as `forward_backward_` does, where maximum and sum of exp(logit - maximum) of each of P parts of a row are
+    known.
 
     maxima, totals: f32 [T, P]. No two parts share an element, and together they are the row.
     """

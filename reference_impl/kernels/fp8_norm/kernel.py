@@ -167,7 +167,9 @@ def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -
 
 
 def specializations(*, tokens: int, hidden: int, eps: float, dtype: str, blocks: int) -> list[KernelSpec]:
-    """Every kernel that norms of [tokens, hidden] activations of `dtype` launch in a step whose products are FP8."""
+    """Return every kernel that norms of [tokens, hidden] activations of `dtype` launch in a step whose products are
+    FP8.
+    """
     later_inputs = [forward_spec(tokens, hidden, eps, dtype, add=True, keep=True)] if blocks > 1 else []
     return [
         forward_spec(tokens, hidden, eps, dtype, add=False, keep=True),  # the first block's input

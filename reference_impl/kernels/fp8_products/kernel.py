@@ -39,7 +39,7 @@ _FROM = 512
 
 
 def serves(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Whether both kernels are there for x [T, H] and the MLP's matrices, results of `dtype`, and worth it."""
+    """Return True if both kernels are there for x [T, H] and the MLP's matrices, results of `dtype`, and worth it."""
     # A row is a multiple of 16 bytes, which the copy engine asks for; a panel's width fits what is there.
     fits = hidden % 16 == 0 and intermediate % _TURNED == 0 and min(hidden, intermediate) >= COLUMNS
     return hopper() and dtype is torch.bfloat16 and tokens >= _FROM and fits

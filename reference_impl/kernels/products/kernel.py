@@ -62,28 +62,32 @@ _HEAD_VOCABULARY_FROM = 100_000
 
 
 def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Whether `up_swiglu` is there for x [T, H] and the MLP's first matrix [2I, H], and worth it."""
+    """Return True if `up_swiglu` is there for x [T, H] and the MLP's first matrix [2I, H], and worth it."""
     return _serves(tokens, _UP_FROM, dtype, hidden, intermediate)
 
 
 def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Whether `down_swiglu_backward` is there for grad [T, H] and the MLP's last matrix, and worth it."""
+    """Return True if `down_swiglu_backward` is there for grad [T, H] and the MLP's last matrix, and worth it."""
     return _serves(tokens, _DOWN_BACKWARD_FROM, dtype, hidden, intermediate)
 
 
 def adds(tokens: int, hidden: int, query: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Whether `add` is there for both products of a block that end in the residual stream [T, H], and worth it."""
+    """Return True if `add` is there for both products of a block that end in the residual stream [T, H], and worth
+    it.
+    """
     return _serves(tokens, _ADD_FROM, dtype, hidden, query, intermediate)
 
 
 def serves_input_gradient(tokens: int, outputs: int, hidden: int, extra: int, dtype: torch.dtype) -> bool:
-    """Whether `input_gradient` is there for grad [T, outputs], a matrix [outputs, H], an adapter of rank `extra`."""
+    """Return True if `input_gradient` is there for grad [T, outputs], a matrix [outputs, H], an adapter of rank
+    `extra`.
+    """
     fits = extra % 8 == 0 and 0 < extra <= _DEPTH
     return fits and _serves(tokens, _ADD_FROM, dtype, outputs, hidden)
 
 
 def serves_head(tokens: int, hidden: int, vocabulary: int, dtype: torch.dtype) -> bool:
-    """Whether `head_logits` is there for x [T, H] and a head [V, H], and worth it."""
+    """Return True if `head_logits` is there for x [T, H] and a head [V, H], and worth it."""
     return vocabulary >= _HEAD_VOCABULARY_FROM and _serves(tokens, _HEAD_FROM, dtype, hidden, vocabulary)
 
 

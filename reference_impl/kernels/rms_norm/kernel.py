@@ -270,7 +270,7 @@ def _reduce_gain_spec(norms: int, partials: int, hidden: int) -> KernelSpec:
 
 
 def specializations(*, tokens: int, hidden: int, eps: float, dtype: str) -> list[KernelSpec]:
-    """Every kernel that norms of [tokens, hidden] activations of `dtype` launch in a training step.
+    """Return every kernel that norms of [tokens, hidden] activations of `dtype` launch in a training step.
 
     What reduces a block's gains is planned with its LoRA gradients.
     """
