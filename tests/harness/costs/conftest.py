@@ -1,4 +1,4 @@
-"""Builders and case tables lie in `tests/support`, the simulation in `scripts`."""
+"""Builders and case tables lie in `tests/support`, the simulation in `tools/statistics`."""
 
 import sys
 from pathlib import Path
