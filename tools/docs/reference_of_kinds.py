@@ -1,4 +1,4 @@
-"""The reference page of the contract language: what a contract holds, and every kind of claim with its fields.
+"""Fill the page docs/reference/claim-kinds.md: what a contract holds, and every kind of claim with its fields.
 
 All of it is the JSON Schema's, which has the models' docstrings; the table of kinds adds what a kind needs.
 """
@@ -19,20 +19,26 @@ COMPOSITE = "A claim of `kind: composite` has `parts`, each of one of the kinds 
 CASES = "[cases](../writing-a-contract.md#3-take-the-numbers-from-somewhere)"
 WORDS = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`"}
 SIGNS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 HEAD = "| field | value | default | |\n| --- | --- | --- | --- |"
+
+
+def filled(text: str) -> str:
+    """Return the page with its tables between the marks."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{page()}\n\n{END}{rest.split(END)[1]}"
 
 
 @cache
 def page() -> str:
-    """Return the page, in Markdown."""
+    """Return the text between the marks, in Markdown."""
     schema = contract_json_schema(with_packages=False)
     defined: Mapping[str, Schema] = schema["$defs"]
     models = {kind: part_model(kind).__name__ for kind in BUILT_IN}
     own = {name for model in models.values() for name in (model, f"{model}Claim")}
     shared = [name for name in defined if name not in own and name not in {"ByCase", "Case", "CompositeClaim"}]
     of_all = defined[OF_ALL]["properties"].keys() - defined[models["trajectory_match"]]["properties"].keys()
-    parts = ["Every field of a contract, and of each kind of claim. [How to write one](../../contracts/README.md)."]
-    parts += ["## A contract", _fields(schema)]
+    parts = ["## A contract", _fields(schema)]
     parts += ["## Every claim", _fields(defined[OF_ALL], only=of_all), COMPOSITE]
     parts += [part for kind, model in models.items() for part in _kind(kind, defined[model])]
     parts += [part for name in shared for part in (f"## {name}", _text(defined[name]), _fields(defined[name]))]

@@ -1,4 +1,4 @@
-"""Write docs/reference/: kinds, checks, reason codes, exit codes, capabilities, commands, glossary, from their tables.
+"""Write docs/reference/: checks, reason codes, exit codes, capabilities, commands, glossary, from their tables.
 
 python tools/docs/write_reference.py
 """
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
-import reference_of_kinds
 import typer.main
 
 from harness import errors
@@ -75,7 +74,6 @@ PROTOCOLS: dict[str, tuple[type, ...]] = {
 def pages() -> dict[str, str]:
     """Return every page by the name of its file."""
     made = {
-        "claim-kinds": ("Claim kinds", reference_of_kinds.page()),
         "shared-checks": ("Shared checks", shared_checks()),
         "reason-codes": ("Reason codes", reason_codes()),
         "exit-codes": ("Exit codes", exit_codes()),

@@ -32,6 +32,7 @@ OUTSIDE = (
 FILLED = {
     "docs/faults.md": "write_faults_doc",
     "docs/mutation.md": "mutation_page",
+    "docs/reference/claim-kinds.md": "reference_of_kinds",
     "docs/upstream-claims.md": "write_upstream_table",
 }
 LINK = re.compile(r"\[(?P<label>[^\]]*)\]\((?![a-z]+:|#|/)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
