@@ -2,8 +2,9 @@
 
 The claim is that both do the same arithmetic. Runs that are equal in bits hold it. Bits that differ accuse a candidate
 only where the baseline's repeats show it (`first_differences`): a start, a batch or a number of steps, or a number
-further away than a rounding where they repeat all bits. A baseline that does not repeat its bits is compared by its own
-noise (`harness.judging.own_noise`), over the numbers of all ranks together, which takes five runs of each.
+further away than a rounding where they repeat all bits. A rounding that grows in runs without noise is not decided by
+any number of repeats. A baseline that does not repeat its bits is compared by its own noise
+(`harness.judging.own_noise`), over the numbers of all ranks together, which takes five runs of each.
 """
 
 from __future__ import annotations
@@ -126,7 +127,20 @@ def _judge(
     if silent:
         why = f"{sentence(silent)}; no repeat recorded this as {baseline.name} did: give one with --repeat that does"
         settle(reasons.TOO_FEW_PROCESSES, why)
-    return _judge_by_noise(baselines, candidates, found, sheet, repeats_itself=not repeated.own)
+    if not repeated.own:
+        _series(_quantities([*candidates, *baselines]), candidates, baselines, sheet)
+        why = f"and {baseline.name} repeats itself in bits, so that no noise shows how far a rounding leads"
+        settle(
+            reasons.NO_NOISE,
+            f"{sentence(found)}, which may be a rounding, {why}; to decide, claim a bound (`harness init`)",
+        )
+    return _judge_by_noise(baselines, candidates, found, sheet)
+
+
+def _quantities(runs: Sequence[Recording]) -> list[str]:
+    """Return the names of all recorded series, the loss first."""
+    names = {name for run in runs for each in run.ranks.values() for name in each.quantities}
+    return sorted(names, key=lambda name: (name != "loss", name))
 
 
 def _series(
@@ -155,12 +169,7 @@ def _series(
 
 
 def _judge_by_noise(
-    baselines: Sequence[Recording],
-    candidates: Sequence[Recording],
-    found: Sequence[Difference],
-    sheet: Sheet,
-    *,
-    repeats_itself: bool,
+    baselines: Sequence[Recording], candidates: Sequence[Recording], found: Sequence[Difference], sheet: Sheet
 ) -> Judgement:
     """Compare as many runs of each as there are of both. Fewer than the rule needs decide nothing."""
     given = [
@@ -171,11 +180,10 @@ def _judge_by_noise(
     if runs < RUNS:
         options = {name: RUNS - len(each) for name, each in zip(("--repeat", "--candidate-repeat"), given, strict=True)}
         more = [f"{number} more {option}" for option, number in options.items() if number > 0]
-        size = "which may be a rounding" if repeats_itself else f"and {baselines[0].name} has noise of its own"
-        settle(reasons.TOO_FEW_PROCESSES, f"{sentence(found)}, {size}; to decide, give {' and '.join(more)}")
+        noise = f"and {baselines[0].name} has noise of its own"
+        settle(reasons.TOO_FEW_PROCESSES, f"{sentence(found)}, {noise}; to decide, give {' and '.join(more)}")
     ours, theirs = given[1][:runs], given[0][:runs]
-    quantities = {name for run in (*ours, *theirs) for each in run.ranks.values() for name in each.quantities}
-    series = _series(sorted(quantities, key=lambda name: (name != "loss", name)), ours, theirs, sheet)
+    series = _series(_quantities([*ours, *theirs]), ours, theirs, sheet)
     dropped = [name for name, each in series.items() if each is None]
     first_loss = next(iter(series.values()))
     if first_loss is None or not first_loss.size:
@@ -189,8 +197,6 @@ def _judge_by_noise(
     seen = own_noise.require_unseparated(
         features, _sketches(theirs[0], 0) or _sketches(theirs[0], 1), ours[0].name, sheet
     )
-    if repeats_itself:
-        settle(reasons.NO_NOISE, f"{sentence(found)}, and {baselines[0].name} repeats itself in bits")
     if not seen.of(own_noise.PARAMETER):
         settle(
             reasons.END_STATE_UNRECORDED,

@@ -6,10 +6,12 @@ written when it has arrived, some steps later. State is read when the recording 
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import math
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
@@ -43,7 +45,7 @@ Number = float | Tensor
 
 
 def record(folder: str | Path, *, model: object = None, optimizer: object = None) -> LoopRecorder:
-    """Begin to record a loop into a new folder, and return its recorder, which a `with` block closes.
+    """Begin to record a loop into a new folder. A `with` block closes the recorder, or the end of the process does.
 
     model, optimizer: what is trained. Given here, the state before the first step is recorded too. Each rank of
     torchrun (RANK and WORLD_SIZE) writes into a folder of its own. Raises UsageError for a folder that exists.
@@ -73,6 +75,8 @@ class LoopRecorder:
         self._names: list[str] = []
         self._on_the_way: deque[_Row] = deque()
         self._closed = False
+        self._process = os.getpid()
+        atexit.register(self._close_at_exit)
         self._write_state()
 
     def step(
@@ -112,6 +116,7 @@ class LoopRecorder:
         if self._closed:
             return
         self._closed = True
+        atexit.unregister(self._close_at_exit)
         try:
             with nullcontext() if error is None else suppress(Exception):  # a GPU may be lost with the loop
                 self._write_arrived(wait=True)
@@ -129,6 +134,11 @@ class LoopRecorder:
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         ended_well = isinstance(error, SystemExit) and not error.code
         self.close(None if ended_well else error)
+
+    def _close_at_exit(self) -> None:
+        """Close what the loop left open. An exception that ended the process interrupted the loop."""
+        if os.getpid() == self._process:  # a fork has the recorder, too
+            self.close(getattr(sys, "last_value", None))
 
     def _write_arrived(self, *, wait: bool = False) -> None:
         while self._on_the_way and (wait or self._on_the_way[0].has_arrived()):

@@ -204,6 +204,29 @@ def test_a_killed_loop_leaves_the_steps_that_it_made(tmp_path: Path) -> None:
     assert set(found.states) == {0}
 
 
+UNCLOSED = """
+import os, sys, torch, harness
+recorder = harness.record(sys.argv[1], model=torch.nn.Linear(2, 1))
+recorder.step(torch.tensor(1.0))
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+if len(sys.argv) > 2:
+    raise RuntimeError(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(("error", "interrupted"), [((), ""), (("broken",), "RuntimeError: broken")])
+def test_a_loop_that_closes_nothing_is_closed_where_its_process_ends(
+    error: tuple[str, ...], interrupted: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", UNCLOSED, tmp_path / "run", *error]
+    subprocess.run(command, stderr=subprocess.PIPE, timeout=LIMIT_S, check=False)
+    found = only_rank(tmp_path / "run")
+    assert (found.steps, found.interrupted) == (1, interrupted)
+    assert set(found.states) == ({0} if error else {0, 1})
+
+
 def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="found no such folder"):
         read_recording(tmp_path / "nothing")

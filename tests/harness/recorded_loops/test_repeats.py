@@ -185,6 +185,21 @@ def test_more_runs_than_the_rule_can_compare_are_left_out() -> None:
     assert "8 runs of" in result.judgement.message
 
 
+def test_a_rounding_that_grows_in_runs_without_noise_accuses_nobody() -> None:
+    """A fused kernel rounds otherwise, Adam amplifies it, and all runs of both repeat their bits."""
+    start, rounding = ones(0.0), float(np.nextafter(np.float32(3), np.float32(4)))
+    (baseline, *repeats), (candidate, *again) = (
+        [write(f"{kind}{run}", losses, start=start, end=ones(end)) for run in range(5)]
+        for kind, losses, end in (("a", LOSSES, 1.0), ("b", [4.0, rounding, 2.5, 1.5], 1.1))
+    )
+    few, many = judge(baseline, candidate, repeats[0]), judge(baseline, candidate, *repeats, again=again)
+    assert said(few) == said(many) == ("INCONCLUSIVE", "no_noise")
+    assert "give" not in few.judgement.message
+    lost = write("c", LOSSES, [1, 1, 1, 1]), write("c2", LOSSES, [1, 1, 1, 1])
+    broken = write("d", [4.0, rounding, 2.5, 1.5], [1, 1, math.nan, 1])
+    assert said(judge(lost[0], broken, lost[1])) == ("FAIL", "non_finite")
+
+
 def test_an_interrupted_repeat_leaves_equal_bits_equal() -> None:
     baseline, candidate = (write(name, LOSSES, start=ones(), end=ones(2.0)) for name in ("a", "b"))
     repeat = write("a2", LOSSES[:2], start=ones(), dies=True)
