@@ -129,11 +129,8 @@ def _judge(
         settle(reasons.TOO_FEW_PROCESSES, why)
     if not repeated.own:
         _series(_quantities([*candidates, *baselines]), candidates, baselines, sheet)
-        why = f"and {baseline.name} repeats itself in bits, so that no noise shows how far a rounding leads"
-        settle(
-            reasons.NO_NOISE,
-            f"{sentence(found)}, which may be a rounding, {why}; to decide, claim a bound (`harness init`)",
-        )
+        why = f"{sentence(found)}, which may be a rounding, and {baseline.name} repeats itself in bits"
+        settle(reasons.NO_NOISE, f"{why}: no repeat shows how far roundings lead; claim a bound (`harness init`)")
     return _judge_by_noise(baselines, candidates, found, sheet)
 
 
