@@ -68,6 +68,10 @@ class _PairedRun:
             chain.append(self.baseline_of[chain[-1]])
         return chain
 
+    def _place(self, arm: str) -> int:
+        """Return how many arms of its own role must come before this one, and 1 for itself."""
+        return sum(self.role[each] == self.role[arm] for each in self._chain(arm))
+
     def add(self, part: AnyPart) -> None:
         baselines, others = _by_role(part)
         self.baselines |= baselines
@@ -98,7 +102,7 @@ class _PairedRun:
     def order(self, contract: Contract) -> list[str]:
         """Return the arms in order: a baseline before what is compared with it, then candidates, then controls."""
         as_written = list(contract.arms)
-        return sorted(self.role, key=lambda arm: (self.role[arm], len(self._chain(arm)), as_written.index(arm)))
+        return sorted(self.role, key=lambda arm: (self.role[arm], self._place(arm), as_written.index(arm)))
 
 
 def _steps_within(steps: Collection[int], length: int) -> list[int]:

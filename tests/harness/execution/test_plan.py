@@ -33,6 +33,13 @@ def test_claims_on_one_workload_share_one_paired_run() -> None:
     assert run.arms["plain"].system == SYSTEM
 
 
+def test_candidates_are_executed_as_the_contract_lists_them() -> None:
+    """A claim about gradients puts a baseline first. It does not put its candidate last."""
+    compiled = {**TRAJECTORY, "id": "COMPILED", "candidate": "compiled"}
+    [run] = planned(TRAJECTORY, GRADIENTS, compiled, arms={**ARMS, "compiled": {"compile": True}}).runs
+    assert list(run.arms) == ["plain", "graphed", "compiled", "untrained"]
+
+
 def test_repeatability_asks_for_as_many_replicas_as_it_judges() -> None:
     claim = {
         "id": "R",
