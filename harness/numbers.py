@@ -86,6 +86,17 @@ def rounded(value: float) -> float:
     return float(f"{value:.12g}") if math.isfinite(value) else value
 
 
+def told_apart(one: float, other: float) -> tuple[str, str]:
+    """Return two numbers with six significant digits, or with as many more as tell them apart."""
+    digits = next((each for each in range(6, 17) if _with(each, one) != _with(each, other)), 17)
+    return _with(digits, one), _with(digits, other)
+
+
+def _with(digits: int, value: float) -> str:
+    whole = value.is_integer() and abs(value) < 1e15
+    return f"{value:.0f}" if whole else f"{value:.{digits}g}"
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return encode(value)

@@ -15,8 +15,8 @@ from harness.cli.arguments import Heartbeat, Json, Name, Redact, WallLimit
 from harness.cli.init import Compile, Force, Step, Steps, print_kept, probe
 from harness.cli.interruption import interruptible
 from harness.errors import UsageError
-from harness.first_contract.answers import Answers, not_tried
-from harness.first_contract.at_commit import named_commit
+from harness.first_contract.answers import Answers, headline_of, not_tried
+from harness.first_contract.at_commit import at_baseline
 from harness.first_contract.choosing import compares
 from harness.first_contract.draft import STEPS, Draft
 from harness.first_contract.fair_trial import CHOSEN, FIRST, fair_trial
@@ -55,11 +55,10 @@ def try_step(
     redact: Redact = None,
 ) -> None:
     """Run the step that a function makes: does it capture, train the same, how fast, where does it wait."""
-    draft = Draft(
-        find_step_source(step), steps or STEPS, arms_here(compiled=compiled, speed=speed), commit=named_commit(baseline)
-    )
+    draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled, speed=speed))
     _refuse_together({"--json": json, "--markdown": markdown, "--write-contract": write_contract})
     _refuse_together({"--baseline": bool(baseline), "--write-contract": write_contract})
+    draft = at_baseline(draft, baseline)
     if write_contract:
         require_free(kept_files(draft, Path.cwd()), force=force)
     options = session.VerifyOptions(
@@ -74,7 +73,7 @@ def try_step(
     else:
         print_line("")
         _say_what_is_kept(tried, draft, write_contract=write_contract, force=force)
-        print_line(str(tried.judgement.headline))
+        print_line(str(headline_of(tried)))
     raise typer.Exit(tried.judgement.exit_code)
 
 

@@ -38,10 +38,11 @@ class Checkout:
 
 
 @contextmanager
-def checked_out(name: str, systems: Sequence[str], reports: Path) -> Iterator[Checkout]:
+def checked_out(name: str, systems: Sequence[str], reports: Path, *, named: str = "") -> Iterator[Checkout]:
     """Check out the commit `name` in a worktree of the systems' repository, for the duration of the block.
 
     The worktree is removed at the end, also after an error. reports: files in this folder do not count as changes.
+    named: what the commit was asked for by, if not by `name`.
     Raises UsageError if there is no such commit, or if a system is in no repository, in another one, or not part of it.
     """
     add_working_directory()
@@ -54,7 +55,7 @@ def checked_out(name: str, systems: Sequence[str], reports: Path) -> Iterator[Ch
     for system, home in homes.items():
         if installed(home, repository.root) or repository.ignores(home):
             raise UsageError(RULE, where=system, got=f"its module in {home}, which no commit holds", remedy=_IN_TREE)
-    baseline = repository.facts(repository.commit(name)).model_copy(update={"named": name})
+    baseline = repository.facts(repository.commit(name)).model_copy(update={"named": named or name})
     candidate = repository.facts(repository.commit("HEAD")).model_copy(
         update={"changes": repository.changes(reports.resolve())}
     )

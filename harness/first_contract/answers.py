@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.devices import environment
+from harness.errors import ExitCode
 from harness.evidence.arm_records import CaptureEvidence
 from harness.first_contract.advice import Place, advice, places_in, places_in_stack, source_line
 from harness.first_contract.draft import AT_COMMIT, Draft
@@ -17,6 +18,7 @@ from harness.first_contract.trying import Tried
 from harness.judging.reasons import CANDIDATE_NOT_CAPTURED, HELD, SYNC_COUNT
 from harness.judging.verdict import Status, Verdict
 from harness.report.captures_seen import asked_of_a_capture, left_to_the_host
+from harness.report.headline import Headline
 from harness.report.text import line
 
 QUESTIONS = {
@@ -234,6 +236,15 @@ def folders(tried: Tried) -> list[Path]:
 def why_untried(tried: Tried) -> str:
     """Return what ended the plain arm, which all questions are about, or what is missing here; else ""."""
     return " ".join(told for told, _ in _untried(tried))
+
+
+def headline_of(tried: Tried) -> Headline:
+    """Return the trial's headline. A step that broke broke neither the harness nor the machine."""
+    result = tried.judgement.headline
+    broke = result.code == ExitCode.ERROR and _untried(tried)
+    return (
+        replace(result, sentence="The step did not run to its end, so that nothing was compared.") if broke else result
+    )
 
 
 def not_tried(tried: Tried) -> list[str]:

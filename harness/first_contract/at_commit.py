@@ -13,17 +13,24 @@ from pathlib import Path
 
 from harness.api.run_header import VerifyOptions
 from harness.commits.checkout import Checkout, checked_out
+from harness.commits.repository import Repository
 from harness.errors import UsageError
 from harness.evidence.commit_records import SHORT
 from harness.first_contract.draft import Draft
 from harness.first_contract.step_source import StepSource, read_step_source
 
 
-def named_commit(baseline: str | None) -> str:
-    """Return the commit that is asked for, or "" where none is. Raises UsageError for an empty name."""
-    if baseline is not None and not baseline.strip():
+def at_baseline(draft: Draft, baseline: str | None) -> Draft:
+    """Return the draft with the commit that `baseline` names now: a branch may move between trials.
+
+    Raises UsageError for an empty name, for a commit that does not exist, and for a step outside of a repository.
+    """
+    if baseline is None:
+        return draft
+    if not baseline.strip():
         raise UsageError("--baseline takes a branch, a tag or a commit", got="an empty name")
-    return baseline or ""
+    commit = Repository.around(draft.source.file.parent).commit(baseline)
+    return replace(draft, commit=commit, commit_named=baseline)
 
 
 @contextmanager
@@ -33,7 +40,8 @@ def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]
     Raises UsageError where the step is in no repository, or the commit does not exist or does not have the function.
     """
     source = draft.source
-    with checked_out(draft.commit, [f"{source.module}:{source.function}"], options.reports) as checkout:
+    systems = [f"{source.module}:{source.function}"]
+    with checked_out(draft.commit, systems, options.reports, named=draft.commit_named) as checkout:
         there = step_at(source, checkout)
         home = Path(checkout.import_path.path[0])
         adapter = home / draft.adapter_name

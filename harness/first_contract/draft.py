@@ -102,6 +102,7 @@ class Draft:
     host_values: Mapping[str, str] = field(default_factory=dict)  # that no replay changes, with what reads each
     gain: bool = True  # an optimized arm must be another step than the plain one, where no speed is timed
     long: int | None = None  # steps of the long run, beside the other claims; None: it is in the contract apart
+    commit_named: str = ""  # what the commit was asked for by, such as a branch
     commit: str = ""  # the plain step is compared with the same function at this commit, and no other arm with it
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.first_contract.advice import source_line
-from harness.first_contract.answers import WORDS, Answer, answers_of, folders, heading, why_untried
+from harness.first_contract.answers import WORDS, Answer, answers_of, folders, heading, headline_of, why_untried
 from harness.first_contract.choosing import compares
 from harness.first_contract.draft import Draft
 from harness.first_contract.foreseen import foreseen
@@ -23,6 +23,7 @@ def trial_json(tried: Tried, draft: Draft) -> str:
     """Return a trial as JSON. draft: as it was chosen."""
     judgement, choice = tried.judgement, draft.choice
     commits = judgement.view.header.commits
+    result = headline_of(tried)
     told = {
         "format_version": 1,
         "step": draft.source.asked,
@@ -33,7 +34,7 @@ def trial_json(tried: Tried, draft: Draft) -> str:
         "answers": [_plain(answer, tried) for answer in answers_of(tried)],
         "foreseen": [{"sentence": each, "below": below} for each, below in foreseen(judgement.view.evidence.values())],
         "untried": why_untried(tried) or None,
-        "headline": {"word": judgement.headline.word, "sentence": judgement.headline.sentence},
+        "headline": {"word": result.word, "sentence": result.sentence},
         "exit_code": int(judgement.exit_code),
         "run_directory": None if tried.run_directory is None else str(tried.run_directory),
     }
@@ -60,7 +61,7 @@ def _plain(answer: Answer, tried: Tried) -> dict[str, Any]:
 
 def trial_markdown(tried: Tried, draft: Draft) -> str:
     """Return a trial as Markdown: what was found, a table of the answers, and the command that repeats it."""
-    answers, result = answers_of(tried), tried.judgement.headline
+    answers, result = answers_of(tried), headline_of(tried)
     found = [f"{each.question}: {each.sentence}" for each in answers if each.status in _FOUND]
     untried = why_untried(tried)
     first = untried or next(iter(found), result.sentence)

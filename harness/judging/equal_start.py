@@ -9,6 +9,7 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
 from harness.judging.end_state import LOOSE, Apart, differing
 from harness.judging.sheet import settle, some, weight
+from harness.numbers import told_apart
 
 # Made in the first step by some arms, and before it by others that had to capture.
 _MAY_COME_LATER = ("optimizer",)
@@ -117,7 +118,10 @@ def in_words(
         if entry.only_one_has_it:
             how = f" (in {name if entry.ours else reference_name} alone)"
         else:
-            pairs = zip(_known(execution, entry), _known(reference, entry), strict=True)
+            pairs = [
+                _numbers(execution, reference, entry),
+                *zip(_form(execution, entry), _form(reference, entry), strict=True),
+            ]
             seen = [(mine, other) for mine, other in pairs if mine and other and mine != other]
             mine, other = (" ".join(each) for each in zip(*seen, strict=True)) if seen else ("", "")
             how = f" ({mine} in {name}, {other} in {reference_name})" if seen else ""
@@ -125,14 +129,15 @@ def in_words(
     return some([f"{some(names)}{how}" for how, names in alike.items()])
 
 
-def _known(execution: ArmEvidence, entry: Apart) -> tuple[str, str, str]:
-    """Return the number, data type and shape of a tensor at the start; "" for each that was not recorded."""
-    state = execution.start.state
-    value = ((state and state.numbers) or {}).get(f"{entry.category} {entry.name}")
-    return "" if value is None else f"{value:.9g}", *_form(execution, entry)
+def _numbers(execution: ArmEvidence, reference: ArmEvidence, entry: Apart) -> tuple[str, str]:
+    """Return the numbers that a tensor of one element starts with; "" for both if one was not recorded."""
+    states = (execution.start.state, reference.start.state)
+    mine, other = (((state and state.numbers) or {}).get(f"{entry.category} {entry.name}") for state in states)
+    return ("", "") if mine is None or other is None else told_apart(mine, other)
 
 
 def _form(execution: ArmEvidence, entry: Apart) -> tuple[str, str]:
+    """Return the data type and shape of a tensor at the start; "" for each that was not recorded."""
     state, types = execution.start.state, execution.start.trainable_dtypes or []
     form = ((state and state.forms) or {}).get(f"{entry.category} {entry.name}")
     if form is None and entry.category == "parameters" and len(types) == 1:  # evidence from before forms were recorded

@@ -11,8 +11,8 @@ import pytest
 from harness.api.run_header import VerifyOptions
 from harness.errors import ExitCode, HarnessError, UsageError
 from harness.escaping import escaped_lines
-from harness.first_contract.answers import Answers
-from harness.first_contract.at_commit import named_commit
+from harness.first_contract.answers import Answers, headline_of
+from harness.first_contract.at_commit import at_baseline
 from harness.first_contract.choosing import compares
 from harness.first_contract.draft import Draft
 from harness.first_contract.fair_trial import fair_trial
@@ -44,7 +44,7 @@ class StepCheck:
             if steps < FEWEST:
                 raise UsageError(f"a step is tried over at least {FEWEST} steps", got=f"steps={steps}")
             arms = arms_here(compiled=False, speed=speed)
-            draft = Draft(find_step_source(step), steps, arms, commit=named_commit(baseline))
+            draft = at_baseline(Draft(find_step_source(step), steps, arms), baseline)
             code, text = self._answers(draft)
         except HarnessError as error:
             code, text = error.exit_code, str(error)
@@ -60,7 +60,7 @@ class StepCheck:
             return try_step(other, reports=None, options=options)
 
         tried, fair = fair_trial(draft, run, run)
-        result = tried.judgement.headline
+        result = headline_of(tried)
         asked = [each.status for each in tried.judgement.verdicts if each.claim == fair.claim_id(fair.same_name)]
         open_ = result.code == ExitCode.HELD and asked != [Status.PASS]  # other answers do not stand for this one
         text = "\n".join([*Answers().rest(tried), "", compares(fair), str(result)])

@@ -40,7 +40,7 @@ from harness.recorded_loops.first_differences import (
     same_end,
     sentence,
 )
-from harness.recorded_loops.recordings import Recording
+from harness.recorded_loops.recordings import RATE, Recording
 
 _REASONS = {
     START: reasons.UNEQUAL_START,
@@ -220,7 +220,9 @@ def _of(rank: int, run: Recording) -> str:
 def _in_words(baseline: Recording, candidate: Recording) -> str:
     """Return what two equal runs were compared in."""
     (one, other), *_ = pairs = [(baseline.ranks[rank], candidate.ranks[rank]) for rank in baseline.ranks]
-    words = [name for name in one.quantities if name in other.quantities]
+    both = [name for name in one.quantities if name in other.quantities]
+    words = [name for name in both if not name.startswith(RATE)]
+    words += ["learning rates"] if len(words) < len(both) else []
     words += ["batches"] if batches(one, other) else []
     words += ["the end"] if same_end(one, other) else []
     return f"{', '.join(words)} of {counted(one.steps, 'step')} at {counted(len(pairs), 'rank')}"

@@ -17,7 +17,8 @@ from harness.judging.end_state import Apart, differing
 from harness.judging.own_noise import is_rounding, roundings
 from harness.judging.series import EXACT, apart, difference
 from harness.judging.sheet import number, some
-from harness.recorded_loops.recordings import LoopState, RankRecording, Recording
+from harness.numbers import told_apart
+from harness.recorded_loops.recordings import RATE, LoopState, RankRecording, Recording
 
 START, BATCH, LENGTH, STATE, END = "start", "batch", "number of steps", "state after the step", "end"
 _FIRST = (START, BATCH, LENGTH)  # what comes first within a step is nearest to the cause; then come series
@@ -119,10 +120,12 @@ def _of_series(rank: int, names: str, ours: RankRecording, theirs: RankRecording
         step = difference(one, other, "every", EXACT).first_differing
         if step is not None:
             size = float(apart(one, other)[step])
-            words = f"{quantity} of {names} differs at step {step}: {float(one[step])!r} and {float(other[step])!r}"
+            words = f"{quantity} of {names} differs at step {step}: "
+            words += " and ".join(told_apart(float(one[step]), float(other[step])))
             small = math.isfinite(size) and bool(size <= roundings(one, other)[step])
             words += f", {number(size)} apart"
-            yield Difference(step, place, rank, quantity, words, is_rounding=small)
+            exact = quantity.startswith(RATE) and not small
+            yield Difference(step, place, rank, quantity, words, exact=exact, is_rounding=small)
 
 
 def _of_state(rank: int, quantity: str, words: str, ours: LoopState, theirs: LoopState) -> Iterator[Difference]:
@@ -152,8 +155,8 @@ def _of_state(rank: int, quantity: str, words: str, ours: LoopState, theirs: Loo
 def _named(entry: Apart, ours: State, theirs: State) -> str:
     """Return a tensor's name, with its values where it is one number."""
     values = [(state.numbers or {}).get(f"{entry.category} {entry.name}") for state in (ours, theirs)]
-    known = [f"{value:.6g}" for value in values if value is not None]
-    return f"{entry} ({' and '.join(known)})" if len(known) == 2 else str(entry)
+    known = [value for value in values if value is not None]
+    return f"{entry} ({' and '.join(told_apart(*known))})" if len(known) == 2 else str(entry)
 
 
 class Repeats:

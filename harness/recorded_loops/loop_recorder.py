@@ -33,7 +33,7 @@ from harness.execution.recorder import HEARTBEAT, Recorder
 from harness.execution.watchers.reductions import as_hex, digest_on_device
 from harness.execution.watchers.state_watch import numbers, recorded, sketched
 from harness.numbers import dump_json
-from harness.recorded_loops.recordings import HEADER, LOOP, Line, LoopState, RecordingHeader
+from harness.recorded_loops.recordings import HEADER, LOOP, RATE, Line, LoopState, RecordingHeader
 from harness.system.batch_structure import leaves
 from harness.system.replay.found_state import found_state
 from harness.system.shards import local
@@ -100,7 +100,7 @@ class LoopRecorder:
         first = self._steps == 0 and self._model is None
         self._model = self._model if model is None else model
         self._optimizer = self._optimizer if optimizer is None else optimizer
-        values = _quantities(loss, grad_norm)
+        values = _quantities(loss, grad_norm) | _rates(self._optimizer)
         row = _Row(self._steps, values, batch)
         self._names = self._names or list(values)
         if more := [name for name in values if name not in self._names]:
@@ -199,6 +199,13 @@ def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -
         raise UsageError(rule, where="loss", got=", ".join(given) or "no term", remedy=remedy)
     named |= {} if grad_norm is None else {"grad_norm": grad_norm}
     return {name: _number(name, value) for name, value in named.items()}
+
+
+def _rates(optimizer: object) -> dict[str, Number]:
+    """Return the learning rates of an optimizer's groups by name. A schedule changes them from step to step."""
+    groups = getattr(optimizer, "param_groups", None) or []
+    rates = {f"{RATE}group{place}.lr": group["lr"] for place, group in enumerate(groups) if "lr" in group}
+    return {name: _number(name, rate) for name, rate in rates.items()}
 
 
 def _number(name: str, value: Number) -> Number:

@@ -27,6 +27,7 @@ from harness.numbers import Count
 
 HEADER = "recording.json"
 LOOP = "loop"  # what the series is named after
+RATE = "optimizer."  # begins the names of learning rates among the series
 
 
 class RecordingHeader(Record):

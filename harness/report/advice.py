@@ -16,7 +16,7 @@ from harness.judging.end_state import differing
 from harness.judging.equal_start import start_differences
 from harness.judging.sheet import some
 from harness.judging.verdict import Figure, Status, Verdict
-from harness.numbers import counted
+from harness.numbers import counted, told_apart
 from harness.report.captures_seen import (
     ENDS_APART,
     asked_of_a_capture,
@@ -154,11 +154,8 @@ def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEv
     """Yield numbers of the state, such as counters, that ended differently: the gap tells of steps too many."""
     one, other = _end(ours), _end(theirs)
     mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
-    apart = [
-        f"{name} {value:.12g}, not {their[name]:.12g}"
-        for name, value in mine.items()
-        if their.get(name, value) != value
-    ]
+    unequal = [name for name, value in mine.items() if their.get(name, value) != value]
+    apart = ["{} {}, not {}".format(name, *told_apart(mine[name], their[name])) for name in unequal]
     if apart:
         yield f"{arms['candidate']} ended with other numbers than {arms['baseline']}: {some(apart)}"
 

@@ -35,11 +35,13 @@ def train(
     dies_at: int = -1,
     late: float = 0.0,
     seed: int = 0,
+    warmup: int = 0,
 ) -> None:
     """Train and record.
 
     dropped: batches at the end that are left out. swapped_at: the rank that reads its first two batches in the other
     order. noise: of a gradient, by a generator that is seeded by the system. given: what the recorder gets.
+    warmup: steps over which the learning rate grows.
     """
     rank = int(os.environ.get("RANK", "0"))
     torch.manual_seed(seed)
@@ -55,6 +57,7 @@ def train(
     trained: dict[str, Any] = {"model": model, "optimizer": optimizer}
     with harness.record(folder, **(trained if "start" in given else {})) as recorder:
         for step, (inputs, targets) in enumerate(read):
+            optimizer.param_groups[0]["lr"] = learning_rate * min(1.0, (step + 1) / max(warmup, 1))
             loss = (model(inputs) - targets).square().mean()
             loss.backward()
             for each in model.parameters():

@@ -291,6 +291,7 @@ def test_what_breaks_the_step_breaks_no_more(
     assert code == 12
     assert lines[2].startswith(f"    error  {found}")
     assert lines[-2] == "nothing is kept: the step did not run, so that no number of a contract follows from it"
+    assert lines[-1] == "ERROR: The step did not run to its end, so that nothing was compared."
     assert not (project / "contracts").exists()
 
 

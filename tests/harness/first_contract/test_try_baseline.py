@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from first_steps import called, written
 
+from harness.api.run_header import VerifyOptions
 from harness.contract import strict_yaml
 from harness.contract.load import loaded_from
+from harness.first_contract.at_commit import at_baseline, checked_out_step
 from harness.first_contract.draft import Arms, Choice, Draft
 from harness.first_contract.step_source import find_step_source
 
@@ -162,6 +164,19 @@ def test_what_cannot_be_compared_is_refused(repository: Repository, arguments: t
     assert (code, printed) == (2, "")
     assert error.format(head=git(project, "rev-parse", "HEAD")[:12]) in errors
     assert len(git(project, "worktree", "list").splitlines()) == 1
+
+
+def test_a_branch_that_moves_meanwhile_is_compared_as_it_was(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = repository()
+    monkeypatch.chdir(project)
+    began = git(project, "rev-parse", "HEAD").strip()
+    draft = at_baseline(Draft(find_step_source("train.py:make_step"), 12, Arms(False, False, memory=False)), "main")
+    (project / "train.py").write_text("def make_step(seed):\n    return None\n")
+    git(project, "commit", "-qam", "Another step")
+    with checked_out_step(draft, VerifyOptions()) as checkout:
+        assert (checkout.commits.baseline.commit, checkout.commits.baseline.named) == (began, "main")
 
 
 def test_a_folder_that_is_no_repository_is_refused(tmp_path: Path) -> None:

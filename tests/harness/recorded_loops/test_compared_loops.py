@@ -47,7 +47,10 @@ def compare(baseline: str, candidate: str, *repeats: str, again: tuple[str, ...]
 def test_equal_runs_hold_and_say_what_was_not_controlled(record: Record) -> None:
     result = compare(record("a"), record("b"), record("a2"))
     assert (result.judgement.status, result.judgement.reason) == (Status.PASS, "held")
-    assert result.judgement.message == "b equals a in bits: loss, grad_norm, batches, the end of 12 steps at 1 rank"
+    assert (
+        result.judgement.message
+        == "b equals a in bits: loss, grad_norm, learning rates, batches, the end of 12 steps at 1 rank"
+    )
     assert [each.partition(":")[0] for each in result.not_controlled] == ["random numbers", "horizon"]
     assert result.first is None
 
@@ -90,6 +93,16 @@ def test_a_planted_change_is_named_by_its_step(
 def test_a_setting_is_named_with_its_values(record: Record) -> None:
     result = compare(record("a"), record("b", learning_rate=0.11), record("a2"))
     assert "optimizer group0.lr (0.11 and 0.1)" in result.judgement.message
+
+
+def test_a_schedule_is_named_at_the_step_that_it_changes(record: Record) -> None:
+    result = compare(record("a"), record("b", warmup=5), record("a2"))
+    assert result.judgement.message.startswith(
+        "optimizer.group0.lr of b and a differs at step 0: 0.02 and 0.1, 0.08 apart"
+    )
+    noisy = compare(record("c", **NOISE), record("d", **NOISE, warmup=5), record("c2", **NOISE))
+    assert (noisy.judgement.status, noisy.judgement.reason) == (Status.FAIL, "differs")
+    assert noisy.judgement.message.startswith("optimizer.group0.lr of d and c differs at step 0")
 
 
 def test_a_baseline_without_repeating_batches_accuses_nobody(record: Record) -> None:
