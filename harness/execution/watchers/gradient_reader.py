@@ -61,8 +61,9 @@ class GradientReader:
         arm, planned, exchange = self._life.arm, self._life.planned, Exchange(self._life.recorder.exchange)
         baseline = self._run.baseline_of.get(arm)
         other = None if baseline is None else self._kept.get((baseline, index))
-        if baseline is not None and baseline not in self._run.arms and gradients:  # it is of another commit
-            left = exchange.take(baseline, str(index), next(iter(gradients.values())).device)
+        if baseline is not None and baseline not in self._run.arms:  # it is of another commit
+            device = next((each.device for each in gradients.values()), "cpu")
+            left = exchange.take(baseline, str(index), device)
             other = None if left is None else Kept(left, None)
         changed, written = self._changed(gradients)
         self._life.recorder.write(

@@ -77,6 +77,13 @@ def test_an_equal_step_trains_as_the_commit_and_nothing_is_written(repository: R
     assert [each.name for each in (project / "temporary").iterdir()] == []
 
 
+@pytest.mark.usefixtures("warm")
+def test_a_step_that_leaves_no_gradients_is_compared_without_them(repository: Repository) -> None:
+    code, printed, _ = called(repository(after="optimizer.zero_grad()"), *TRY)
+    words = {question: told[-1].partition(":")[0] for question, told in answers(printed).items()}
+    assert (words["trains as the baseline"], words["leaves the same gradients"], code) == ("yes", "not run", 0), printed
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_losses_alone_hold_what_they_show(record: Record) -> None:
     ("change", "reason", "step", "quantity"),
     [
         ({"learning_rate": 0.11}, "unequal_start", -1, "start"),
-        ({"learning_rate": 0.11, "given": ("model",)}, "differs", 0, "state after the step"),
+        ({"learning_rate": 0.11, "given": ("model",)}, "differs", 0, "optimizer.group0.lr"),
         ({"learning_rate": 0.11, "given": ()}, "differs", 1, "loss"),
         ({"dropped": 1}, "unequal_lengths", 11, "number of steps"),
         ({"dropped": 1, "given": ()}, "unequal_lengths", 11, "number of steps"),
