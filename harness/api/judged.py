@@ -65,12 +65,23 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
 
     Raises EvidenceError for shards that do not belong together.
     """
-    models = [loaded.contract for loaded in contracts]
+    models, places = [loaded.contract for loaded in contracts], _places(bundles, contracts)
     if len(bundles) > 1:
-        return Judgement(replace(_view_of_shards(bundles, models), gate=gate))
+        return Judgement(replace(_view_of_shards(bundles, models), gate=gate, places=places))
     [bundle] = bundles
     view = _view_of_one(bundle, models, bundle.path.name)
-    return Judgement(replace(view, gate=gate), bundle.path, bundle.seal.digest)
+    return Judgement(replace(view, gate=gate, places=places), bundle.path, bundle.seal.digest)
+
+
+def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> dict[tuple[str, str], tuple[str, int]]:
+    """Return the file and the line of each claim. A run's copy of a contract has the lines of its file."""
+    files = {name: file for bundle in bundles for name, file in bundle.header.contract_files.items()}
+    return {
+        (loaded.contract.id, claim.id): (files[loaded.contract.id], loaded.position(("claims", at))[0])
+        for loaded in contracts
+        if loaded.contract.id in files
+        for at, claim in enumerate(loaded.contract.claims)
+    }
 
 
 def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:

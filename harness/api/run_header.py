@@ -17,7 +17,15 @@ from harness.evidence.git import trainers
 from harness.evidence.redaction import Redaction
 from harness.planning.plan import Plan
 from harness.run_directory.attempts import attempts_before
-from harness.run_directory.bundle import Digests, Header, Narrowed, WaiverRecord, contract_digests, shared_digests
+from harness.run_directory.bundle import (
+    Digests,
+    Header,
+    Narrowed,
+    WaiverRecord,
+    contract_digests,
+    contract_files,
+    shared_digests,
+)
 from harness.run_directory.drill_record import drilled_claims, records_below
 
 
@@ -84,6 +92,7 @@ def header_of(
             source=collected.source_digest,
             packages=sources.package_digests(listed),
         ),
+        contract_files=contract_files(contracts, Path.cwd()),
         waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
     )
     left_out = redaction_of(contracts, options.redact)

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from harness.devices.cuda_driver import Devices, Gpu, devices
-from harness.evidence.environment_records import CHANGES, CpuFacts, Environment, GitFacts, GpuFacts, JobFacts
+from harness.evidence.environment_records import CHANGES, CiFacts, CpuFacts, Environment, GitFacts, GpuFacts, JobFacts
 from harness.evidence.git import git
 from harness.evidence.modules import module_installed
 from harness.evidence.sources import source_digest
@@ -90,6 +90,7 @@ def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None
         cpu=CpuFacts(model=cpu_model(), cores=os.cpu_count() or 1, usable_cores=usable_cores()),
         host_memory_gib=round(host_memory_gib(), 1),
         job=job_facts(),
+        ci=ci_facts(os.environ),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
     )
 
@@ -102,6 +103,7 @@ def gpu_facts() -> GpuFacts:
     first = answer.gpus[0]
     return GpuFacts(
         name=first.name,
+        names=tuple(each.name for each in answer.gpus),
         uuid=first.uuid,
         architecture=first.architecture,
         memory_gib=first.memory_gib,
@@ -122,6 +124,33 @@ def job_facts() -> JobFacts:
         node=os.environ.get("SLURMD_NODENAME"),
         restarts=int(restarts) if restarts.isdecimal() else None,
     )
+
+
+# What each CI service calls the page of a job, who began it, and the machine. Its first variable is there on no other.
+CI_SERVICES = {
+    "GITHUB_RUN_ID": ("GitHub Actions", "", "GITHUB_ACTOR", "RUNNER_NAME"),
+    "GITLAB_CI": ("GitLab CI", "CI_JOB_URL", "GITLAB_USER_LOGIN", "CI_RUNNER_DESCRIPTION"),
+    "BUILDKITE": ("Buildkite", "BUILDKITE_BUILD_URL", "BUILDKITE_BUILD_AUTHOR", "BUILDKITE_AGENT_NAME"),
+    "JENKINS_URL": ("Jenkins", "BUILD_URL", "CHANGE_AUTHOR", "NODE_NAME"),
+}
+
+
+def ci_facts(variables: Mapping[str, str]) -> CiFacts:
+    """Return the job of a CI service as its environment variables name it; elsewhere all facts are empty."""
+    for mark, (service, link, author, runner) in CI_SERVICES.items():
+        if variables.get(mark):
+            return CiFacts(
+                service=service,
+                link=variables.get(link) or _page_on_github(variables),
+                author=variables.get(author) or None,
+                runner=variables.get(runner) or None,
+            )
+    return CiFacts()
+
+
+def _page_on_github(variables: Mapping[str, str]) -> str | None:
+    named = [variables.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
+    return f"{named[0]}/{named[1]}/actions/runs/{named[2]}" if all(named) else None
 
 
 def git_commit() -> str | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from harness.evidence.base import Record
-from harness.numbers import Count
-
-SHORT = 12  # digits of a commit as people quote it
+from harness.evidence.environment_records import SHORT, UNCOMMITTED
+from harness.numbers import Count, counted
 
 
 class CommitFacts(Record):
@@ -23,10 +22,10 @@ class CommitFacts(Record):
     lacks: list[str] = Field(default_factory=list)
 
     def line(self) -> str:
-        """Return `1a2b3c4d5e6f "Subject" (main)`; for a dirty tree, also how many files differ."""
+        """Return `1a2b3c4d5e6f "Subject" (main)`, and in how many files there are uncommitted changes."""
         notes = [self.named] if self.named and not self.commit.startswith(self.named) else []
         if self.changes:
-            notes.append(f"dirty: {self.changes} changed {'file' if self.changes == 1 else 'files'}")
+            notes.append(f"{UNCOMMITTED} in {counted(self.changes, 'file')}")
         notes += self.lacks
         return f'{self.commit[:SHORT]} "{self.subject}"' + (f" ({'; '.join(notes)})" if notes else "")
 

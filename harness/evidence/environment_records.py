@@ -6,12 +6,22 @@ know is kept, so that a report of an older or newer run directory still shows al
 
 from __future__ import annotations
 
+import re
+
 from pydantic import ConfigDict, Field
 
 from harness.evidence.base import Record
 from harness.numbers import Real
 
 CHANGES = "+changes"  # behind a commit: the sources differ from it
+UNCOMMITTED = "uncommitted changes"  # what people call that
+SHORT = 12  # digits of a commit as people quote it
+
+
+def quoted(commit: str) -> str:
+    """Return a commit as people quote it, and whether the sources differ from it."""
+    digits = commit.removesuffix(CHANGES)
+    return f"{digits[:SHORT]} with {UNCOMMITTED}" if commit.endswith(CHANGES) else digits[:SHORT]
 
 
 class Facts(Record):
@@ -35,7 +45,10 @@ class GitFacts(Facts):
 
 
 class GpuFacts(Facts):
-    """The GPU that workers use, how many there are, and the driver; or the problem: why there is none."""
+    """The GPU that workers use, how many there are, and the driver; or the problem: why there is none.
+
+    names: of all GPUs, in the order of their numbers; ranks use them in that order.
+    """
 
     architecture: str | None = None
     count: int | None = None
@@ -43,6 +56,7 @@ class GpuFacts(Facts):
     driver_cuda: str | None = None
     memory_gib: Real | None = None
     name: str | None = None
+    names: tuple[str, ...] = ()
     problem: str | None = None
     uuid: str | None = None
 
@@ -56,9 +70,24 @@ class JobFacts(Facts):
     restarts: int | None = None
 
 
+class CiFacts(Facts):
+    """The job of a CI service that the run was made in: its page, who began it, and the machine by its name there."""
+
+    service: str | None = None
+    link: str | None = None
+    author: str | None = None
+    runner: str | None = None
+
+    @property
+    def page(self) -> str | None:
+        """Return the link if it leads to a page of the web and holds no sign that would end a link in a text."""
+        return self.link if self.link and re.fullmatch(r"https?://[^\s<>\"'()\[\]]{1,400}", self.link) else None
+
+
 class Environment(Facts):
     """`versions` are of Python, of CUDA as torch is built for it, and of each installed package that matters."""
 
+    ci: CiFacts = CiFacts()
     cpu: CpuFacts = CpuFacts()
     git: GitFacts = GitFacts()
     gpu: GpuFacts = GpuFacts()

@@ -17,9 +17,11 @@ AT_MOST = 10
 
 
 def github_annotations(view: ReportView) -> list[str]:
-    """Return lines for the log of a GitHub job: errors and violations, and with the gate undecided units too.
+    """Return lines for the log of a GitHub job: what broke or is violated, and with the gate what is open.
 
-    The headline comes first if it says more than the lines of these units do."""
+    Only what broke or is violated is an error: a unit that is open accuses nobody. Each line has the file and the line
+    of its claim where these are known. The headline comes first if it says more than the lines of these units do.
+    """
     result = headline(view)
     wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
     worst = cards.worst_first(verdict for verdict in view.verdicts if verdict.status in wanted)
@@ -31,14 +33,15 @@ def github_annotations(view: ReportView) -> list[str]:
     lines = [_command(level, planted + result.word, result.sentence)] if room < AT_MOST else []
     lines += [
         _command(
-            "warning" if view.waiver(verdict) else "error",
+            "error" if cards.word(view, verdict) in {"error", "violated"} else "warning",
             f"{planted}{verdict.claim} on {verdict.workload}: {cards.word(view, verdict)}",
             verdict.message,
+            view.places.get((verdict.contract, verdict.claim)),
         )
         for verdict in shown
     ]
     if len(shown) < len(worst):
-        lines.append(_command("error", "More units", f"the report has {counted(len(worst) - len(shown), 'more unit')}"))
+        lines.append(_command(level, "More units", f"the report has {counted(len(worst) - len(shown), 'more unit')}"))
     return lines
 
 
@@ -54,8 +57,9 @@ def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
     return result.word in {PARTLY_DECIDED, HELD_SEPARATELY}
 
 
-def _command(level: str, title: str, message: str) -> str:
-    return f"::{level} title={_property(title)}::{_data(line(message, 600))}"
+def _command(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
+    where = f"file={_property(place[0])},line={place[1]}," if place else ""
+    return f"::{level} {where}title={_property(title)}::{_data(line(message, 600))}"
 
 
 def _data(text: str) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.contract.schema import Workload
-from harness.evidence.environment_records import CHANGES, GitFacts, GpuFacts
+from harness.evidence.environment_records import GitFacts, quoted
 from harness.judging.compared_series import Compared
 from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.report.charts import sparkline
 from harness.report.charts.sparkline import Box, around, finite
 from harness.report.glance import Ratios, glance
+from harness.report.gpus import gpus
 from harness.report.text import clean, label, line, number, several
 from harness.report.view import ReportView
 
@@ -38,13 +38,26 @@ def identity(view: ReportView) -> list[tuple[str, str]]:
         *((name.capitalize(), clean(text, 300)) for name, text in view.commit_lines().items()),
         ("Harness", _few_of(_commit(each.header.environment.git) for each in views)),
         ("Model, batch, length", _few(_workloads(view)) or "not recorded"),
-        ("GPU", _few_of(_gpu(each.header.environment.gpu) for each in views)),
+        ("GPU", _few_of(_gpu(each) for each in views)),
+        *((name, text) for name, text in (("Author", _few_of(_authors(views))),) if text),
     ]
     return [(name, line(text, 400)) for name, text in facts]
 
 
-def _gpu(facts: GpuFacts) -> str:
-    return facts.name or (f"none: {facts.problem}" if facts.problem else "not recorded")
+def _gpu(view: ReportView) -> str:
+    problem = view.header.environment.gpu.problem
+    return gpus(view) or (f"none: {problem}" if problem else "not recorded")
+
+
+def _authors(views: Iterable[ReportView]) -> Iterator[str]:
+    return (author for view in views if (author := view.header.environment.ci.author))
+
+
+def ci_jobs(view: ReportView) -> list[tuple[str, str]]:
+    """Return the service and the page of each CI job that a part of the page was made in."""
+    views = [part.view for part in view.parts] or [view]
+    jobs = dict.fromkeys((each.header.environment.ci.service, each.header.environment.ci.page) for each in views)
+    return [(line(service or "job", 60), page) for service, page in jobs if page][:SHOWN]
 
 
 def machine(view: ReportView) -> list[tuple[str, str]]:
@@ -78,9 +91,7 @@ def _commit(facts: GitFacts, *, recorded: bool = False) -> str:
     """Return a commit as people quote it; the environment section has all of it."""
     if facts.commit is None:
         return "of no repository" if recorded else "commit not recorded"
-    commit = facts.commit.removesuffix(CHANGES)
-    short = commit[:12] if re.fullmatch(r"[0-9a-f]{40}", commit) else commit
-    return f"commit {short}{', changed since' if facts.commit.endswith(CHANGES) else ', unchanged'}"
+    return f"commit {quoted(facts.commit)}"
 
 
 def _workloads(view: ReportView) -> list[str]:

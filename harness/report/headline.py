@@ -227,11 +227,11 @@ def enough(needed: object, noun: str, run: int, counted: int) -> str:
     and never fewer are named than were run, since those decided nothing.
     """
     if not isinstance(needed, int | float):
-        return f"more {noun} would not decide it"
+        return f"no number of {noun} would be enough"
     run = max(run, counted)
     number = max(math.ceil(needed * run / counted) if counted else int(needed), run + 1)
     left_out = f", if as many are left out as now ({run - counted} of {run})" if counted < run else ""
-    return f"about {number} {noun} would probably decide it{left_out}"
+    return f"about {number} {noun} would probably be enough{left_out}"
 
 
 def _capture_claims(verdict: Verdict, view: ReportView) -> list[str]:

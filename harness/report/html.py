@@ -47,6 +47,7 @@ def render(view: ReportView) -> str:
         "notes": [clean(note, 1000) for note in notes(view)],
         "identity": first_screen.identity(view),
         "machine": of_each_part(view, first_screen.machine),
+        "jobs": first_screen.ci_jobs(view),
         "course": first_screen.course(view),
         "rows": rows,
         "not_run": not_run(view),

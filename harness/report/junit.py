@@ -1,14 +1,22 @@
-"""Write JUnit XML that GitHub, GitLab and Jenkins read: one suite for each contract, one case for each unit."""
+"""Write JUnit XML that GitHub, GitLab and Jenkins read: one suite for each contract, one case for each unit.
+
+It keeps to the schema of Jenkins' xunit plugin, which the tests hold, but for the file and the line of a case: GitLab
+and the annotating actions of GitHub read these two, and Jenkins' own `junit` step takes them.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from harness.errors import ExitCode
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted
 from harness.report.advice import advice
+from harness.report.first_screen import identity, machine
 from harness.report.headline import HELD, Headline, headline, of_the_whole
+from harness.report.run_parts import of_each_part
 from harness.report.sections.kill_matrix import survived
 from harness.report.text import clean, figure, line, sentence
 from harness.report.view import ReportView
@@ -17,37 +25,57 @@ from harness.run_directory.shards import name_of
 # Attributes stay short: some readers keep them in memory for every build, or cut them at 255.
 MESSAGE = 240
 BODY = 2000
+OUTPUT = 20_000
 FIGURES = 60  # of a case
 
 
 def render_junit(view: ReportView) -> str:
-    """Return the verdicts as JUnit XML. Figures are properties.
+    """Return the verdicts as JUnit XML. Facts and figures of a unit are the standard output of its case.
 
     Violated is a failure, broken an error; undecided and not run are skipped, or failures under the gate. A waived
-    violation is skipped, with its waiver as the message. Each suite has the headline as a property. If no unit shows
-    what the headline says (altered evidence, a fault that survived), a case of its own does.
+    violation is skipped, with its waiver as the message. Each suite has the headline, and what was judged where, as
+    properties. If no unit shows what the headline says (altered evidence, a fault that survived), a case of its own
+    does. Seconds of a run are divided among the units that are judged from it.
     """
     result = headline(view)
     root = ET.Element("testsuites", name="contracts")
+    seconds = _seconds(view)
     contracts = dict.fromkeys(verdict.contract for verdict in view.verdicts)
     for contract in contracts:
         verdicts = [verdict for verdict in view.verdicts if verdict.contract == contract]
-        suite = _suite(root, contract, result)
-        for name, text in view.commit_lines().items():
-            ET.SubElement(suite[0], "property", name=name, value=line(text, MESSAGE))
+        suite = _suite(root, view, contract, result)
         for verdict in verdicts:
-            _case(suite, view, verdict)
+            _case(suite, view, verdict, seconds.get(name_of(verdict), 0.0))
         _count(suite)
     _show(root, view, result)
     _count(root)
+    del root.attrib["skipped"]  # which no schema has here
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(root: ET.Element, name: str, result: Headline) -> ET.Element:
-    suite = ET.SubElement(root, "testsuite", name=line(name, MESSAGE))
+def _seconds(view: ReportView) -> dict[tuple[str, str, str], float]:
+    """Return the seconds of each unit: its share of each of its runs, so that the sum is that of all judged runs."""
+    serving = Counter(run for unit in view.header.units for run in unit.runs)
+    took = {name: sum(phase.seconds for phase in phases) for name, phases in view.costs.by_run.items()}
+    return {name_of(unit): sum(took.get(run, 0.0) / serving[run] for run in unit.runs) for unit in view.header.units}
+
+
+def _suite(root: ET.Element, view: ReportView, name: str, result: Headline) -> ET.Element:
+    origin = next((part for unit, part in view.origins.items() if unit[0] == name), None)
+    decided = next((part.view for part in view.parts if part.name == origin), view).header
+    recorded = decided.environment
+    attributes = {
+        "timestamp": decided.started_at,
+        "hostname": recorded.ci.runner or recorded.job.node,
+        "file": next((file for (contract, _), (file, _) in view.places.items() if contract == name), None),
+        "url": recorded.ci.page,
+    }
+    known = {key: line(value, MESSAGE) for key, value in attributes.items() if value}
+    suite = ET.SubElement(root, "testsuite", {"name": line(name, MESSAGE), **known})
     properties = ET.SubElement(suite, "properties")
-    ET.SubElement(properties, "property", name="headline", value=line(result, MESSAGE))
+    for key, value in [("headline", str(result)), *identity(view), *of_each_part(view, machine)]:
+        ET.SubElement(properties, "property", name=key, value=line(value, MESSAGE))
     return suite
 
 
@@ -60,7 +88,7 @@ def _show(root: ET.Element, view: ReportView, result: Headline) -> None:
         tag = "failure"
     if root.find(f".//{tag}") is not None and not of_the_whole(view, result):
         return
-    suite = _suite(root, "the run as a whole", result)
+    suite = _suite(root, view, "the run as a whole", result)
     case = ET.SubElement(suite, "testcase", classname="run", name=result.word, time="0")
     ended = ET.SubElement(case, tag, message=line(result, MESSAGE))
     if lived := survived(view):
@@ -68,24 +96,29 @@ def _show(root: ET.Element, view: ReportView, result: Headline) -> None:
     _count(suite)
 
 
-def _case(suite: ET.Element, view: ReportView, verdict: Verdict) -> None:
+def _case(suite: ET.Element, view: ReportView, verdict: Verdict, seconds: float) -> None:
     name = f"{line(verdict.claim, 120)}[{line(verdict.workload, 80)}]"
     drill = "drill." if view.is_drill else ""
-    case = ET.SubElement(suite, "testcase", classname=f"{drill}{line(verdict.contract, 120)}", name=name, time="0")
-    properties = ET.SubElement(case, "properties")
+    case = ET.SubElement(suite, "testcase", classname=f"{drill}{line(verdict.contract, 120)}", name=name)
+    case.set("time", f"{seconds:.3f}")
+    if place := view.places.get((verdict.contract, verdict.claim)):
+        case.set("file", line(place[0], MESSAGE))
+        case.set("line", str(place[1]))
+    _result(case, view, verdict)
+    ET.SubElement(case, "system-out").text = clean("\n".join(_facts(view, verdict)), OUTPUT)
+
+
+def _facts(view: ReportView, verdict: Verdict) -> Iterator[str]:
+    """Yield a line for each fact, figure and denominator of a unit."""
     facts = {"status": verdict.status.value, "reason": verdict.reason, "mechanism": verdict.mechanism}
     facts |= {"fault": view.header.fault, "part": view.origins.get(name_of(verdict))}
-    for key, value in facts.items():
-        if value:
-            ET.SubElement(properties, "property", name=key, value=line(value, MESSAGE))
+    yield from (f"{key}: {line(value, MESSAGE)}" for key, value in facts.items() if value)
     for key, number in list(verdict.figures.items())[:FIGURES]:
-        ET.SubElement(properties, "property", name=line(key, 80), value=line(figure(number), MESSAGE))
+        yield f"{line(key, 80)}: {line(figure(number), MESSAGE)}"
     if (left := len(verdict.figures) - FIGURES) > 0:
-        told = f"{counted(left, 'figure')} more, in verdicts.json"
-        ET.SubElement(properties, "property", name="left out", value=told)
+        yield f"{counted(left, 'figure')} more, in verdicts.json"
     for key, count in list(verdict.denominators.items())[:FIGURES]:
-        ET.SubElement(properties, "property", name=f"denominator.{line(key, 60)}", value=str(count))
-    _result(case, view, verdict)
+        yield f"out of {line(key, 60)}: {count}"
 
 
 def _result(case: ET.Element, view: ReportView, verdict: Verdict) -> None:
@@ -116,5 +149,6 @@ def _tag(status: Status, *, gate: bool, waived: bool) -> str | None:
 
 def _count(element: ET.Element) -> None:
     """Set the attributes that readers sum up instead of counting."""
+    element.set("time", f"{sum(float(case.get('time', '0')) for case in element.iter('testcase')):.3f}")
     for attribute, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         element.set(attribute, str(sum(1 for _ in element.iter(tag))))

@@ -1,16 +1,18 @@
-"""Write a summary in Markdown for `$GITHUB_STEP_SUMMARY` and merge requests; the count line stands first."""
+"""Write a summary in Markdown for `$GITHUB_STEP_SUMMARY` and merge requests: the verdict, then what to do."""
 
 from __future__ import annotations
 
 from harness.judging.verdict import Verdict
 from harness.numbers import counted
 from harness.report import cards
+from harness.report.advice import advice, split
 from harness.report.commands import repeats
+from harness.report.first_screen import ci_jobs, identity, machine
 from harness.report.headline import headline, undecided
 from harness.report.problems import TOLD, escape, longest_row, problem
-from harness.report.run_parts import notes, rows
+from harness.report.run_parts import notes, of_each_part, rows
 from harness.report.sections.kill_matrix import survived
-from harness.report.text import line
+from harness.report.text import line, sentence
 from harness.report.view import ReportView
 
 # GitHub refuses a step summary above 1 MiB as a whole.
@@ -20,7 +22,7 @@ GROUPS = 20  # reasons of undecided units, and faults that survived, that are li
 
 def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
     """Return Markdown of at most `limit` bytes in UTF-8. Units that do not fit are left out whole, and counted."""
-    head = _head(view)
+    head = _head(view, limit // 4)
     ordered = cards.worst_first(view.verdicts)
     blocks = [_row(view, verdict) for verdict in ordered]
     details = [problem(view, verdict) for verdict in ordered if verdict.status in TOLD]
@@ -34,7 +36,8 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
     return head + table + "\n" + text + "".join(notes) + tail
 
 
-def _head(view: ReportView) -> str:
+def _head(view: ReportView, room: int) -> str:
+    """Return the verdict, what to do (in at most `room` bytes), and what was judged, where and when."""
     result = headline(view)
     drill = f"> **Fire drill.** {escape(view.drill_sentence())}\n\n" if view.is_drill else ""
     warnings = "".join(f"> **Warning.** {escape(warning, 2000)}\n\n" for warning in view.warnings())
@@ -49,21 +52,37 @@ def _head(view: ReportView) -> str:
     lived = survived(view)
     listed_of_drill = [f"- survived: {escape(each, 500)}" for each in lived[:GROUPS]]
     listed_of_drill += [f"- {len(lived) - GROUPS} more survived"] if lived[GROUPS:] else []
-    groups = [*listed_of_drill, *groups]
-    listed = "\n".join(groups) + "\n\n" if groups else ""
-    parts = _parts(view)
+    groups = [*_to_mend(view), *listed_of_drill, *groups]
+    fitting, left_out = _fitting([f"{each}\n" for each in groups], room)
+    more = f"- {left_out} more\n" if left_out else ""
+    listed = f"What to do:\n\n{fitting}{more}\n" if groups else ""
     header = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
-    commits = [f"{name}: {escape(text)}" for name, text in view.commit_lines().items()]
     notes = (
         view.count_line(),
-        *commits,
-        view.repeated_job(),
-        escape(view.resumed_sentence()),
-        view.excused_sentence(),
+        " · ".join(_whose(view)),
         view.unchecked_sentence(),
     )
-    top = "".join(f"{note}\n\n" for note in notes if note)
-    return f"{top}{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n{parts}{listed}{header}"
+    told = "".join(f"{note}\n\n" for note in notes if note)
+    top = f"{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n"
+    return f"{top}{listed}{told}{_parts(view)}{header}"
+
+
+def _to_mend(view: ReportView) -> list[str]:
+    """Return a line for each unit that broke or is violated: its likely cause, or what was seen."""
+    failed = [unit for unit in cards.worst_first(view.verdicts) if cards.word(view, unit) in {"error", "violated"}]
+    lines = []
+    for unit in failed[:GROUPS]:
+        causes, _ = split(advice(view, unit))
+        why = causes[0].text if causes else sentence(unit.message)
+        lines.append(f"- fix {escape(unit.claim, 100)} on {escape(unit.workload, 100)}: {escape(why)}")
+    return [*lines, *([f"- fix {counted(len(failed) - GROUPS, 'more unit')}"] if failed[GROUPS:] else [])]
+
+
+def _whose(view: ReportView) -> list[str]:
+    """Return what was judged, where and when: commits, GPU, versions, the start, and the page of the CI job."""
+    facts = [*identity(view), *of_each_part(view, machine)]
+    jobs = [f"[{escape(service)}](<{page}>)" for service, page in ci_jobs(view)]
+    return [*(f"{name}: {escape(text)}" for name, text in facts), *jobs]
 
 
 def _parts(view: ReportView) -> str:

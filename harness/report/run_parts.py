@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from harness.evidence.environment_records import quoted
 from harness.judging.verdict import Status
+from harness.report.gpus import gpus
 from harness.report.headline import headline
 from harness.report.text import line
 from harness.report.view import ReportView
@@ -24,10 +26,10 @@ def facts(view: ReportView) -> dict[str, str]:
     header = view.header
     collected = header.environment
     known: dict[str, str | None] = {
-        "GPU": collected.gpu.name or "none",
+        "GPU": gpus(view) or "none",
         "driver": collected.gpu.driver,
         "torch": collected.versions.get("torch"),
-        "harness commit": _short(collected.git.commit),
+        "harness commit": quoted(collected.git.commit or "") or None,
         "trainer commit": _trainers(header),
         "sources": header.digests.source[:12],
     }
@@ -113,13 +115,5 @@ def _trainers(header: Header) -> str | None:
     """Return the commits of the trainers' own repositories, each once; the candidate's if two commits are compared."""
     if header.commits is not None:
         return header.commits.candidate.line()
-    commits = dict.fromkeys(_short(facts.commit) for facts in header.environment.trainers.values())
-    return ", ".join(commit for commit in commits if commit) or None
-
-
-def _short(commit: str | None) -> str | None:
-    """Return a commit as people quote it, with its mark if the sources differ from it."""
-    if commit is None:
-        return None
-    digits, plus, changes = commit.partition("+")
-    return f"{digits[:12]}{plus}{changes}"
+    commits = dict.fromkeys(quoted(facts.commit) for facts in header.environment.trainers.values() if facts.commit)
+    return ", ".join(commits) or None

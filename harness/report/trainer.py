@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from harness.evidence.commit_records import SHORT
-from harness.evidence.environment_records import CHANGES
+from harness.evidence.environment_records import CHANGES, quoted
 from harness.report.view import ReportView
 
 NOT_RECORDED = "not recorded"
@@ -17,21 +16,22 @@ def trainers(view: ReportView) -> list[str]:
 
 
 def trainer_commit(view: ReportView) -> str:
-    """Return the trainer's commit, `1a2b3c4d5e6f`, with `+changes` if its files differed; of several, each once.
+    """Return the trainer's commit as people quote it, with its uncommitted changes; of several, each once.
 
     With `--baseline` it is the candidate's. A run from before trainers were recorded knows only the harness's commit:
     that is the trainer's if both lie in one repository, and otherwise the trainer's is not recorded.
     """
     commits = view.header.commits
     if commits is not None:
-        return commits.candidate.commit[:SHORT] + (CHANGES if commits.candidate.changes else "")
+        return quoted(commits.candidate.commit + (CHANGES if commits.candidate.changes else ""))
     found = [_commit_of(view, system) for system in trainers(view)]
-    return ", ".join(dict.fromkeys(_short(commit) for commit in found if commit)) or NOT_RECORDED
+    return ", ".join(dict.fromkeys(quoted(commit) for commit in found if commit)) or NOT_RECORDED
 
 
 def harness_commit(view: ReportView) -> str:
     """Return the commit of the harness's own checkout, in the same form."""
-    return _short(view.header.environment.git.commit or NOT_RECORDED)
+    commit = view.header.environment.git.commit
+    return quoted(commit) if commit else NOT_RECORDED
 
 
 def _commit_of(view: ReportView, system: str) -> str | None:
@@ -40,8 +40,3 @@ def _commit_of(view: ReportView, system: str) -> str | None:
         return recorded.trainers[system].commit
     beside = system.partition(":")[0].partition(".")[0] in _BESIDE
     return recorded.git.commit if beside and not recorded.trainers else None
-
-
-def _short(commit: str) -> str:
-    whole = commit.removesuffix(CHANGES)
-    return commit if commit == NOT_RECORDED else whole[:SHORT] + commit[len(whole) :]

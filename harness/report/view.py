@@ -54,6 +54,7 @@ class ReportView:
     hold. `gpus`: of the machine on which a unit (contract, claim, workload) was run.
     parts: the run directories, where they are several, by start; their runs have the part's name before their own.
     origins: the part, by name, that decides a unit.
+    places: the file and the line of a claim (contract, claim) in the folder where the run was started.
     apart: why the parts are not one gate; then each is judged by itself, and nothing here is proven of them together.
     """
 
@@ -71,6 +72,7 @@ class ReportView:
     parts: tuple[RunPart, ...] = ()
     origins: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
     apart: tuple[str, ...] = ()
+    places: Mapping[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
 
     @property
     def is_drill(self) -> bool:
@@ -213,7 +215,7 @@ class ReportView:
         return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
 
     def commit_lines(self) -> dict[str, str]:
-        """Return a line each for the candidate's and the baseline's commit, if there are two; a dirty one is marked."""
+        """Return a line each for the candidate's and the baseline's commit, if there are two, and uncommitted changes."""
         commits = self.header.commits
         return {} if commits is None else {name: line(text, 300) for name, text in commits.lines().items()}
 

@@ -105,6 +105,7 @@ class Header(Versioned):
     units: list[Unit]
     runs: dict[str, ProbeName]  # planned run -> its probe
     digests: Digests
+    contract_files: dict[str, str] = Field(default_factory=dict)  # by id, below the folder where the run was started
     waivers: list[WaiverRecord] = Field(default_factory=list)
     attempts: Attempts = Attempts()  # before this one
     drilled: list[ClaimDrilled] = Field(default_factory=list)  # by the drills that lay beside it when it began
@@ -144,6 +145,8 @@ class LoadedContract(Protocol):
 
     @property
     def contract(self) -> Contract: ...
+    @property
+    def path(self) -> Path: ...
     @property
     def text(self) -> str: ...
     @property
@@ -323,6 +326,13 @@ def unused(path: Path) -> Path:
 def contract_digests(contracts: Iterable[LoadedContract]) -> dict[str, str]:
     """Return the value of `Digests.contracts`: each contract's digest by its id."""
     return {loaded.contract.id: loaded.digest for loaded in contracts}
+
+
+def contract_files(contracts: Iterable[LoadedContract], folder: Path) -> dict[str, str]:
+    """Return the value of `Header.contract_files`: each contract's file by its id, if it lies below the folder."""
+    found = {loaded.contract.id: (folder / loaded.path).resolve() for loaded in contracts}
+    below = folder.resolve()
+    return {name: path.relative_to(below).as_posix() for name, path in found.items() if path.is_relative_to(below)}
 
 
 def shared_digests(contracts: Iterable[LoadedContract]) -> dict[str, list[str]]:

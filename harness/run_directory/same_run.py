@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from harness.evidence.environment_records import Environment
+from harness.evidence.environment_records import Environment, quoted
 from harness.run_directory.bundle import Header, Narrowed
 from harness.run_directory.journal import JournalFile
 
@@ -53,7 +53,7 @@ def _differences(begun: Header, now: Header) -> Iterator[str]:
     if begun.digests.source != now.digests.source:
         yield "other sources"
     for system, there, here in other_commits(begun.environment, now.environment):
-        yield f"the trainer {system} at the commit {here}, it was begun at {there}"
+        yield f"the trainer {system} at the commit {quoted(here)}, it was begun at {quoted(there)}"
     yield from _environment(begun.environment, now.environment)
     waivers = [[waiver.model_dump(exclude={"expired"}) for waiver in header.waivers] for header in (begun, now)]
     if waivers[0] != waivers[1]:
@@ -91,7 +91,8 @@ def _environment(begun: Environment, now: Environment) -> Iterator[str]:
         if (there := begun.versions.get(package)) != (here := now.versions.get(package)):
             yield f"{package} {here}, it was begun with {package} {there}"
     if begun.git != now.git:
-        yield f"the commit {now.git.commit}, it was begun at {begun.git.commit}"
+        here, there = (quoted(each.commit) if each.commit else "none" for each in (now.git, begun.git))
+        yield f"the commit {here}, it was begun at {there}"
 
 
 def _shown(facts: object) -> str:

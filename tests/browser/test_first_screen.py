@@ -58,8 +58,8 @@ def _differing(number: int) -> dict[str, Any]:
 
 
 IDENTITY = (
-    f"{TRAINER}, commit 9b1c2d3e4f50, changed since",
-    "commit 4afac30f0e0c, unchanged",
+    f"{TRAINER}, commit 9b1c2d3e4f50 with uncommitted changes",
+    "commit 4afac30f0e0c",
     "qwen2-1.5b, 4 × 512 tokens, 100 steps",
     "NVIDIA H200",
 )
@@ -138,7 +138,7 @@ PUBLISHED = {
     "*-throughput-tiny": (
         "HELD 1 of 1",
         f"{TRAINER}, commit not recorded",
-        "commit 50660ea85c7e, changed since",
+        "commit 50660ea85c7e with uncommitted changes",
         "tiny, 4 × 64 tokens, 100 steps",
         "NVIDIA H200",
         "23.08x, at least 1.10x mean ratio",
@@ -147,14 +147,14 @@ PUBLISHED = {
     ),
     "gates/*-gate-one": (
         "129 of 130",
-        "commit 35efb8309b56, changed since",
+        "commit 35efb8309b56 with uncommitted changes",
         "NVIDIA H200",
         "0 of 100 steps differ, none may",
         "counted over 100 steps, 33 state tensors",
     ),
     "*-cpu-drill": (
         "PARTLY DECIDED 111 of 279",
-        "commit 19a07ba903a9, unchanged",
+        "commit 19a07ba903a9",
         "none: no NVIDIA driver",
         "111 of 279 planned faults killed, 0 survived, 168 not run.",
         "Upstream's numbers alone would have let 23 of 37 pass",
@@ -162,7 +162,7 @@ PUBLISHED = {
     "*-h200-drill-untimed": (
         "HELD 251 of 251 All 251 planted faults were killed. Only a part of the contracts was planned: claims: F-GRAPH",
         "F-GRAPH-BWD-002-shapes and 41 more.",
-        f"{TRAINER}, commit 6a449f323b70, unchanged",
+        f"{TRAINER}, commit 6a449f323b70",
         "NVIDIA H200",
         "251 of 251 planned faults killed, 0 survived, 0 not run.",
         "Upstream's numbers alone would have let 47 of 95 pass",

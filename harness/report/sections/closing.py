@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from harness.evidence.base import Scalar
+from harness.evidence.environment_records import CHANGES, UNCOMMITTED
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed, PartFailed
 from harness.report.blocks import CELL, Part, Section, Table, table
@@ -106,7 +107,9 @@ def _leaves(value: object, path: str) -> Iterator[tuple[str, Scalar]]:
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else str(key))
         return
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
+    if isinstance(value, str) and value.endswith(CHANGES):
+        value = f"{value.removesuffix(CHANGES)} with {UNCOMMITTED}"
     if isinstance(value, bool | int | float | str) and value != "":
         yield path, value

@@ -55,14 +55,14 @@ def test_one_commit_given_twice_is_said(repository: UserRepository) -> None:
         assert checkout.commits.lines()["commits"] == "candidate and baseline are the same commit"
 
 
-def test_a_dirty_tree_is_said_to_be_one(repository: UserRepository) -> None:
+def test_uncommitted_changes_are_counted(repository: UserRepository) -> None:
     repository.write("update.py", "changed = True\n")
     repository.write("new.py", "")
     (repository.root / REPORTS).mkdir()
     (repository.root / REPORTS / "report.html").touch()
     with checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
         assert checkout.commits.candidate.changes == 2
-        assert checkout.commits.candidate.line().endswith("(dirty: 2 changed files)")
+        assert checkout.commits.candidate.line().endswith("(uncommitted changes in 2 files)")
         assert checkout.commits.baseline.changes == 0
         assert "commits" not in checkout.commits.lines()
         assert "changed" not in (Path(checkout.import_path.tree) / "update.py").read_text()

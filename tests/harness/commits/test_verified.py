@@ -103,7 +103,7 @@ def test_every_page_names_both(page: str, equal: Compared) -> None:
     text = (equal.directory / page).read_text().replace("\\", "")
     head = equal.repository.git("rev-parse", "HEAD")[:12]
     assert text.count(head) >= 2
-    assert "dirty: 1 changed file" in text
+    assert "uncommitted changes in 1 file" in text
 
 
 def test_the_evidence_says_what_each_process_trained(equal: Compared) -> None:

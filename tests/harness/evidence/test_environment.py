@@ -145,3 +145,31 @@ def test_planning_imports_no_torch_and_the_fingerprint_is_json() -> None:
     assert collected["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert collected["source_digest"] == source_digest(["reference_impl.system:QLoRASystem"])
     assert collected["cpu"]["cores"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "facts"),
+    [
+        (
+            {
+                "GITHUB_RUN_ID": "7",
+                "GITHUB_SERVER_URL": "https://github.com",
+                "GITHUB_REPOSITORY": "o/r",
+                "GITHUB_ACTOR": "ada",
+                "RUNNER_NAME": "gpu-3",
+            },
+            ("GitHub Actions", "https://github.com/o/r/actions/runs/7", "ada", "gpu-3"),
+        ),
+        (
+            {"GITLAB_CI": "true", "CI_JOB_URL": "https://gl.example/-/jobs/7", "GITLAB_USER_LOGIN": "ada"},
+            ("GitLab CI", "https://gl.example/-/jobs/7", "ada", None),
+        ),
+        ({"JENKINS_URL": "x", "BUILD_URL": "javascript:alert()"}, ("Jenkins", None, None, None)),
+        ({"CI": "true"}, (None, None, None, None)),
+    ],
+)
+def test_the_job_of_a_ci_service_has_its_page_its_author_and_its_machine(
+    variables: dict[str, str], facts: tuple[str | None, ...]
+) -> None:
+    found = environment.ci_facts(variables)
+    assert (found.service, found.page, found.author, found.runner) == facts

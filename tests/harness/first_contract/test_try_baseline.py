@@ -60,7 +60,7 @@ def test_an_equal_step_trains_as_the_commit_and_nothing_is_written(repository: R
     assert "Traceback" not in errors
     head = git(project, "rev-parse", "HEAD")[:12]
     assert printed.splitlines()[1:3] == [
-        f'candidate: {head} "A step" (dirty: 1 changed file)',
+        f'candidate: {head} "A step" (uncommitted changes in 1 file)',
         f'baseline: {head} "A step" (main)',
     ]
     words = {question: told[-1].partition(":")[0] for question, told in answers(printed).items()}

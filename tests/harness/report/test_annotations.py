@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from report_views import header, planted, verdict, view_of, view_with, waiver, whole_drill_view
 
@@ -15,12 +17,19 @@ def test_errors_and_violations_are_annotated_the_worst_first() -> None:
     ]
 
 
-def test_under_the_gate_undecided_units_are_errors_too() -> None:
+def test_under_the_gate_units_that_are_open_are_warnings_which_accuse_nobody() -> None:
     lines = github_annotations(view_of(Status.INCONCLUSIVE, Status.NOT_RUN, gate=True))
     assert lines == [
-        "::error title=F-GRAPH-BWD-001 on w0%3A undecided::message 0",
-        "::error title=F-GRAPH-BWD-001 on w1%3A not run::message 1",
+        "::warning title=F-GRAPH-BWD-001 on w0%3A undecided::message 0",
+        "::warning title=F-GRAPH-BWD-001 on w1%3A not run::message 1",
     ]
+
+
+def test_a_line_has_the_file_and_the_line_of_its_claim() -> None:
+    view = view_of(Status.FAIL)
+    [unit] = view.verdicts
+    (line,) = github_annotations(replace(view, places={(unit.contract, unit.claim): ("a,b/c.yaml", 12)}))
+    assert line == "::error file=a%2Cb/c.yaml,line=12,title=F-GRAPH-BWD-001 on w0%3A violated::message 0"
 
 
 def test_ten_lines_at_most_and_the_last_counts_the_rest() -> None:
@@ -77,7 +86,7 @@ def test_text_cannot_start_a_command_or_end_a_property() -> None:
 def test_waived_units_take_no_line_from_those_that_shut_the_gate() -> None:
     signed = header(waivers=[waiver(f"w{place}") for place in range(12)])
     lines = github_annotations(view_of(*[Status.FAIL] * 12, Status.INCONCLUSIVE, gate=True, header=signed))
-    assert lines[0] == "::error title=F-GRAPH-BWD-001 on w12%3A undecided::message 12"
+    assert lines[0] == "::warning title=F-GRAPH-BWD-001 on w12%3A undecided::message 12"
     assert (len(lines), lines[1][:9]) == (10, "::warning")
 
 

@@ -54,7 +54,7 @@ def test_an_undecided_unit_says_what_would_decide_it() -> None:
         **ratio_of(1.43),
     )
     assert found.figure == "1.43x, at least 1.10x"
-    assert found.to_decide == ("Too close to 1.1 to decide. To decide: about 24 processes would probably decide it.")
+    assert found.to_decide == ("Too close to 1.1 to decide. To decide: about 24 processes would probably be enough.")
 
 
 @pytest.mark.parametrize("status", [Status.FAIL, Status.ERROR])

@@ -13,6 +13,9 @@ from report_views import full_view, header, small_view, view_of
 
 from harness.judging.verdict import Status
 from harness.report.first_screen import course, identity
+from harness.report.html import render
+from harness.report.junit import render_junit
+from harness.report.markdown import render_markdown
 from harness.report.view import ReportView
 
 SYSTEM = "reference_impl.system:QLoRASystem"
@@ -27,15 +30,15 @@ def facts(**environment: Any) -> dict[str, str]:
     ("trainers", "words"),
     [
         ({}, f"{SYSTEM}, commit not recorded"),
-        ({SYSTEM: {"commit": COMMIT}}, f"{SYSTEM}, commit 9b1c2d3e4f50, unchanged"),
-        ({SYSTEM: {"commit": f"{COMMIT}+changes"}}, f"{SYSTEM}, commit 9b1c2d3e4f50, changed since"),
+        ({SYSTEM: {"commit": COMMIT}}, f"{SYSTEM}, commit 9b1c2d3e4f50"),
+        ({SYSTEM: {"commit": f"{COMMIT}+changes"}}, f"{SYSTEM}, commit 9b1c2d3e4f50 with uncommitted changes"),
         ({SYSTEM: {"commit": None}}, f"{SYSTEM}, of no repository"),
     ],
 )
 def test_the_trainer_stands_with_the_commit_of_its_own_repository(trainers: dict[str, Any], words: str) -> None:
     found = facts(git={"commit": "4afac30f0e0c" + "0" * 28}, trainers=trainers)
     assert found["Trainer"] == words
-    assert found["Harness"] == "commit 4afac30f0e0c, unchanged"
+    assert found["Harness"] == "commit 4afac30f0e0c"
 
 
 def test_trainers_beyond_the_third_are_counted() -> None:
@@ -109,3 +112,36 @@ def test_the_course_is_of_the_worst_claim_about_trajectories() -> None:
 )
 def test_where_two_courses_cannot_be_laid_over_each_other_there_is_none(view: ReportView) -> None:
     assert course(view) is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ranks", "words"),
+    [
+        ({"name": "NVIDIA H200", "count": 8, "names": ["NVIDIA H200"] * 8}, 0, "NVIDIA H200"),
+        ({"name": "NVIDIA H200", "count": 8, "names": ["NVIDIA H200"] * 8}, 1, "2 × NVIDIA H200"),
+        ({"name": "A", "count": 2, "names": ["A", "B"]}, 1, "A and B"),
+        ({"name": "NVIDIA H200", "count": 2}, 1, "2 × NVIDIA H200"),  # evidence from before all were named
+        ({"name": None, "problem": "no driver"}, 1, "none: no driver"),
+    ],
+)
+def test_all_gpus_of_a_run_are_named(gpu: dict[str, Any], ranks: int, words: str) -> None:
+    view = small_view(header=header(environment={"gpu": gpu}))
+    [run] = view.evidence.values()
+    of_ranks = replace(run, ranks=(replace(run, run_id="other"),) * ranks)
+    assert dict(identity(replace(view, evidence={run.run_id: of_ranks})))["GPU"] == words
+
+
+def test_no_page_shows_how_a_header_marks_uncommitted_changes() -> None:
+    commit = f"{COMMIT}+changes"
+    environment = {"git": {"commit": commit}, "trainers": {SYSTEM: {"commit": commit}}}
+    view = small_view(header=header(environment=environment))
+    for shown in (render(view), render_markdown(view), render_junit(view)):
+        assert "+changes" not in shown
+        assert "with uncommitted changes" in shown
+
+
+def test_a_ci_job_is_a_link_of_the_first_screen() -> None:
+    ci = {"service": "Jenkins", "link": "https://ci.example/job/7?a&b", "author": "ada"}
+    page = render(small_view(header=header(environment={"ci": ci})))
+    assert '<dt>CI job</dt><dd><a href="https://ci.example/job/7?a&amp;b">Jenkins</a></dd>' in page
+    assert "<dt>Author</dt><dd>ada</dd>" in page

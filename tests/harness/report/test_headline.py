@@ -270,7 +270,7 @@ def test_undecided_units_of_one_reason_are_one_entry_with_what_would_decide_them
 def test_the_judges_own_estimate_of_processes_is_the_remedy() -> None:
     figures = {"processes_to_decide": Figure(value=14)}
     (group,) = undecided(view_with(verdict("A", "w", OPEN, reason="undecided_ratio", figures=figures)))
-    assert group.remedy == "about 14 processes would probably decide it"
+    assert group.remedy == "about 14 processes would probably be enough"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
+from junit_schema import departures
 from report_views import (
     CONTRACT,
     drill_view,
@@ -30,7 +33,7 @@ def parsed(view: ReportView) -> ET.Element:
 
 def results(view: ReportView) -> list[str]:
     return [
-        next((child.tag for child in case if child.tag != "properties"), "passed")
+        next((child.tag for child in case if child.tag != "system-out"), "passed")
         for case in parsed(view).iter("testcase")
     ]
 
@@ -49,8 +52,9 @@ def test_each_status_becomes_its_element(gate: bool, expected: list[str]) -> Non
 def test_counts_are_attributes_of_suite_and_whole() -> None:
     root = parsed(view_of(*ALL))
     for element in (root, *root.iter("testsuite")):
-        counts = {key: element.get(key) for key in ("tests", "failures", "errors", "skipped")}
-        assert counts == {"tests": "5", "failures": "1", "errors": "1", "skipped": "2"}
+        counts = {key: element.get(key) for key in ("tests", "failures", "errors")}
+        assert counts == {"tests": "5", "failures": "1", "errors": "1"}
+    assert [suite.get("skipped") for suite in root.iter("testsuite")] == ["2"]
 
 
 def test_a_failure_says_status_reason_sentence_and_usual_causes() -> None:
@@ -60,11 +64,66 @@ def test_a_failure_says_status_reason_sentence_and_usual_causes() -> None:
     assert str(failure.text).startswith("message 0\nWhat usually causes this: A batch that was rebound")
 
 
-def test_figures_and_denominators_are_properties() -> None:
+def test_figures_and_denominators_are_the_output_of_a_case() -> None:
     item = verdict("F-GRAPH-BWD-001", figures={"largest": Figure(value=0.25, unit="nats")})
     (case,) = parsed(view_with(item)).iter("testcase")
-    found = {entry.get("name"): entry.get("value") for entry in case.iter("property")}
-    assert found == {"status": "PASS", "reason": "held", "largest": "0.25 nats", "denominator.steps": "100"}
+    assert output(case) == ["status: PASS", "reason: held", "largest: 0.25 nats", "out of steps: 100"]
+
+
+def output(case: ET.Element) -> list[str]:
+    return case.findtext("system-out", "").splitlines()
+
+
+@pytest.mark.parametrize("made", [full_view, drill_view, lambda: whole_drill_view(killed=[True, False])])
+def test_the_file_keeps_to_the_schema_but_for_a_case_s_file_and_line(made: Callable[[], ReportView]) -> None:
+    view = made()
+    places = {(verdict.contract, verdict.claim): ("contracts/a.yaml", 12) for verdict in view.verdicts}
+    assert set(departures(parsed(replace(view, places=places)))) == {
+        "testcase: attribute file",
+        "testcase: attribute line",
+    }
+    assert set(departures(parsed(view))) == set()
+
+
+def test_a_departure_from_the_schema_is_found() -> None:
+    wrong = "<testsuites time='soon'><testsuite name='a'><case/><testcase name='b'><properties/></testcase></testsuite>"
+    assert list(departures(ET.fromstring(f"{wrong}</testsuites>"))) == [  # noqa: S314 - our own text
+        "testsuites: time is soon",
+        "testsuite: no attribute tests",
+        "testsuite: no attribute failures",
+        "testsuite: no attribute errors",
+        "testsuite: child case",
+        "case: unknown element",
+        "testcase: child properties",
+    ]
+
+
+def test_seconds_of_a_run_are_divided_among_its_units_and_nothing_is_counted_twice() -> None:
+    view = full_view()
+    root = parsed(view)
+    seconds = {str(case.get("name")): float(case.get("time", "")) for case in root.iter("testcase")}
+    took = {run: sum(phase.seconds for phase in phases) for run, phases in view.costs.by_run.items()}
+    assert seconds["F-GRAPH-BWD-001[tiny]"] == pytest.approx(took["tiny-paired"])
+    assert seconds["CGB-EQ-001[qwen2-1.5b]"] == pytest.approx(took["qwen2-1.5b-paired"] / 3, abs=0.001)
+    assert took["tiny-paired"] > 0
+    assert float(root.get("time", "")) == pytest.approx(sum(took.values()), abs=0.01)
+
+
+def test_a_suite_says_when_where_and_in_which_job_it_was_run() -> None:
+    ci = {"service": "Jenkins", "link": "https://ci.example/job/7", "author": "ada", "runner": "gpu-3"}
+    environment = {"ci": ci, "gpu": {"name": "NVIDIA H200", "names": ["NVIDIA H200"]}}
+    view = view_of(Status.FAIL, header=header(environment=environment))
+    view = replace(view, places={(CONTRACT["id"], "F-GRAPH-BWD-001"): ("contracts/a.yaml", 12)})
+    [suite], [case] = parsed(view).iter("testsuite"), parsed(view).iter("testcase")
+    assert {key: suite.get(key) for key in ("timestamp", "hostname", "file", "url")} == {
+        "timestamp": view.header.started_at,
+        "hostname": "gpu-3",
+        "file": "contracts/a.yaml",
+        "url": "https://ci.example/job/7",
+    }
+    told = {one.get("name"): one.get("value") for one in suite.iter("property")}
+    assert (told["GPU"], told["Author"], told["started"]) == ("NVIDIA H200", "ada", view.header.started_at)
+    assert (case.get("file"), case.get("line")) == ("contracts/a.yaml", "12")
 
 
 def test_a_waived_violation_is_skipped_with_its_waiver() -> None:
@@ -80,9 +139,9 @@ def test_a_drill_has_a_class_name_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("view", "faults"), [(drill_view(), {"stale_batch"}), (whole_drill_view(killed=[True]), set())]
 )
-def test_a_planted_fault_is_a_property_and_controls_have_none(view: ReportView, faults: set[str]) -> None:
-    properties = [(entry.get("name"), entry.get("value")) for entry in parsed(view).iter("property")]
-    assert {value for name, value in properties if name == "fault"} == faults
+def test_a_planted_fault_is_told_and_controls_have_none(view: ReportView, faults: set[str]) -> None:
+    lines = [told for case in parsed(view).iter("testcase") for told in output(case)]
+    assert {told.removeprefix("fault: ") for told in lines if told.startswith("fault: ")} == faults
 
 
 def test_attributes_stay_short_and_xml_stays_sound_whatever_the_text() -> None:
@@ -154,10 +213,9 @@ def test_a_fault_that_survived_is_named_in_the_case_of_the_run() -> None:
     assert (failure.text or "").startswith("fault1 in F-GRAPH-BWD-001 on tiny: expected ")
 
 
-def test_figures_beyond_those_that_are_properties_are_counted() -> None:
+def test_figures_beyond_those_that_are_listed_are_counted() -> None:
     many = {f"ratio.process_{place}": Figure(value=1.0, unit="x") for place in range(64)}
     [case] = parsed(view_with(verdict("F", figures={**many, "mean_ratio": Figure(value=1.0)}))).iter("testcase")
-    properties = {one.get("name"): one.get("value") for one in case.iter("property")}
-    assert properties["left out"] == "5 figures more, in verdicts.json"
+    assert "5 figures more, in verdicts.json" in output(case)
     [case] = parsed(view_with(verdict("F"))).iter("testcase")
-    assert "left out" not in {one.get("name") for one in case.iter("property")}
+    assert not [told for told in output(case) if "more" in told]

@@ -10,15 +10,35 @@ from harness.report.markdown import render_markdown
 from harness.report.problems import escape
 
 
-def test_the_count_line_comes_first_and_the_outcome_next() -> None:
-    lines = render_markdown(view_of(Status.PASS, Status.FAIL)).splitlines()
-    assert lines[0] == "2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors"
-    assert lines[2] == "**VIOLATED**: A claim is violated."
+def test_the_outcome_comes_first_then_what_to_do_then_what_was_judged_where_and_when() -> None:
+    ci = {"service": "GitHub Actions", "link": "https://github.com/o/r/actions/runs/7", "author": "ada"}
+    environment = {"git": {"commit": "4afac30f0e0c2a1d+changes"}, "gpu": {"name": "NVIDIA H200"}, "ci": ci}
+    view = view_of(Status.PASS, Status.FAIL, Status.NOT_RUN, header=header(environment=environment))
+    lines = [text for text in render_markdown(view).splitlines() if text]
+    assert lines[0] == "**VIOLATED**: A claim is violated."
+    assert lines[1] == "What to do:"
+    assert lines[2].startswith("- fix F-GRAPH-BWD-001 on w1: A batch that was rebound")
+    assert lines[3] == "- 1 not decided: message 2"
+    assert lines[4] == "3 planned · 1 held · 1 violated · 0 undecided · 1 not run · 0 errors"
+    told = lines[5].replace("\\", "")
+    for fact in (
+        "commit 4afac30f0e0c with uncommitted changes",
+        "GPU: NVIDIA H200",
+        "Author: ada",
+        "started: 2026-11-20T",
+    ):
+        assert fact in told
+    assert lines[5].endswith("[GitHub Actions](<https://github.com/o/r/actions/runs/7>)")
+
+
+def test_a_link_that_would_end_its_markup_is_left_out() -> None:
+    ci = {"service": "x", "link": "https://a.example/>)![](x"}
+    assert "a.example" not in render_markdown(view_of(Status.PASS, header=header(environment={"ci": ci})))
 
 
 def test_open_units_take_the_word_held_away() -> None:
     lines = render_markdown(view_of(Status.PASS, Status.NOT_RUN)).splitlines()
-    assert lines[2] == "**PARTLY DECIDED**: 1 of 2 planned units held \\(1 not run\\)."
+    assert lines[0] == "**PARTLY DECIDED**: 1 of 2 planned units held \\(1 not run\\)."
 
 
 def test_violated_units_come_first_with_their_causes() -> None:
@@ -65,7 +85,8 @@ def test_a_huge_run_is_cut_between_units_and_says_so(limit: int) -> None:
     verdicts = [verdict("F-GRAPH-BWD-001", f"w{place}", Status.FAIL, message="é" * 300) for place in range(5000)]
     text = render_markdown(view_with(*verdicts), limit)
     assert len(text.encode()) <= limit
-    assert text.startswith("5000 planned · 0 held · 5000 violated")
+    assert text.startswith("**VIOLATED**: 5000 units are violated.")
+    assert "5000 planned · 0 held · 5000 violated" in text
     assert re.search(r"The report has \d+ more units\.", text)
     assert all(line.endswith(" |") for line in text.splitlines() if line.startswith("| "))
 
@@ -76,7 +97,7 @@ def test_a_run_that_fits_is_not_cut() -> None:
 
 def test_claims_without_an_executable_check_are_counted() -> None:
     text = render_markdown(view_of(Status.PASS, contracts=[listing_two()]))
-    assert text.splitlines()[2] == "2 listed claims have no executable check."
+    assert "2 listed claims have no executable check." in text.splitlines()
 
 
 def test_reasons_beyond_those_that_are_listed_are_counted() -> None:

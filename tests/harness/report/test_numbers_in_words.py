@@ -65,9 +65,9 @@ def undecided(**changes: Any) -> str:
 
 def test_more_processes_are_named_than_were_run_and_decided_nothing() -> None:
     assert undecided(counted=range(9)) == (
-        "about 14 processes would probably decide it, if as many are left out as now (3 of 12)"
+        "about 14 processes would probably be enough, if as many are left out as now (3 of 12)"
     )
-    assert undecided(counted=range(12)) == "about 13 processes would probably decide it"
+    assert undecided(counted=range(12)) == "about 13 processes would probably be enough"
 
 
 @pytest.mark.parametrize("needed", range(1, 40))
@@ -77,7 +77,7 @@ def test_an_estimate_is_never_below_what_was_run(needed: int) -> None:
             number = int(re.findall(r"about (\d+)", enough(needed, "seeds", run, counted))[0])
             assert number > run
             assert number * counted >= needed * run or number == run + 1
-    assert enough(None, "seeds", 8, 8) == "more seeds would not decide it"
+    assert enough(None, "seeds", 8, 8) == "no number of seeds would be enough"
 
 
 def test_no_contract_says_how_many_would_decide() -> None:

@@ -129,4 +129,4 @@ def test_a_unit_that_no_part_planned_has_no_part() -> None:
         part.view.contracts,
     )
     assert list(view.origins.values()) == ["a"]
-    assert render_junit(view).count('name="part"') == 1
+    assert render_junit(view).count("part: a\n") == 1

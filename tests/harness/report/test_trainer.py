@@ -27,10 +27,10 @@ def view_of_system(
     ("view", "commit"),
     [
         (view_of_system(OWN), "1" * 12),
-        (view_of_system(OWN, git=f"{FIRST}+changes"), f"{'1' * 12}+changes"),
+        (view_of_system(OWN, git=f"{FIRST}+changes"), f"{'1' * 12} with uncommitted changes"),
         (view_of_system(OWN, git=None), NOT_RECORDED),
         (view_of_system(STRANGER), NOT_RECORDED),
-        (view_of_system(STRANGER, recorded={STRANGER: f"{SECOND}+changes"}), f"{'2' * 12}+changes"),
+        (view_of_system(STRANGER, recorded={STRANGER: f"{SECOND}+changes"}), f"{'2' * 12} with uncommitted changes"),
         (view_of_system(STRANGER, recorded={STRANGER: None}), NOT_RECORDED),
         (view_of_system(OWN, recorded={OWN: None}), NOT_RECORDED),
         (view_of_system(OWN, recorded={STRANGER: SECOND}), NOT_RECORDED),
@@ -42,7 +42,7 @@ def test_the_trainers_commit_is_its_own_repositorys(view: ReportView, commit: st
     assert trainer_commit(view) == commit
 
 
-@pytest.mark.parametrize(("changes", "end"), [(0, ""), (2, "+changes")])
+@pytest.mark.parametrize(("changes", "end"), [(0, ""), (2, " with uncommitted changes")])
 def test_of_two_commits_it_is_the_candidates(changes: int, end: str) -> None:
     facts = {"subject": "x", "changes": changes}
     commits = {"candidate": {"commit": SECOND, **facts}, "baseline": {"commit": THIRD, "subject": "y"}}
