@@ -79,11 +79,16 @@ def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str
     kind = kind_of(part.kind)
     if kind.compares is None or run.probe != (part.chosen_probe() or next(iter(kind.probes))):
         return ()
-    rank = verdict.figures.get(f"{prefix}rank") if part.judged_at == "each rank" else None
-    if rank is not None and isinstance(rank.value, int) and 0 < rank.value <= len(run.ranks):
-        run = run.ranks[rank.value - 1]
     try:
-        found: Sequence[Compared] = resolve(kind.compares)(part, run)
+        found: Sequence[Compared] = resolve(kind.compares)(part, of_deciding_rank(part, run, verdict, prefix))
     except (Settled, KindError):
         return ()
     return found
+
+
+def of_deciding_rank(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> RunEvidence:
+    """Return the evidence of the rank that decided, where each rank is judged; else the run's own."""
+    rank = verdict.figures.get(f"{prefix}rank") if part.judged_at == "each rank" else None
+    if rank is not None and isinstance(rank.value, int) and 0 < rank.value <= len(run.ranks):
+        return run.ranks[rank.value - 1]
+    return run

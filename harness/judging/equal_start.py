@@ -30,7 +30,7 @@ def require_equal_start(
     elif kind != FROZEN and tensors != others:
         words = f": {tensors} tensors in {name}, {others} in {reference_name}"
     else:
-        words = f" ({ours} and {theirs})"  # digests
+        words = ": their values differ"  # of which one digest is recorded for all of them
     settle(reasons.UNEQUAL_START, f"{name} and {reference_name} start from different {kind} parameters{words}")
 
 

@@ -46,7 +46,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell an xdist worker where all of them share their runs."""
+    """Tell an xdist worker where all of them share their runs, and whether contracts are asked for."""
+    from harness.pytest_plugin.items import asked_for
+
+    node.workerinput["contracts_asked"] = asked_for(node.config)
     node.workerinput["contract_runs"] = str(node.config.pluginmanager.getplugin("contract-reporter").root)
 
 
@@ -55,8 +58,10 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
         return None
     from harness.contract.folders import real
     from harness.pytest_plugin.beside import FileBeside, files_beside
-    from harness.pytest_plugin.items import ContractFile, contract_files
+    from harness.pytest_plugin.items import ContractFile, asked_for, contract_files
 
+    if not asked_for(parent.config):
+        return None
     if real(file_path) in contract_files(parent.config):
         return ContractFile.from_parent(parent, path=file_path)
     return FileBeside.from_parent(parent, path=file_path) if real(file_path) in files_beside(parent.config) else None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
 
 from harness.api import session
 from harness.contract.folders import SUFFIXES, files_of_folder, real
@@ -22,6 +23,7 @@ from harness.report.github_actions import annotate, append_step_summary
 
 UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
 _PROPERTY = "contract.unit"
+_ASKING = ("--contract-gate", "--contract-workload", "--contract-tag")
 _SELECTING = ("keyword", "--contract-workload", "--contract-tag", "collectonly")  # options that leave units out
 _FILES = pytest.StashKey[dict[Path, Path]]()
 _FIRST = pytest.StashKey[dict[str, LoadedContract]]()
@@ -55,6 +57,42 @@ def contract_files(config: pytest.Config) -> dict[Path, Path]:
         _refuse_unknown_tags(found, config.getoption("--contract-tag"))
         config.stash[_FILES] = {real(file): file for file in found}
     return config.stash[_FILES]
+
+
+def asked_for(config: pytest.Config) -> bool:
+    """Return True if the command line or the ini file asks for contracts: their units train, often for minutes.
+
+    It asks by an expression of marks that takes a unit for its mark `contract`, by an option `--contract-…`, or by a
+    path within `contract_paths`. The controlling process decides for all.
+    """
+    given = getattr(config, "workerinput", {}).get("contracts_asked")
+    if given is not None:
+        return bool(given)
+    if any(config.getoption(name) for name in _ASKING) or (_takes(config, "contract") and not _takes(config)):
+        return True
+    named = [real(Path(path)) for path in config.getini("contract_paths")]
+    by_argument = config.args_source is pytest.Config.ArgsSource.ARGS
+    return by_argument and any(path.is_relative_to(place) for path in _paths(config) for place in named)
+
+
+def not_asked_for(config: pytest.Config) -> list[Path]:
+    """Return the contracts to which pytest's paths lead, and which nothing asked for."""
+    if asked_for(config) or not _takes(config, "contract"):
+        return []
+    return [file for place, file in contract_files(config).items() if any(map(place.is_relative_to, _paths(config)))]
+
+
+def _paths(config: pytest.Config) -> list[Path]:
+    return [real(config.invocation_params.dir / word.partition("::")[0]) for word in config.args]
+
+
+def _takes(config: pytest.Config, *marks: str) -> bool:
+    """Return True if the expression of `-m` takes an item of these marks; a wrong one takes none, which pytest says."""
+    expression = config.getoption("markexpr")
+    try:
+        return not expression or Expression.compile(expression).evaluate(lambda name, /, **_: name in marks)
+    except SyntaxError:
+        return False
 
 
 def _planned(config: pytest.Config, path: Path, workloads: Sequence[str] = ()) -> PlannedContract:
@@ -243,6 +281,8 @@ class ContractReporter:
     def _missing(self) -> Iterator[str]:
         """Yield which contracts were not judged, and why nothing was, if contracts were asked for."""
         of_contracts = self._config.getoption("markexpr") == "contract"
+        if files := not_asked_for(self._config):
+            yield f"contracts: {len(files)} of `contract_paths` not run: `pytest -m contract` asks for them"
         if self._not_judged and (self._units or of_contracts or self._config.getoption("--contract-gate")):
             names = ", ".join(str(file) for file in self._not_judged)
             yield f"contracts: of `contract_paths`, but not judged: {names}"

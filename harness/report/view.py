@@ -215,7 +215,7 @@ class ReportView:
         return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
 
     def commit_lines(self) -> dict[str, str]:
-        """Return a line each for the candidate's and the baseline's commit, if there are two, and uncommitted changes."""
+        """Return a line each for the candidate's and the baseline's commit, of two that are compared."""
         commits = self.header.commits
         return {} if commits is None else {name: line(text, 300) for name, text in commits.lines().items()}
 

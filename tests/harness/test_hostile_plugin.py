@@ -35,7 +35,7 @@ def test_verdicts_failures_and_reasons(pytester: pytest.Pytester, contracts: Pat
         "schema: waivers/v1\nwaivers:\n  - {contract: scripted-v1, claim: SCRIPT-001, workload: violated, "
         'owner: "a\\n::error::b\\e[31m", reason: "c\\r##[error]d", expires: 2199-01-01}\n'
     )
-    done = pytester.runpytest_inprocess(*options)
+    done = pytester.runpytest_inprocess(*options, "contracts")
     assert done.ret == 12
     assert obeyed(printed(done)) == []
     assert r"a\n::error::b" in printed(done)
@@ -44,7 +44,7 @@ def test_verdicts_failures_and_reasons(pytester: pytest.Pytester, contracts: Pat
 def test_an_error_in_a_contract(pytester: pytest.Pytester, contracts: Path) -> None:
     text = hostile_contract(HOSTILE, "held").replace("kind: trajectory_match", 'kind: "x\\n::set-output a::b\\e[31m"')
     (contracts / "c.yaml").write_text(text)
-    done = pytester.runpytest_inprocess()
+    done = pytester.runpytest_inprocess("contracts")
     assert obeyed(printed(done)) == []
     assert r"unknown kind; found 'x\n::set-output a::b\x1b[31m'" in printed(done)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -85,6 +86,34 @@ def test_pytest_collects_what_the_commands_read(pytester: pytest.Pytester, proje
         path.write_text(contract_text("held", identity="more-v1"))
     result = pytester.runpytest_inprocess("contracts")
     result.assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "ran"),
+    [
+        ((), False),
+        (("-m", "not slow"), False),
+        ((".",), False),
+        (("-m", "contract"), True),
+        (("-m", "contract and not slow"), True),
+        (("contracts",), True),
+        (("contracts/scripted-v1.yaml::SCRIPT-001[held]",), True),
+        (("--contract-workload", "held"), True),
+        (("--contract-gate",), True),
+        (("-p", "xdist.plugin", "-n", "1"), False),
+        (("-p", "xdist.plugin", "-n", "1", "-m", "contract"), True),
+    ],
+)
+def test_contracts_train_where_somebody_asks_for_them_and_are_named_where_nobody_does(
+    pytester: pytest.Pytester, project: Write, words: tuple[str, ...], ran: bool
+) -> None:
+    project("held")
+    pytester.makepyfile(OTHER)
+    result = pytester.runpytest_inprocess(*words)
+    told = [line for line in result.outlines if line.startswith("contracts: ")]
+    assert told == ([] if ran else ["contracts: 1 of `contract_paths` not run: `pytest -m contract` asks for them"])
+    assert ("1 planned · 1 held · 0 violated · 0 undecided · 0 not run · 0 errors" in result.outlines) is ran
+    assert result.ret == 0
 
 
 def test_a_gate_over_contracts_that_pytest_did_not_find_is_shut(pytester: pytest.Pytester, project: Write) -> None:
@@ -252,7 +281,12 @@ def test_annotations_and_a_summary_once_under_github_actions(
     result = pytester.runpytest_inprocess(project("held", "violated"), *processes)
     annotations = [line for line in result.outlines if line.startswith("::")]
     starts = [
-        line.startswith("::error title=SCRIPT-001 on violated%3A violated::the losses of") for line in annotations
+        re.match(
+            r"::error file=contracts/scripted-v1.yaml,line=\d+,title=SCRIPT-001 on violated%3A violated::the losses of",
+            line,
+        )
+        is not None
+        for line in annotations
     ]
     assert starts == [True]
     assert actions.read_text().count("2 planned · 1 held · 1 violated") == 1
@@ -405,7 +439,7 @@ def test_two_contracts_of_one_id_are_refused(
 
     folder = project("held")
     (folder / "the-second.yaml").write_text(contract_text("violated", identity=identity, claim=claim))
-    result = pytester.runpytest_inprocess()
+    result = pytester.runpytest_inprocess("-m", "contract")
     result.stdout.fnmatch_lines([f"*the-second.yaml:2:5: contract ids are unique; found {said}"])
     assert result.ret == 11
 
@@ -572,7 +606,7 @@ def test_a_test_that_changes_the_folder_leaves_the_run_directory_where_pytest_be
     project("held")
     elsewhere = pytester.mkdir("elsewhere")
     pytester.makepyfile(f"import os\n\ndef test_goes_away():\n    os.chdir({str(elsewhere)!r})\n")
-    result = pytester.runpytest_inprocess("--contract-reports", "parts", ".")
+    result = pytester.runpytest_inprocess("--contract-reports", "parts", ".", "contracts")
     [directory] = (pytester.path / "parts").iterdir()
     result.stdout.fnmatch_lines([f"report: parts/{directory.name}/report.html"])
     assert [*elsewhere.iterdir()] == []

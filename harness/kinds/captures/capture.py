@@ -87,7 +87,9 @@ def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvide
         settle(reasons.EVIDENCE_MISSING, f"how many shapes the batches of {part.candidate} had was not recorded")
     sheet.count("shapes", end.input_shapes)
     most = part.captures * end.input_shapes
-    if not sheet.meets("captures", capture.captures, "at most", most, "captures", beside=beside):
+    # without any capture nothing is judged here, so that at most one is exactly one
+    relation: Relation = "exactly" if most == 1 else "at most"
+    if not sheet.meets("captures", capture.captures, relation, most, "captures", beside=beside):
         settle(
             reasons.WRONG_CAPTURE_COUNT,
             f"{capture.captures} captures were made; of {end.input_shapes} shapes of batches {part.captures} each, at "

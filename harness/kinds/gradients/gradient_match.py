@@ -51,8 +51,8 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     named = {f"candidate {part.candidate}": candidate}
     comparison = Comparison(part, context, sheet)
     comparison.captured(candidate)
+    baseline = candidate if part.baseline is None else executed(run, part.baseline)
     if part.baseline is not None:
-        baseline = executed(run, part.baseline)
         comparison.captured(baseline)
         named[f"baseline {part.baseline}"] = baseline
     same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
@@ -64,11 +64,10 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         bits=part.equality == "bitwise",
     )
     comparison.named_alike(group)
-    records, left_out = records_of(part, candidate), ""
-    if part.baseline is not None and (skipped := _skipped_together(records, candidate, baseline)):
+    records, left_out = judged_records(part, candidate, baseline), ""
+    if skipped := {record.step for record in records_of(part, candidate)} - {record.step for record in records}:
         sheet.figure("skipped_together", len(skipped), "steps")
         left_out = f"; both arms leave out the update of {counted(len(skipped), 'other compared step')}"
-        records = [record for record in records if record.step not in skipped]
     compared = list(compared_tensors(part, records, baseline)) if part.baseline is not None else []
     if part.baseline is not None and part.control is not None:
         compared = beside_control(part, compared, executed(run, part.control), baseline)
@@ -103,6 +102,13 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     require_most_compared(others, part.max_relative_difference if part.equality == "within" else None)
     unseen = "" if part.baseline is None else _unseen(part, records, baseline)
     return comparison.held(_sentence(part, records, compared) + left_out + unseen)
+
+
+def judged_records(part: GradientMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> list[Gradients]:
+    """Return the candidate's gradients of the steps that are compared: all that the part names, but skipped ones."""
+    records = records_of(part, candidate)
+    skipped = _skipped_together(records, candidate, baseline) if part.baseline is not None else set()
+    return [record for record in records if record.step not in skipped]
 
 
 def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence) -> str:

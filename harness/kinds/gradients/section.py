@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 
 from harness.evidence.arm_records import Gradients
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judging.compared_series import of_deciding_rank
+from harness.judging.context import executed
+from harness.judging.sheet import Settled
+from harness.kinds.gradients.compared_gradients import Compared, compared_tensors, records_of
+from harness.kinds.gradients.gradient_match import judged_records
 from harness.kinds.gradients.model import Accumulation, GradientMatch
 from harness.numbers import counted
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.charts import plots
+from harness.report.glance import named_parts
 from harness.report.view import ReportView
 
 SHOWN = 12  # rows of a table; the run directory holds all
@@ -23,6 +29,7 @@ class Seen:
     """The claims about the gradients of one arm of a run, and their units."""
 
     title: str
+    run: RunEvidence
     claims: list[GradientMatch | Accumulation] = field(default_factory=list)
     units: set[Unit] = field(default_factory=set)
 
@@ -43,40 +50,49 @@ def section(view: ReportView) -> Section | None:
     """Return a section with a part for each arm of a run whose gradients a claim judged, None where there is none."""
     seen: dict[tuple[str, str], Seen] = {}
     for verdict, parts, runs in view.judged():
-        for part in parts:
+        for part, prefix in named_parts(view, verdict, parts):
             if isinstance(part, GradientMatch | Accumulation):
                 title = f"{verdict.contract} · {verdict.workload} · {part.candidate}"
                 for run in runs:
-                    of_arm = seen.setdefault((run.run_id, part.candidate), Seen(title))
+                    deciding = of_deciding_rank(part, run, verdict, prefix)
+                    of_arm = seen.setdefault((run.run_id, part.candidate), Seen(title, deciding))
                     of_arm.claims.append(part)
                     of_arm.units.add((verdict.contract, verdict.claim, verdict.workload))
-    shown = [_part(view.evidence[run], arm, of_arm) for (run, arm), of_arm in seen.items()]
+    shown = [_part(run, arm, of_arm) for (run, arm), of_arm in seen.items()]
     kept = [part for part in shown if part is not None]
     lead = (
-        "Gradients of every trainable tensor after clipping, reduced on the device and compared with the baseline arm "
-        "at the chosen steps; and the norm of every clipping group before and after. The claim compares gradients from "
-        "before the clip, too, where they were seen in both arms."
+        "Gradients of every trainable tensor, reduced on the device and compared with the baseline arm at the chosen "
+        "steps: as the step left them and, where that changed them and both arms' were seen, from before the clip. And "
+        "the norm of every clipping group before and after."
     )
     return Section("gradients", "Gradients", lead, kept) if kept else None
 
 
-def _part(run: RunEvidence, arm: str, seen: Seen) -> Part | None:
+def judged_gradients(claim: GradientMatch | Accumulation, run: RunEvidence) -> list[Compared]:
+    """Return what the claim's judge compared; nothing where it could not, or compares norms alone."""
+    if claim.baseline is None:
+        return []
+    try:
+        candidate, baseline = (executed(run, name) for name in (claim.candidate, claim.baseline))
+        known = isinstance(claim, GradientMatch)
+        records = judged_records(claim, candidate, baseline) if known else records_of(claim, candidate)
+        return list(compared_tensors(claim, records, baseline))
+    except Settled:
+        return []
+
+
+def _part(run_id: str, arm: str, seen: Seen) -> Part | None:
+    run = seen.run
     records = [record for item in run.arms.get(arm, [])[:1] for record in item.gradients]
     if not records:
         return None
+    found = {(one.step, one.tensor, one.made): one for claim in seen.claims for one in judged_gradients(claim, run)}
+    when = {True: "before the clip", False: "as the step left it"} if any(one.made for one in found.values()) else {}
     compared = [
-        (
-            tensor.name,
-            record.step,
-            float(tensor.max_abs_difference),
-            tensor.digest == tensor.baseline_digest,
-            float(tensor.max_abs),
-        )
-        for record in records
-        for tensor in record.tensors
-        if tensor.max_abs_difference is not None
+        (one.tensor, one.step, one.absolute, not one.differs, one.size, *([when[one.made]] if when else []))
+        for one in found.values()
     ]
-    part = Part(seen.title, runs=[run.run_id])
+    part = Part(seen.title, runs=[run_id])
     if any(isinstance(claim, Accumulation) for claim in seen.claims):
         part.text.append(_micro_batches(run.arms[arm][0]))
     if compared:
@@ -92,12 +108,13 @@ def _part(run: RunEvidence, arm: str, seen: Seen) -> Part | None:
                 f"{wild} of {counted(len(compared), 'compared tensor')} {'differs' if wild == 1 else 'differ'} by what "
                 "is not finite, which no plot shows."
             )
-        points = _points([(name, value) for name, _, value, _, _ in compared])
+        points = _points([(name, value) for name, _, value, *_ in compared])
         if equal < len(compared):  # of what is equal in bits a plot shows nothing
             part.judged.append(JudgedPlot(plots.gradients(points, seen.bounds), frozenset(seen.units)))
         # A difference that is not a number is the worst there is.
         worst = sorted(compared, key=lambda row: -row[2] if math.isfinite(row[2]) else -math.inf)
-        columns = ["tensor", "step", "largest difference", "equal bits", "largest gradient"]
+        columns = ["tensor", "step", "largest difference", "equal bits", "largest of the baseline"]
+        columns += ["gradient"] if when else []
         part.tables.append(table("Tensors, largest difference first", columns, worst, folded=True, shown=SHOWN))
     norms = _norms(records, seen.norm_at_most)
     part.tables.extend([norms] if norms else [])

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from harness.judging.verdict import WORST_FIRST, Verdict
 from harness.numbers import counted
 from harness.report.blocks import Table, table
-from harness.report.cards import SIGNS, word
-from harness.report.text import clean, line
+from harness.report.cards import SIGNS, explanation, word
+from harness.report.text import line
 from harness.report.view import ReportView
-from harness.run_directory.drill_record import DrillRecord, NotDrilled, Row, Triple
+from harness.run_directory.drill_record import INTERRUPTED, DrillRecord, NotDrilled, Row, Triple
 
 KILLED, SURVIVED, NOT_RUN, NOT_PLANNED = "killed", "survived", "not run", "not planned"
 LEGEND = {
@@ -236,11 +236,16 @@ def _lead(record: DrillRecord) -> str:
 
 
 def _left_out(record: DrillRecord) -> list[str]:
-    why = Counter((item.reason, item.message) for item in record.not_run).most_common()
+    why = Counter(item.reason for item in record.not_run).most_common()
     named, others = why[:REASONS], why[REASONS:]
-    told = [f"Not run, {number}: {line(reason, 60)}: {clean(text, 300)}." for (reason, text), number in named]
+    told = [f"Not run, {number}: {line(reason, 60)}. {_meaning(reason)}".strip() for reason, number in named]
     left = f"Not run, {sum(number for _, number in others)}: for {counted(len(others), 'other reason')}."
     return [*told, *([left] if others else [])]
+
+
+def _meaning(reason: str) -> str:
+    """Return what a reason code means. Sentences of `drill.json` are not shown: nothing compares them."""
+    return "The drill ended before." if reason == INTERRUPTED else explanation(reason) or ""
 
 
 def _upstream(view: ReportView, contract: str, rows: Sequence[Row]) -> Table | None:
@@ -264,12 +269,12 @@ def _survivors(record: DrillRecord) -> Table | None:
             row.claim,
             _triple(row.expected),
             _triple(row.seen),
-            row.message,
+            _meaning(row.seen.reason),
             _UPSTREAM[row.upstream_alone_passes],
         ]
         for row in record.survivors
     ]
-    columns = ["survivor", "claim", "expected", "seen", "the judge's message", "upstream's number alone"]
+    columns = ["survivor", "claim", "expected", "seen", "what was seen means", "upstream's number alone"]
     return table("What survived", columns, rows, shown=LISTED, cell=WHOLE) if rows else None
 
 

@@ -129,7 +129,7 @@ ASKED = {
     (
         "unequal_start",
         "WITHIN",
-        "start from different trainable parameters (a and b)",
+        "start from different trainable parameters: their values differ",
     ): "the arms start from other weights",
     (
         "unequal_start",

@@ -9,13 +9,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from budget import slow_but
-from evidence_builders import LOSSES, arm
+from evidence_builders import LOSSES, arm, gradients, graphed, paired, reduction, verdict_of
+from judge_cases_gradients import GRADIENTS, A
 from judge_cases_ranks import MATCH, rank_of, run_of
 from published_pages import REPORTS, PublishedOf, judged_run
 
 from harness.judging.compared_series import Compared
 from harness.judging.verdict import Status, Verdict
 from harness.kinds import BUILT_IN
+from harness.kinds.gradients.model import GradientMatch
+from harness.kinds.gradients.section import judged_gradients
 from harness.kinds.ranks.model import RanksMatch
 from harness.kinds.ranks.ranks_match import compared
 from harness.report.first_screen import Course, course
@@ -97,3 +100,15 @@ def test_equal_infinities_are_no_distance_that_a_bound_allows() -> None:
 def test_each_kind_with_a_plot_of_differences_names_the_series_it_compares() -> None:
     plotted = {name for name, kind in BUILT_IN.items() if {"trajectories", "resume"} & set(kind.card)}
     assert plotted - {name for name, kind in BUILT_IN.items() if kind.compares} == {"ranks_agree", "runs_differ"}
+
+
+def test_the_largest_gradient_drawn_is_the_judges_from_before_the_clip_too() -> None:
+    """Behind an active clip both arms' gradients are equal, and those from before it differ."""
+    changed = [reduction("a", max_abs=4.0, max_abs_difference=2.0, digest="x", baseline_max_abs=4.0)]
+    records = [gradients(0, made_norm=3.0), gradients(5, made=changed, made_norm=6.0, tensors=[A])]
+    norms = [gradients(step, arm="ungraphed", baseline=None, made_norm=3.0) for step in (0, 5)]
+    run = paired(arm("ungraphed", gradients=norms), arm("synchronizing"), graphed(gradients=records))
+    claim = GradientMatch.model_validate(GRADIENTS)
+    [worst] = [one for one in judged_gradients(claim, run) if one.differs]
+    found = verdict_of(GRADIENTS, run).figures["max_abs_difference"].value
+    assert (worst.made, worst.absolute) == (True, found)

@@ -56,6 +56,9 @@ def run_with(**seen: Any) -> run_evidence.RunEvidence:
     return run_evidence.RunEvidence("tiny-paired", "paired", {"graphed": [arm("graphed", loss_curve(5), **seen)]})
 
 
+BASELINE = {"ungraphed": [arm("ungraphed", loss_curve(5))]}
+
+
 def of(run: run_evidence.RunEvidence, **changes: Any) -> ReportView:
     return small_view(evidence={run.run_id: run}, **changes)
 
@@ -230,8 +233,8 @@ def test_an_arm_that_accumulates_shows_what_it_read_and_how_often_it_updated() -
         steps_called=2,
         updates=[2],
     )
-    counted = replace(execution, micro_batches=[read], end=end)
-    found = gradients.section(of(replace(run, arms={"graphed": [counted]}), contracts=[contract(claims=[claim])]))
+    arms = {"graphed": [replace(execution, micro_batches=[read], end=end)], **BASELINE}
+    found = gradients.section(of(replace(run, arms=arms), contracts=[contract(claims=[claim])]))
     assert found is not None
     [part] = found.parts
     assert part.text[0] == (
@@ -283,9 +286,10 @@ def gradients_of(tensors: dict[str, float], *claims: dict[str, Any]) -> Part:
     units = [
         {"contract": CONTRACT["id"], "claim": one["id"], "workload": "tiny", "runs": ["tiny-paired"]} for one in claims
     ]
+    run = run_with(gradients=[seen])
     found = gradients.section(
         of(
-            run_with(gradients=[seen]),
+            replace(run, arms={**run.arms, **BASELINE}),
             header=header(units=units),
             contracts=[contract(claims=list(claims))],
             verdicts=[verdict(one["id"]) for one in claims],
