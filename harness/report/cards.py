@@ -11,6 +11,7 @@ from harness.judging.reasons import reason_of
 from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.kinds import kind_of
 from harness.report.advice import Advice, advice, split
+from harness.report.deciding import decided
 from harness.report.text import clean, line, rows, sentence, words
 from harness.report.view import WORDS, ReportView
 from harness.report.wording import reason_text, terms_in
@@ -59,6 +60,7 @@ class Card:
     falsified_by: list[str]
     drill: list[str]
     units: list[Seen]
+    decided: tuple[str, ...] = ()  # the deciding figures of its units and how sure each is, each once
     grounds: tuple[str, str] | None = None  # anchor and workload of the card that has this claim's why; None: this one
 
     @property
@@ -118,7 +120,10 @@ def cards(view: ReportView, sections: list[Section]) -> list[Card]:
         card = _card(view, verdict, f"unit-{at}", places)
         alone = verdict.status not in {Status.PASS, Status.NOT_RUN}
         key = (card.contract, card.claim, card.status, card.reason, card.mechanism, f"unit-{at}" if alone else None)
-        groups[key] = replace(card, units=[*groups[key].units, *card.units]) if key in groups else card
+        if key in groups:
+            told = dict.fromkeys([*groups[key].decided, *card.decided])
+            card = replace(groups[key], units=[*groups[key].units, *card.units], decided=tuple(told))
+        groups[key] = card
     return _grounded_once(sorted(groups.values(), key=lambda card: _READING.index(Status(card.status))))
 
 
@@ -164,7 +169,13 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         falsified_by=[line(name, 80) for name in claim.falsified_by] if claim else [],
         drill=_drill(view, verdict),
         units=[unit],
+        decided=_figures(verdict),
     )
+
+
+def _figures(verdict: Verdict) -> tuple[str, ...]:
+    found = decided(verdict)
+    return (", ".join(filter(None, (found.text, found.name, found.confidence))),) if found else ()
 
 
 def _links(

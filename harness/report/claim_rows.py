@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
+MOST_ROWS = 30  # of a first screen that has one for each unit
+
+
 @dataclass(frozen=True)
 class ClaimRow:
     """One claim on one workload, or on several that ended alike; `to_decide`: what would decide an undecided one."""
 
+    contract: str
     word: str
     sign: str
     claim: str
@@ -63,6 +67,26 @@ def claim_rows(view: ReportView) -> list[ClaimRow]:
     return list(rows.values())
 
 
+def by_contract(view: ReportView, rows: Sequence[ClaimRow]) -> list[tuple[str, str, list[ClaimRow]]]:
+    """Return the rows of each contract, with its name and how many of its units held; the worst contract first.
+
+    Of many rows, those of units that held are left out: each has its line among the cards, with the same figure.
+    """
+    grouped: dict[str, list[ClaimRow]] = {}
+    for row in rows:
+        grouped.setdefault(row.contract, []).append(row)
+    units = [(line(verdict.contract), word(view, verdict)) for verdict in view.verdicts]
+    shares = {name: [said == "held" for contract, said in units if contract == name] for name in grouped}
+    return [
+        (
+            name,
+            f"{sum(shares[name])} of {len(shares[name])} held",
+            [row for row in found if row.word != "held" or len(rows) <= MOST_ROWS],
+        )
+        for name, found in grouped.items()
+    ]
+
+
 def _row(
     view: ReportView, anchor: str, verdict: Verdict, parts: Sequence[AnyPart], runs: Sequence[RunEvidence]
 ) -> ClaimRow:
@@ -70,6 +94,7 @@ def _row(
     told = decided(verdict)
     said = word(view, verdict)
     return ClaimRow(
+        contract=line(verdict.contract),
         word=said,
         sign=SIGNS[said],
         claim=line(verdict.claim, 80),

@@ -15,7 +15,7 @@ from harness.report.blocks import Part, Section, Table
 from harness.report.budget import BYTES, BYTES_OF_PARTS, page_within
 from harness.report.cards import Card, card_terms
 from harness.report.charts.svg import Plot
-from harness.report.claim_rows import claim_rows
+from harness.report.claim_rows import by_contract, claim_rows
 from harness.report.commands import repeats
 from harness.report.headline import headline, not_run
 from harness.report.page import render_page
@@ -25,6 +25,7 @@ from harness.report.text import clean, line
 from harness.report.view import ReportView
 from harness.report.wording import terms_in
 
+FEW_CARDS = 4  # of a page on which cards of what held are open
 _OF_KINDS = tuple(imported(name) for name in SECTIONS)
 
 
@@ -50,9 +51,11 @@ def render(view: ReportView) -> str:
         "jobs": first_screen.ci_jobs(view),
         "course": first_screen.course(view),
         "rows": rows,
+        "contract_rows": by_contract(view, rows),
         "not_run": not_run(view),
         "terms": terms_in(text for row in rows for text in row.texts),
         "cards": cards,
+        "few_cards": FEW_CARDS,
         "card_terms": card_terms(cards),
         "kill_matrix": kill_matrix.kill_matrix(view),
         "environment": closing.environment(view),

@@ -8,13 +8,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import yaml
 from needed_programs import absent
 
 from harness.errors import ExitCode
+from harness.first_contract.project import kept_files
+
+if TYPE_CHECKING:
+    from harness.first_contract.draft import Draft
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {"gitlab-ci": ROOT / "docs" / "ci" / "gitlab-ci.yml", "buildkite": ROOT / "docs" / "ci" / "buildkite.yml"}
@@ -153,7 +158,7 @@ def test_what_gitlab_keeps_is_what_the_commands_leave() -> None:
 def test_the_workflow_of_the_page_gives_each_that_it_calls_the_inputs_and_permissions_that_it_asks_for() -> None:
     """GitHub refuses a caller that grants less than the jobs of the called workflow ask for, before any runs."""
     page = (ROOT / "docs" / "ci.md").read_text()
-    [caller] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(name:.*?)```", page, re.DOTALL)]
+    [_, caller] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(name:.*?)```", page, re.DOTALL)]
     called = []
     for job in caller["jobs"].values():
         path = ROOT / job["uses"].partition("@")[0].removeprefix("OWNER/contract-harness/")
@@ -166,3 +171,23 @@ def test_the_workflow_of_the_page_gives_each_that_it_calls_the_inputs_and_permis
         assert all(one.items() <= granted.items() for one in asked)
         called.append(path.name)
     assert called == ["gate.yml", "comment.yml"]
+
+
+def test_the_page_begins_with_a_workflow_that_runs_on_what_init_writes() -> None:
+    """Its contracts are where `init` writes them, and the step takes its inputs."""
+    page = (ROOT / "docs" / "ci.md").read_text()
+    first, block = re.findall(r"^(## .+?)$.*?```yaml\n(name:.*?)```", page, re.DOTALL | re.MULTILINE)[0]
+    assert (first, page.index(first) < 20) == ("## The workflow to copy", True)
+    [job] = yaml.safe_load(block)["jobs"].values()
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    used = job["steps"][-1]
+    assert used["uses"] == "OWNER/contract-harness@main"
+    assert used["with"].keys() <= action["inputs"].keys()
+    assert used["with"]["contracts"] == action["inputs"]["contracts"]["default"] == f"{kept_folder()}/"
+    assert "timeout-minutes" in job
+
+
+def kept_folder() -> str:
+    """Where `init` writes a contract."""
+    draft = SimpleNamespace(adapter_name="a.py", contract_name="c.yaml", long_contract=lambda: None)
+    return kept_files(cast("Draft", draft), Path())[1].parent.name

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import write_site
 
+ROOT = Path(__file__).parents[2]
 PAGE = """\
 A [page](../contracts/README.md#kinds), a [file](../run.py), a [run](../reports/run), a [folder](../reports),
+its [summary](../reports/run/summary.md), a run that is an [archive](../reports/cpu.tar.xz),
 [elsewhere](https://example.org/a.md) and [here](#here).
 """
 
@@ -18,7 +20,13 @@ def tree(tmp_path: Path) -> Path:
     """A repository of the pages that the site has from outside of docs/, one page of docs/, a run and a file."""
     root = tmp_path / "root"
     texts = dict.fromkeys(write_site.OUTSIDE, "No link.\n")
-    texts |= {"docs/page.md": PAGE, "reports/run/report.html": "<p>", "run.py": "run()", "unlinked.py": ""}
+    texts |= {
+        "docs/page.md": PAGE,
+        "reports/run/run.tar.xz": "",
+        "reports/run/summary.md": "",
+        "reports/cpu.tar.xz": "",
+    }
+    texts |= {"run.py": "run()", "unlinked.py": "", "reports/logs.txz": ""}
     for path, text in texts.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
@@ -26,10 +34,13 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_links_stay_but_for_those_to_folders(tree: Path, tmp_path: Path) -> None:
-    write_site.stage(tree, tmp_path / "copy")
+    runs = write_site.published(tree)
+    assert runs == {"reports/run": "reports/run/report.html", "reports/cpu.tar.xz": "reports/cpu/report.html"}
+    write_site.stage(tree, tmp_path / "copy", runs)
     expected = PAGE.replace("(../reports/run)", "(../reports/run/report.html)").replace(
         "[folder](../reports)", "folder"
     )
+    expected = expected.replace("run/summary.md", "run/report.html").replace("cpu.tar.xz", "cpu/report.html")
     assert (tmp_path / "copy" / "docs" / "page.md").read_text() == expected
 
 
@@ -37,9 +48,22 @@ def test_what_a_page_links_to_is_copied_beside_the_pages_and_nothing_else(tree: 
     copy = tmp_path / "copy"
     (copy / "docs").mkdir(parents=True)
     (copy / "docs" / "of-an-earlier-copy.md").touch()
-    write_site.stage(tree, copy)
+    write_site.stage(tree, copy, write_site.published(tree))
     files = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
-    assert files == {*write_site.OUTSIDE, "docs/page.md", "reports/run/report.html", "run.py"}
+    assert files == {*write_site.OUTSIDE, "docs/page.md", "run.py"}
+
+
+def test_each_published_run_has_a_page_drawn_from_its_archive(tmp_path: Path) -> None:
+    runs = write_site.published(ROOT)
+    assert len(runs) == len([*(ROOT / "reports").rglob("*.tar.xz")]) > 30
+    name = "reports/gates/2026-11-23-h200x2-ranks-memory"
+    assert write_site.draw(ROOT, tmp_path, {name: runs[name]}) == []
+    assert '<h2 id="claims">Claims</h2>' in (tmp_path / runs[name]).read_text(encoding="utf-8")
+
+
+def test_a_run_that_cannot_be_drawn_is_named(tree: Path, tmp_path: Path) -> None:
+    [said] = write_site.draw(tree, tmp_path, {"reports/run": "reports/run/report.html"})
+    assert said.startswith("reports/run: ")
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,10 @@ PROBE = """(() => {
   const naming = [...document.querySelectorAll('a[href^="#"], [for], [aria-labelledby], [aria-describedby]')];
   const named = naming.flatMap(e => [e.hash?.slice(1), e.htmlFor, e.getAttribute('aria-labelledby'),
     e.getAttribute('aria-describedby')]).filter(id => id).flatMap(id => id.split(' '));
-  const folded = [...document.querySelectorAll('details:not(.tool) > :not(summary)')];
+  // Paper has the first screen and what did not hold: what it leaves out is no folded part.
+  const there = e => !e || (getComputedStyle(e).display !== 'none' && there(e.parentElement));
+  const parts = [...document.querySelectorAll('details:not(.tool) > :not(summary)')];
+  const folded = parts.filter(e => there(e.parentElement));
   return {
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     wide: [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, pre, .hidden, .skip')

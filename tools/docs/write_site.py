@@ -4,8 +4,9 @@
 
 Its pages are those of docs/ and the ones of `OUTSIDE`. Git holds the words of some alone: the modules of `FILLED` write
 their tables. mkdocs makes the site of a copy that keeps their paths, and with them every link; files that a page links
-to are copied beside. A link to the folder of a published run becomes one to its report, and one to any other folder its
-label. Where a link or its anchor leads nowhere, mkdocs ends with an error.
+to are copied as well. Each published run gets its page, drawn from its archive: a link to its folder, or to its summary,
+becomes one to that page. A link to any other folder becomes its label. Where a link or its anchor leads nowhere, mkdocs
+ends with an error.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from harness.evidence import layout
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "build" / "site-pages"  # `docs_dir` of mkdocs.yml
@@ -35,6 +40,7 @@ FILLED = {
     "docs/reference/claim-kinds.md": "reference_of_kinds",
     "docs/upstream-claims.md": "write_upstream_table",
 }
+DRAWN_AT_ONCE = max(1, min(4, os.cpu_count() or 1))
 LINK = re.compile(r"\[(?P<label>[^\]]*)\]\((?![a-z]+:|#|/)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 LOADED = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?\s(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
 
@@ -45,20 +51,28 @@ def sources(root: Path) -> list[str]:
     return [*OUTSIDE, *sorted(path.relative_to(root).as_posix() for path in below)]
 
 
-def links(root: Path, page: str, text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Yield each link of a page to the repository, and its target below `root`; of a published run its report."""
+def published(root: Path) -> dict[str, str]:
+    """Return the page of each published run, by the path of its folder, or of its archive where there is no folder."""
+    archives = sorted(path.relative_to(root).as_posix() for path in (root / "reports").rglob("*.tar.xz"))
+    folders = [posixpath.dirname(path) if posixpath.basename(path) == layout.ARCHIVE else path for path in archives]
+    return {path: f"{path.removesuffix('.tar.xz')}/report.html" for path in folders}
+
+
+def links(page: str, text: str, runs: Mapping[str, str]) -> Iterator[tuple[re.Match[str], str]]:
+    """Yield each link of a page to the repository, and its target below `root`; of a published run its page."""
     for found in LINK.finditer(text):
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page), found["path"]))
-        yield found, f"{target}/report.html" if (root / target / "report.html").is_file() else target
+        yield found, runs.get(target.removesuffix("/summary.md"), target)
 
 
-def staged(root: Path, page: str, text: str) -> str:
-    """Return a page's text with links to folders replaced: by one to the folder's report, else by the link's label."""
-    for found, target in links(root, page, text):
-        if (root / posixpath.dirname(page) / found["path"]).is_dir():
-            report = posixpath.relpath(target, posixpath.dirname(page))
-            there = f"[{found['label']}]({report})" if target.endswith("/report.html") else found["label"]
-            text = text.replace(found[0], there)
+def staged(root: Path, page: str, text: str, runs: Mapping[str, str]) -> str:
+    """Return a page's text with links to runs replaced by links to their pages, and to other folders by their labels."""
+    for found, target in links(page, text, runs):
+        path = posixpath.relpath(target, posixpath.dirname(page))
+        if target in runs.values():
+            text = text.replace(found[0], f"[{found['label']}]({path}{found['anchor'] or ''})")
+        elif (root / target).is_dir():
+            text = text.replace(found[0], found["label"])
     return text
 
 
@@ -71,18 +85,35 @@ def filled(root: Path, page: str) -> str:
     return made
 
 
-def stage(root: Path, folder: Path) -> None:
+def stage(root: Path, folder: Path, runs: Mapping[str, str]) -> None:
     """Write the pages and the files that they link to into `folder`, each at its path below `root`."""
     shutil.rmtree(folder, ignore_errors=True)
     pages = sources(root)
     for page in pages:
         text = filled(root, page)
-        for _, target in links(root, page, text):
+        for _, target in links(page, text, runs):
             if (root / target).is_file() and target not in pages:
                 (folder / target).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(root / target, folder / target)
         (folder / page).parent.mkdir(parents=True, exist_ok=True)
-        (folder / page).write_text(staged(root, page, text), encoding="utf-8")
+        (folder / page).write_text(staged(root, page, text, runs), encoding="utf-8")
+
+
+def draw(root: Path, folder: Path, runs: Mapping[str, str]) -> list[str]:
+    """Draw the page of each run into `folder`; return what the command said of each that could not be drawn."""
+
+    def one(run: str, page: str) -> str:
+        with tempfile.TemporaryDirectory() as place:
+            command = [sys.executable, "-m", "harness", "report", str(root / run), "--out", f"{place}/drawn"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                return f"{run}: {done.stdout}{done.stderr}"
+            (folder / page).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(f"{place}/drawn/report.html", folder / page)
+            return ""
+
+    with ThreadPoolExecutor(DRAWN_AT_ONCE) as pool:
+        return [said for said in pool.map(one, runs, runs.values()) if said]
 
 
 def loaded_from_elsewhere(site: Path) -> list[str]:
@@ -93,13 +124,18 @@ def loaded_from_elsewhere(site: Path) -> list[str]:
 
 
 def main() -> int:
-    stage(ROOT, PAGES)
+    runs = published(ROOT)
+    stage(ROOT, PAGES, runs)
+    if problems := draw(ROOT, PAGES, runs):
+        print("\n".join(problems))
+        return 1
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean", "--site-dir", str(SITE)]
     done = subprocess.run(build, cwd=ROOT, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     if done.returncode != 0:
         return done.returncode
     found = loaded_from_elsewhere(SITE)
-    print("\n".join(["a page loads what is not part of the site:", *found] if found else [f"wrote {SITE}"]))
+    wrote = f"wrote {SITE}, with the pages of {len(runs)} published runs"
+    print("\n".join(["a page loads what is not part of the site:", *found] if found else [wrote]))
     return 1 if found else 0
 
 

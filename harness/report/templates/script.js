@@ -42,12 +42,20 @@ if (heading && entries[1]) {
     make('label', {}, 'Verdict ', selects[0]), make('label', {}, 'Claim ', selects[1]), make('label', {}, 'Words ', search),
     button('Show all', reset), shown));
   addEventListener('hashchange', () => {
-    const target = document.getElementById(location.hash.slice(1));
-    if (!target?.closest('[hidden]')) return;
-    reset();
-    target.scrollIntoView();
+    if (document.getElementById(location.hash.slice(1))?.closest('[hidden]')) reset();
   });
 }
+
+// --- a link leads to what is folded, too
+const unfold = () => {
+  const target = document.getElementById(location.hash.slice(1));
+  if (!target) return;
+  const inside = target.matches('.card') ? target.querySelector('details') : null;
+  for (let each = inside ?? target; each; each = each.parentElement) if (each.matches('details')) each.open = true;
+  target.scrollIntoView();
+};
+addEventListener('hashchange', unfold);
+if (location.hash) unfold();
 
 // --- the command that repeats the run
 for (const text of all('[data-copy]')) {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from report_views import contract, verdict, view_with
+from report_views import contract, decided_by, verdict, view_with
 
+from harness.judging.demanded import Demanded
 from harness.judging.verdict import Figure, Status, Verdict
 from harness.report.cards import Card, cards
 from harness.report.html import render
+from harness.report.view import ReportView
 
 
 def held(workload: str, value: float, **changes: Any) -> Verdict:
@@ -71,3 +74,41 @@ def test_every_figure_of_a_unit_stands_in_its_card() -> None:
     figures = {f"ratio.process_{place}": Figure(value=1.0, unit="x") for place in range(64)}
     [card] = cards(view_with(verdict("F-GRAPH-BWD-003", figures={**figures, "mean_ratio": Figure(value=1.0)})), [])
     assert card.figures[-1][0] == "mean ratio"
+
+
+def gate(contracts: int, claims: int) -> ReportView:
+    """Contracts of so many claims each; the last claim of the last contract is violated."""
+    verdicts = [
+        verdict(
+            f"CLAIM-{number}",
+            contract=f"contract-{place}",
+            **decided_by(Demanded("steps_differing", 0, "none", 0, "steps differ", of=100)),
+        )
+        for place in range(contracts)
+        for number in range(claims)
+    ]
+    last = verdicts[-1].model_copy(update={"status": Status.FAIL, "reason": "differs", "decided": None})
+    return view_with(*verdicts[:-1], last)
+
+
+def test_a_gate_is_grouped_by_contract_and_what_did_not_hold_comes_first() -> None:
+    page = render(gate(3, 4))
+    rows = re.findall(r'scope="rowgroup" colspan="6">(.+?) <small>(.+?)</small>', page)
+    assert rows == [("contract-2", "3 of 4 held"), ("contract-0", "4 of 4 held"), ("contract-1", "4 of 4 held")]
+    cards = re.findall(r'<article class="card ([a-z-]+)"', page)
+    assert (cards[0], set(cards[1:])) == ("violated", {"held"})
+    assert re.findall(r'<h3 class="contract">(.+?)</h3>', page) == [f"contract-{n}: what held" for n in range(3)]
+
+
+def test_a_unit_that_held_is_one_line_that_unfolds_and_says_its_figure() -> None:
+    page = render(gate(3, 4))
+    [opened] = re.findall(r'<article class="card violated".+?</article>', page, re.DOTALL)
+    assert "<details><summary>\n<h3" not in opened
+    lines = re.findall(r"<details><summary>\n<h3.+?</h3>.*?<small>(.+?)</small></summary>", page, re.DOTALL)
+    assert lines == ["0 of 100 steps differ, none may, counted over 100 steps"] * 11
+
+
+def test_of_a_large_gate_the_first_screen_lists_what_did_not_hold_alone() -> None:
+    rows = re.findall(r'<tr data-verdict="([a-z-]+)"', render(gate(3, 12)))
+    assert rows == ["violated"]
+    assert len(re.findall(r'<tr data-verdict="([a-z-]+)"', render(gate(3, 10)))) == 30
