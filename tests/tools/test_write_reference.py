@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,13 @@ def pages() -> dict[str, str]:
 def test_a_page_is_current(name: str, pages: dict[str, str]) -> None:
     written = (write_reference.FOLDER / name).read_text(encoding="utf-8")
     assert written == pages.get(name), "run tools/docs/write_reference.py"
+
+
+def test_the_skill_file_is_the_page_for_programs() -> None:
+    assert write_reference.SKILL.read_text(encoding="utf-8") == write_reference.skill(), "run tools/docs/write_reference.py"
+    links = re.findall(r"\]\(([^)#]+)", write_reference.skill())
+    assert links
+    assert all((write_reference.SKILL.parent / each).exists() for each in links)
 
 
 def test_every_page_lies_there_and_no_other(pages: dict[str, str]) -> None:

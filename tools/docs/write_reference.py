@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import posixpath
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
@@ -24,7 +26,17 @@ from harness.report.wording import glossary as glossary_terms
 from harness.report.wording import reason_text
 from harness.system import protocol
 
-FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "reference"
+SKILL = ROOT / "docs" / "optimize-a-step" / "SKILL.md"
+SKILL_HEAD = """\
+---
+name: optimize-a-step
+description: Check that an optimized PyTorch training step still trains the same, with the contract harness. Use it when you
+  capture, compile, fuse or lower the precision of a training step, and before you report that it trains the same or is faster.
+---
+
+"""
 NOTE = "<!-- written by tools/docs/write_reference.py; do not edit -->"
 STATUSES = {
     Status.PASS: "The claim holds: everything that it demands was seen.",
@@ -206,7 +218,16 @@ def glossary() -> str:
     return "\n\n".join(["Words of pages, messages and this documentation.", table(("term", "meaning"), *rows)])
 
 
+def skill() -> str:
+    """Return AGENTS.md as a skill file, with its links as seen from the folder of the file."""
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    here = SKILL.parent.relative_to(ROOT)
+    return SKILL_HEAD + re.sub(r"\]\(([^)]+)\)", lambda link: f"]({posixpath.relpath(link[1], here)})", text)
+
+
 def main() -> None:
+    SKILL.parent.mkdir(exist_ok=True)
+    SKILL.write_text(skill(), encoding="utf-8")
     FOLDER.mkdir(exist_ok=True)
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
