@@ -29,8 +29,9 @@ def test_a_page_is_current(name: str, pages: dict[str, str]) -> None:
 
 
 def test_the_skill_file_is_the_page_for_programs() -> None:
-    assert write_reference.SKILL.read_text(encoding="utf-8") == write_reference.skill(), "run tools/docs/write_reference.py"
-    links = re.findall(r"\]\(([^)#]+)", write_reference.skill())
+    text = write_reference.skill()
+    assert write_reference.SKILL.read_text(encoding="utf-8") == text, "run tools/docs/write_reference.py"
+    links = re.findall(r"\]\(([^)#]+)", text)
     assert links
     assert all((write_reference.SKILL.parent / each).exists() for each in links)
 

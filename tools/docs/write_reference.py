@@ -32,8 +32,8 @@ SKILL = ROOT / "docs" / "optimize-a-step" / "SKILL.md"
 SKILL_HEAD = """\
 ---
 name: optimize-a-step
-description: Check that an optimized PyTorch training step still trains the same, with the contract harness. Use it when you
-  capture, compile, fuse or lower the precision of a training step, and before you report that it trains the same or is faster.
+description: Check with the contract harness that an optimized PyTorch training step still trains the same. Use it
+  when you capture, compile, fuse or lower the precision of a training step, and before you report on it.
 ---
 
 """
