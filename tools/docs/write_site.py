@@ -4,9 +4,9 @@
 
 Its pages are those of docs/ and the ones of `OUTSIDE`. Git holds the words of some alone: the modules of `FILLED` write
 their tables. mkdocs makes the site of a copy that keeps their paths, and with them every link; files that a page links
-to are copied as well. Each published run gets its page, drawn from its archive: a link to its folder, or to its summary,
-becomes one to that page. A link to any other folder becomes its label. Where a link or its anchor leads nowhere, mkdocs
-ends with an error.
+to are copied as well. Each published run gets its page, drawn from its archive: a link to its folder or summary becomes
+one to that page. A link to any other folder becomes its label. Where a link or its anchor leads nowhere, mkdocs ends
+with an error.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def links(page: str, text: str, runs: Mapping[str, str]) -> Iterator[tuple[re.Ma
 
 
 def staged(root: Path, page: str, text: str, runs: Mapping[str, str]) -> str:
-    """Return a page's text with links to runs replaced by links to their pages, and to other folders by their labels."""
+    """Return a page's text: links to runs lead to their pages, and links to other folders are their labels."""
     for found, target in links(page, text, runs):
         path = posixpath.relpath(target, posixpath.dirname(page))
         if target in runs.values():

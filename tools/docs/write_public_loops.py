@@ -1,6 +1,6 @@
 """Record two public training loops, plant changes in them, and write what was found to docs/public-loops.md.
 
-    python scripts/write_public_loops.py CLONES
+    python tools/docs/write_public_loops.py CLONES
 
 CLONES is a folder with clones of the repositories, named as in `LOOPS`. It takes some minutes on a CPU. The harness
 and the packages `torch`, `numpy` and `requests` must be installed.
@@ -18,14 +18,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "public-loops.md"
-HEAD = """# Two public training loops, recorded
+HEAD = """<!-- written by tools/docs/write_public_loops.py CLONES -->
+# Two public training loops, recorded
 
-`python scripts/write_public_loops.py CLONES` writes this page. It takes two training loops from clones in the folder
-CLONES, each at a fixed commit. It adds an import and two lines to each loop ([record a loop](recording-a-loop.md)),
-records it twice as `a` and `a2`, and once as `b` for each change below. `harness compare-runs a b --repeat a2` judges
-them, on a CPU. The end of a script's process closes the recording, so that no loop needs a `with` block.
+With this page you see what `harness compare-runs` says of two loops that were not written for it.
+The script takes each loop from a clone at a fixed commit, and adds an import and two lines
+([record a loop](recording-a-loop.md)). It records the loop twice, as `a` and `a2`, and once as `b`
+for each change below. `harness compare-runs a b --repeat a2` judges them, on a CPU. The end of a
+script's process closes the recording, so no loop needs a `with` block.
 """
 
 
@@ -105,7 +107,7 @@ LOOPS = (
                 new="",
             ),
             Change(
-                "attention without the fused kernel, which rounds differently and is no error",
+                "attention without the fused kernel, a rounding and not an error",
                 "NOT DECIDED",
                 file="model.py",
                 old="hasattr(torch.nn.functional, 'scaled_dot_product_attention')",
@@ -158,7 +160,7 @@ LOOPS = (
                 new="",
             ),
         ),
-        note="The loop updates its parameters by itself: there is no optimizer to record. It draws dropout masks.",
+        note="The loop updates its parameters by itself: it has no optimizer to record. It draws dropout masks.",
     ),
 )
 
@@ -209,7 +211,7 @@ def section(loop: Loop) -> str:
     return (
         f"\n## {name}\n\n[{place}]({loop.address}/blob/{loop.commit}/{place}) at commit `{loop.commit[:12]}`.\n"
         f"{loop.note}\n\n"
-        f"```diff\n{loop.diff}```\n\n<!-- not run here: scripts/write_public_loops.py runs it -->\n```sh\n"
+        f"```diff\n{loop.diff}```\n\n```text\n"
         f"{loop.prepare}\nRECORDING=a {shlex.join(shlex.split(loop.train))}\n```\n\n"
     )
 
