@@ -15,6 +15,7 @@ from harness.execution.announced import AnnouncedSteps, announced_steps
 from harness.execution.probes.nudge import nudge
 from harness.system.adapter_checks import AdapterError, describe_value, names
 from harness.system.protocol import TrainingRun, TrainingSystem
+from harness.system.ranks import rank
 from harness.system.resolve import resolve
 from harness.system.users_code import return_place
 from harness.system.wrappers import DECOY_GRAPH, HARNESS_FAULTS, SWAPPED_ARMS, wrap
@@ -28,7 +29,8 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
     """Open and enter the training run of `arm`. On exit release it, and return its memory to the device.
 
     In every arm the process's generators start from the workload's seed, so that no arm depends on where another left
-    them, or on what an import drew, which happens in the first arm only. Captures that begin meanwhile are counted
+    them, or on what an import drew, which happens in the first arm only. Each rank adds its number: what a system does
+    not seed differs by rank, as in processes that nobody seeds. Captures that begin meanwhile are counted
     (`attempts_of`). The system plants a fault that it describes; any other must be one of the harness's own.
 
     Raises `UsageError` for a fault that neither knows, and for an arm of another commit than this process's;
@@ -52,7 +54,7 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
 def _opened_here(
     run: Run, planned: PlannedArm, system: TrainingSystem, fault: str | None, attempts: CaptureAttempts
 ) -> Iterator[TrainingRun]:
-    _seed_generators(run.workload.seed)
+    _seed_generators(run.workload.seed + rank())
     own = fault is not None and _planted_by_harness(system, fault, planned.system)
     announced = announced_steps(run)
     training = system.open(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from planning import NO_GPU
-from ranked_draws import DepthApart, Draws, NothingDrawn, SharedMasks
+from ranked_draws import DepthApart, Draws, NothingDrawn, SharedMasks, UnseededMasks
 from run_builders import make_contract
 
 from harness.evidence.read_run import read_run
@@ -53,12 +53,13 @@ def judged(folder: Path, system: type[Draws], generators: Any = None, fault: str
     ("system", "generators", "reason", "drawn"),
     [
         (Draws, DEMAND, "held", "depth: shared; torch.cpu: separate"),
+        (UnseededMasks, DEMAND, "held", "depth: shared; torch.cpu: separate"),
         (SharedMasks, None, "held", "depth: shared; torch.cpu: shared"),
         (SharedMasks, DEMAND, "ranks_draw_alike", "depth: shared; torch.cpu: shared"),
         (DepthApart, DEMAND, "ranks_draw_apart", "depth: separate; torch.cpu: separate"),
         (NothingDrawn, "separate", "rank_draws_unseen", None),
     ],
-    ids=["as they should", "nothing demanded", "shared masks", "depth apart", "nothing drawn"],
+    ids=["as they should", "unseeded masks", "nothing demanded", "shared masks", "depth apart", "nothing drawn"],
 )
 def test_random_numbers_that_ranks_share_are_reported(
     tmp_path: Path, system: type[Draws], generators: Any, reason: str, drawn: str | None

@@ -19,7 +19,8 @@ class Draws(StepFunctionSystem):
         import torch
 
         train: Any = importlib.import_module("examples.ranks.ddp_loop.train")  # written as its users write it
-        model, optimizer = train.make_training(workload.seed)
+        with torch.random.fork_rng():
+            model, optimizer = train.make_training(workload.seed)
         replica = data_parallel(model)
         self.seed_masks(workload.seed)
         depth = torch.Generator().manual_seed(self.depth_seed(workload.seed))
@@ -48,6 +49,13 @@ class SharedMasks(Draws):
         import torch
 
         torch.manual_seed(seed)
+
+
+class UnseededMasks(Draws):
+    """Nobody seeds the masks: processes of torchrun draw different ones."""
+
+    def seed_masks(self, seed: int) -> None:
+        """Leave the process's generator as it is."""
 
 
 class DepthApart(Draws):
