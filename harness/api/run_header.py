@@ -23,7 +23,6 @@ from harness.run_directory.bundle import (
     Narrowed,
     WaiverRecord,
     contract_digests,
-    contract_files,
     shared_digests,
 )
 from harness.run_directory.drill_record import drilled_claims, records_below
@@ -92,11 +91,18 @@ def header_of(
             source=collected.source_digest,
             packages=sources.package_digests(listed),
         ),
-        contract_files=contract_files(contracts, Path.cwd()),
+        contract_files=_files_of(contracts, Path.cwd()),
         waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
     )
     left_out = redaction_of(contracts, options.redact)
     return header if left_out is None else redacted_header(header, left_out)
+
+
+def _files_of(contracts: Sequence[LoadedContract], folder: Path) -> dict[str, str]:
+    """Return each contract's file by its id, if it lies below the folder."""
+    found = {loaded.contract.id: (folder / loaded.path).resolve() for loaded in contracts}
+    below = folder.resolve()
+    return {name: path.relative_to(below).as_posix() for name, path in found.items() if path.is_relative_to(below)}
 
 
 def beside_the_header(options: VerifyOptions) -> dict[str, object]:

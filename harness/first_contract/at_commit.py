@@ -15,7 +15,7 @@ from harness.api.run_header import VerifyOptions
 from harness.commits.checkout import Checkout, checked_out
 from harness.commits.repository import Repository
 from harness.errors import UsageError
-from harness.evidence.commit_records import SHORT
+from harness.evidence.environment_records import SHORT
 from harness.first_contract.draft import Draft
 from harness.first_contract.step_source import StepSource, read_step_source
 

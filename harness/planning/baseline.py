@@ -14,7 +14,7 @@ from harness.contract.schema import Contract
 from harness.contract.strict_yaml import nearest
 from harness.errors import SystemResolutionError, UsageError
 from harness.evidence.base import Obstacle
-from harness.evidence.commit_records import SHORT
+from harness.evidence.environment_records import SHORT
 from harness.kinds import probe_of
 from harness.planning.gpu_needs import ranks_of
 from harness.planning.obstacles import capabilities_needed

@@ -15,7 +15,6 @@ from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.report.charts import sparkline
 from harness.report.charts.sparkline import Box, around, finite
 from harness.report.glance import Ratios, glance
-from harness.report.gpus import gpus
 from harness.report.text import clean, label, line, number, several
 from harness.report.view import ReportView
 
@@ -46,7 +45,7 @@ def identity(view: ReportView) -> list[tuple[str, str]]:
 
 def _gpu(view: ReportView) -> str:
     problem = view.header.environment.gpu.problem
-    return gpus(view) or (f"none: {problem}" if problem else "not recorded")
+    return view.gpus_used() or (f"none: {problem}" if problem else "not recorded")
 
 
 def _authors(views: Iterable[ReportView]) -> Iterator[str]:

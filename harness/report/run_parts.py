@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from harness.evidence.environment_records import quoted
 from harness.judging.verdict import Status
-from harness.report.gpus import gpus
 from harness.report.headline import headline
 from harness.report.text import line
 from harness.report.view import ReportView
@@ -26,7 +25,7 @@ def facts(view: ReportView) -> dict[str, str]:
     header = view.header
     collected = header.environment
     known: dict[str, str | None] = {
-        "GPU": gpus(view) or "none",
+        "GPU": view.gpus_used() or "none",
         "driver": collected.gpu.driver,
         "torch": collected.versions.get("torch"),
         "harness commit": quoted(collected.git.commit or "") or None,

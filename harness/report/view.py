@@ -5,6 +5,7 @@ A report is a pure function of this view.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -122,6 +123,16 @@ class ReportView:
             faults = f"{counted(planted, 'fault')} planted, {survived} survived{left}"
             return f"{faults}; the units are the controls, run without a fault."
         return f"The fault {self.header.fault} was planted in this run on purpose." if self.is_drill else ""
+
+    def gpus_used(self) -> str:
+        """Return the GPUs of the run with most ranks, as `2 × NVIDIA H200`; empty if there was none.
+
+        Older evidence has the name of the first GPU alone.
+        """
+        facts = self.header.environment.gpu
+        most = max((1 + len(run.ranks) for run in self.evidence.values()), default=1)
+        names = facts.names[:most] or ((facts.name,) * min(most, facts.count or 1) if facts.name else ())
+        return " and ".join(f"{number} × {name}" if number > 1 else name for name, number in Counter(names).items())
 
     def contract(self, name: str) -> Contract | None:
         return next((contract for contract in self.contracts if contract.id == name), None)

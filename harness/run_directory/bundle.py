@@ -146,8 +146,6 @@ class LoadedContract(Protocol):
     @property
     def contract(self) -> Contract: ...
     @property
-    def path(self) -> Path: ...
-    @property
     def text(self) -> str: ...
     @property
     def digest(self) -> str: ...
@@ -326,13 +324,6 @@ def unused(path: Path) -> Path:
 def contract_digests(contracts: Iterable[LoadedContract]) -> dict[str, str]:
     """Return the value of `Digests.contracts`: each contract's digest by its id."""
     return {loaded.contract.id: loaded.digest for loaded in contracts}
-
-
-def contract_files(contracts: Iterable[LoadedContract], folder: Path) -> dict[str, str]:
-    """Return the value of `Header.contract_files`: each contract's file by its id, if it lies below the folder."""
-    found = {loaded.contract.id: (folder / loaded.path).resolve() for loaded in contracts}
-    below = folder.resolve()
-    return {name: path.relative_to(below).as_posix() for name, path in found.items() if path.is_relative_to(below)}
 
 
 def shared_digests(contracts: Iterable[LoadedContract]) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (498, 65_236), "tests": (622, 85_991), "reference_impl": (149, 17_331)}
+BUDGET = {"harness": (497, 65_231), "tests": (622, 86_000), "reference_impl": (149, 17_331)}
 
 
 def size(folder: str) -> tuple[int, int]:

@@ -38,7 +38,16 @@ def report(tmp_path: Path) -> Path:
 @pytest.fixture
 def opened(browser: Browser, report: Path) -> Browser:
     show(browser, report, LIGHT)
+    browser.evaluate("document.querySelectorAll('.card.held > details').forEach(card => card.open = true)")
     return browser
+
+
+def test_a_link_unfolds_what_it_leads_to(browser: Browser, report: Path) -> None:
+    show(browser, report, LIGHT)
+    folded = "document.querySelector('.card.held > details')"
+    assert browser.evaluate(f"{folded}.open") is False
+    browser.evaluate(f"new Promise(done => {{ onhashchange = done; location.hash = {folded}.parentElement.id; }})")
+    assert browser.evaluate(f"{folded}.open") is True
 
 
 def place(browser: Browser, selector: str) -> dict[str, float]:

@@ -54,15 +54,15 @@ VARIANTS = (
     Variant("no-javascript", javascript=False),
 )
 PROBE = """(() => {
+  // Paper has the first screen and what did not hold: what it leaves out is neither missing nor folded.
+  const there = e => !e || (getComputedStyle(e).display !== 'none' && there(e.parentElement));
   const missing = [...document.images].filter(image => !image.complete || image.naturalWidth === 0).length
     + [...document.querySelectorAll('svg')]
-      .filter(image => !image.closest('[hidden]') && image.getBBox().width === 0).length;
+      .filter(image => there(image) && image.getBBox().width === 0).length;
   const ids = [...document.querySelectorAll('[id]')].map(e => e.id), known = new Set(ids);
   const naming = [...document.querySelectorAll('a[href^="#"], [for], [aria-labelledby], [aria-describedby]')];
   const named = naming.flatMap(e => [e.hash?.slice(1), e.htmlFor, e.getAttribute('aria-labelledby'),
     e.getAttribute('aria-describedby')]).filter(id => id).flatMap(id => id.split(' '));
-  // Paper has the first screen and what did not hold: what it leaves out is no folded part.
-  const there = e => !e || (getComputedStyle(e).display !== 'none' && there(e.parentElement));
   const parts = [...document.querySelectorAll('details:not(.tool) > :not(summary)')];
   const folded = parts.filter(e => there(e.parentElement));
   return {

@@ -16,7 +16,7 @@ import math
 from contextlib import ExitStack
 
 from harness.commits.import_path import ImportPath
-from harness.evidence.commit_records import SHORT
+from harness.evidence.environment_records import SHORT
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import TIMED_PHASE, Block, TimingEvidence, disturbed
 from harness.execution.job import ProcessFailed, answered, name_of

@@ -74,8 +74,11 @@ def judged_gradients(claim: GradientMatch | Accumulation, run: RunEvidence) -> l
         return []
     try:
         candidate, baseline = (executed(run, name) for name in (claim.candidate, claim.baseline))
-        known = isinstance(claim, GradientMatch)
-        records = judged_records(claim, candidate, baseline) if known else records_of(claim, candidate)
+        records = (
+            judged_records(claim, candidate, baseline)
+            if isinstance(claim, GradientMatch)
+            else records_of(claim, candidate)
+        )
         return list(compared_tensors(claim, records, baseline))
     except Settled:
         return []
@@ -87,38 +90,42 @@ def _part(run_id: str, arm: str, seen: Seen) -> Part | None:
     if not records:
         return None
     found = {(one.step, one.tensor, one.made): one for claim in seen.claims for one in judged_gradients(claim, run)}
-    when = {True: "before the clip", False: "as the step left it"} if any(one.made for one in found.values()) else {}
-    compared = [
-        (one.tensor, one.step, one.absolute, not one.differs, one.size, *([when[one.made]] if when else []))
-        for one in found.values()
-    ]
+    compared = list(found.values())
     part = Part(seen.title, runs=[run_id])
     if any(isinstance(claim, Accumulation) for claim in seen.claims):
         part.text.append(_micro_batches(run.arms[arm][0]))
     if compared:
-        equal = sum(1 for row in compared if row[3])
-        steps = ", ".join(str(step) for step in sorted({row[1] for row in compared})[:20])
+        equal = sum(not one.differs for one in compared)
+        steps = ", ".join(str(step) for step in sorted({one.step for one in compared})[:20])
         are = "is" if equal == 1 else "are"
         part.text.append(
             f"{equal} of {counted(len(compared), 'compared tensor')} {are} equal in every bit, at steps {steps}."
         )
-        wild = sum(not math.isfinite(row[2]) for row in compared)
+        wild = sum(not math.isfinite(one.absolute) for one in compared)
         if wild:
             part.text.append(
                 f"{wild} of {counted(len(compared), 'compared tensor')} {'differs' if wild == 1 else 'differ'} by what "
                 "is not finite, which no plot shows."
             )
-        points = _points([(name, value) for name, _, value, *_ in compared])
+        points = _points([(one.tensor, one.absolute) for one in compared])
         if equal < len(compared):  # of what is equal in bits a plot shows nothing
             part.judged.append(JudgedPlot(plots.gradients(points, seen.bounds), frozenset(seen.units)))
-        # A difference that is not a number is the worst there is.
-        worst = sorted(compared, key=lambda row: -row[2] if math.isfinite(row[2]) else -math.inf)
-        columns = ["tensor", "step", "largest difference", "equal bits", "largest of the baseline"]
-        columns += ["gradient"] if when else []
-        part.tables.append(table("Tensors, largest difference first", columns, worst, folded=True, shown=SHOWN))
+        part.tables.append(_tensors(compared))
     norms = _norms(records, seen.norm_at_most)
     part.tables.extend([norms] if norms else [])
     return part
+
+
+def _tensors(compared: list[Compared]) -> Table:
+    """Return a table of tensors; a difference that is not finite is the worst there is."""
+    columns = ["tensor", "step", "largest difference", "equal bits", "largest of the baseline"]
+    rows: list[list[object]] = []
+    both = any(one.made for one in compared)
+    for one in sorted(compared, key=lambda one: -one.absolute if math.isfinite(one.absolute) else -math.inf):
+        when = ["before the clip" if one.made else "as the step left it"] if both else []
+        rows.append([one.tensor, one.step, one.absolute, not one.differs, one.size, *when])
+    columns += ["gradient"] if both else []
+    return table("Tensors, largest difference first", columns, rows, folded=True, shown=SHOWN)
 
 
 def _points(values: list[tuple[str, float]]) -> list[tuple[int, str, float]]:

@@ -13,7 +13,6 @@ from drawn_plots import DrawnPlot, drawn_plots
 from published_pages import REPORTS, PublishedOf
 from report_views import full_view, small_view
 
-from harness.report import budget
 from harness.report.blocks import Unit
 from harness.report.charts import svg
 from harness.report.charts.plots import BROAD, Role
@@ -130,7 +129,6 @@ def roles_of(arms: Mapping[str, str]) -> set[str]:
 @pytest.mark.slow
 def test_every_section_with_plots_is_looked_at(published: PublishedOf) -> None:
     assert {anchor for name in RUNS for anchor, *_ in plots_of(name, published)} == DRAWN
-    assert set(budget.ORDER) == DRAWN
 
 
 # --- colours -----------------------------------------------------------------------------------------------------
