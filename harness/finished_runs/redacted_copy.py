@@ -1,4 +1,4 @@
-"""Copy a finished run without names of host, user and folders, to publish a run that kept them.
+"""Copy a finished run without names of host, user and folders, and without its CI job, to publish a run that kept them.
 
 The copy is a run of its own: header and evidence are other files, so verdicts, pages and manifest are made anew from
 them. Names of host and user are those of this machine; folders go, whosever they are.
@@ -15,6 +15,7 @@ from pathlib import Path
 from harness.api import session
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout, redaction
+from harness.evidence.environment_records import CiFacts
 from harness.evidence.files import write_text
 from harness.finished_runs.rejudge import Rejudged, rejudged
 from harness.judging.verdict import Verdict
@@ -57,7 +58,8 @@ def _write(bundle: Bundle, source: Rejudged, folder: Path) -> None:
     contracts = [contract.model_dump(mode="json") for contract in source.judgement.view.contracts]
     left_out = redaction.of_this_machine(redaction.texts_in(contracts))
     left_out.directory(folder / layout.EVIDENCE)
-    header = session.redacted_header(bundle.header, left_out)
+    nobody = bundle.header.environment.model_copy(update={"ci": CiFacts()})
+    header = session.redacted_header(bundle.header.model_copy(update={"environment": nobody}), left_out)
     write_text(folder / layout.HEADER, dump_json(header.model_dump(), indent=2) + "\n")
     if source.judgement.view.drill is not None:
         write_text(folder / layout.DRILL, record_text(left_out.model(source.judgement.view.drill)))

@@ -12,6 +12,7 @@ from harness.cli.drill import drill_on
 from harness.cli.pack import published
 from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError, ExitCode
+from harness.evidence.environment_records import CiFacts
 from harness.evidence.plan_records import Run
 from harness.evidence.redaction import NOTE, Redaction, of_this_machine, wanted
 from harness.evidence.run_evidence import Death
@@ -199,6 +200,15 @@ def test_a_published_run_is_packed_without_names_and_judged_the_same(contracts: 
     assert rejudged(out).problems == []
     statuses = [str(verdict.status) for verdict in rejudged(out).judgement.verdicts]
     assert statuses == ["PASS", "FAIL", "NOT_RUN", "ERROR"]
+
+
+def test_a_run_that_is_packed_without_names_names_no_ci_job_and_nobody_who_began_it(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITLAB_CI", "true")
+    monkeypatch.setenv("GITLAB_USER_LOGIN", "ada")
+    header = judged([_packed(contracts, redact=True)])[0][0].header
+    assert header.environment.ci == CiFacts()
 
 
 def test_its_source_keeps_the_names_and_is_what_its_manifest_replaces(contracts: Path) -> None:
