@@ -26,6 +26,7 @@ from harness.api.run_header import redaction_of as redaction_of  # noqa: PLC0414
 from harness.api.run_header import waiver_texts as waiver_texts  # noqa: PLC0414
 from harness.api.run_header import with_earlier_runs as with_earlier_runs  # noqa: PLC0414
 from harness.commits.checkout import Checkout
+from harness.contract.files_read import FilesRead
 from harness.contract.load import LoadedContract, load_contracts, selected
 from harness.contract.waivers import Waiver, find_waivers
 from harness.devices import environment
@@ -105,10 +106,11 @@ def verify(
     contracts = load_contracts(paths)
     options = of_tags(contracts, options)
     waivers = find_waivers(paths, options.waivers)
+    read = FilesRead.of(paths, options.waivers, contracts)
     if refuse is not None:
         refuse(contracts, waivers)
     with baselines(contracts, options) if checkout is None else nullcontext(checkout) as made:
-        return _verified(contracts, waivers, options, made, watch, interpreters, judged)
+        return _verified(contracts, waivers, read, options, made, watch, interpreters, judged)
 
 
 def refuse_fault_of_gate(options: VerifyOptions) -> None:
@@ -142,6 +144,7 @@ def plan_something(
 def _verified(
     contracts: Sequence[LoadedContract],
     waivers: Sequence[Waiver],
+    read: FilesRead,
     options: VerifyOptions,
     checkout: Checkout | None,
     watch: Watch | None,
@@ -155,6 +158,7 @@ def _verified(
             judged(verdict, view)
 
     planned = plan_something(contracts, options, checkout)
+    read.require_unchanged()  # systems have described themselves
     started = datetime.now(tz=UTC)
     final = options.reports / (options.name or directory_name(started, options))
     if options.resume is None:
@@ -170,7 +174,9 @@ def _verified(
             if watch is not None or judged is not None:
                 early = units_as_they_end(writer.bundle(), contracts, planned.runs, tell)
             execute(planned.runs, writer, watch, interpreters, redacted, checkout, journal, early)
+            read.require_unchanged()
             writer.settle()
+            journal.require_unchanged()
             judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
             write_judgement(writer.path, judgement)
             directory = writer.finish()

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import interruption
@@ -120,6 +121,7 @@ def main() -> None:
     """Run the command line, and map errors and signals to exit codes in one place."""
     with surviving_streams(), interruption.watched():
         try:
+            _refuse_code_of_the_project()
             run = application(sys.argv[1:])
             _collect_from_now_on()
             code = run(standalone_mode=False) or ExitCode.HELD
@@ -134,6 +136,25 @@ def main() -> None:
         except SystemExit as leaving:
             sys.exit(_left(leaving))
         sys.exit(code)
+
+
+def _refuse_code_of_the_project() -> None:
+    """Raise HarnessError if Python, by its path, ran code of the working directory before it came here."""
+    for name in ("sitecustomize", "usercustomize"):  # `site` imports these two
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is None:
+            continue
+        from harness.evidence.modules import is_users
+
+        own = Path(__file__).parents[2]  # a checkout of the harness may hold its own
+        if _within(file, Path.cwd()) and not _within(file, own) and is_users(Path(file)):
+            rule = "no code of the project runs before contracts are read"
+            remedy = "take its folder off PYTHONPATH: the harness finds the project in the working directory"
+            raise HarnessError(rule, where=file, got="Python ran it at its start", remedy=remedy)
+
+
+def _within(file: str, folder: Path) -> bool:
+    return Path(file).resolve().is_relative_to(folder.resolve())
 
 
 def _collect_from_now_on() -> None:

@@ -12,6 +12,7 @@ import typer
 
 from harness.cli.arguments import Json, Paths, Tags, Waivers
 from harness.contract import version_1
+from harness.contract.files_read import FilesRead
 from harness.contract.folders import folders_read
 from harness.contract.load import LoadedContract, load_contracts, selected, unused_files
 from harness.contract.schema import SCHEMA_VERSION
@@ -47,11 +48,13 @@ def findings_of(
     `tags` only claims that have one of them are looked at.
     """
     loaded, signed = _read(paths, waivers)
+    read = FilesRead.of(paths, waivers, loaded)
     only = selected(loaded, tags) if tags else None
     dead = unmatched(signed, loaded, all_known=any(path.is_dir() for path in paths))
     stale = [Finding("error", error.where, error.sentence()) for error in dead]
     stale += [Finding("warning", *late) for late in expired_on(datetime.now(tz=UTC).date(), signed)]
     describe_all(system for one in loaded for system in one.contract.systems())  # all of them in one process
+    read.require_unchanged()
     if drill is not None:
         require_existing([drill])
     records = records_below(REPORTS) if drill is None else [read_record(drill)]

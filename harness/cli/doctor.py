@@ -12,6 +12,7 @@ import typer
 from harness.api import session
 from harness.cli.arguments import ContractPaths, Json
 from harness.cli.interruption import interruptible
+from harness.contract.files_read import FilesRead
 from harness.contract.load import load_contracts
 from harness.devices import environment
 from harness.errors import SystemResolutionError, UsageError
@@ -68,8 +69,10 @@ class Diagnosis:
 def diagnose(paths: Sequence[Path]) -> Diagnosis:
     """Plan the contracts for this machine. Raises ContractErrors."""
     contracts = load_contracts(paths)
+    read = FilesRead.of(paths, None, contracts)
     planned = session.plan_contracts(contracts, session.VerifyOptions())
     described = describe_all(sorted({system for loaded in contracts for system in loaded.contract.systems()}))
+    read.require_unchanged()
     broken = [(name, str(answer)) for name, answer in described.items() if isinstance(answer, SystemResolutionError)]
     return Diagnosis(_facts(environment.collect()), planned.units, broken)
 

@@ -27,6 +27,7 @@ from harness.cli.arguments import (
 )
 from harness.cli.interruption import LONG_GRACE_S, interruptible
 from harness.cli.printing import print_forecast, print_shard, recorded_in
+from harness.contract.files_read import FilesRead
 from harness.contract.load import load_contracts
 from harness.drill import drill as fire_drill
 from harness.drill import matrix
@@ -86,9 +87,12 @@ def drill(
 def drill_on(on: str | None, gpus: str | None, paths: Sequence[Path], directory: Path, *, redact: bool | None) -> int:
     """Drill every fault of the contracts as jobs of an engine, and return the worst exit code of a shard."""
     contracts = load_contracts(paths)
+    read = FilesRead.of(paths, None, contracts)
     refuse_lint_errors(contracts)
     jobs_of, shards = engine(on, gpus), drill_shards(contracts)
     if not shards:
         print_error("no claim here names a fault: nothing is drilled")
         return ExitCode.UNDECIDED
-    return fleet.worst(fleet.run_shards(shards, jobs_of, directory, print_shard, redact_words(redact)).values())
+    codes = fleet.run_shards(shards, jobs_of, directory, print_shard, redact_words(redact))
+    read.require_unchanged()
+    return fleet.worst(codes.values())

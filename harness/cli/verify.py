@@ -39,6 +39,7 @@ from harness.cli.arguments import (
 )
 from harness.cli.interruption import GRACE_S, LONG_GRACE_S, interruptible
 from harness.cli.printing import print_costs, print_forecast, print_judgement, print_shard, recorded_in
+from harness.contract.files_read import FilesRead
 from harness.contract.folders import folders_read
 from harness.contract.load import load_contracts
 from harness.contract.waivers import expired_on, find_waivers
@@ -131,6 +132,7 @@ def verify_on(
 ) -> session.Judgement:
     """Verify the claims of the contracts as jobs of an engine, then judge all run directories together."""
     contracts = load_contracts(paths)
+    read = FilesRead.of(paths, options.waivers, contracts)
     refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths)
     jobs_of, shards = engine(on, gpus), gate_shards(contracts)
     directory = fleet.new_directory(options.reports, options.name)
@@ -144,4 +146,5 @@ def verify_on(
     }
     passed_on = [word for name, value in given.items() if value is not None for word in (name, str(value))]
     fleet.run_shards(shards, jobs_of, directory, print_shard, [*passed_on, *redact_words(options.redact)])
+    read.require_unchanged()
     return judged(fleet.run_directories(shards, directory), gate=options.gate)[1]

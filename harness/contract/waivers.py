@@ -67,7 +67,7 @@ def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver
         return load_waivers(file)
     found: dict[Path, Path] = {}
     for path in paths:
-        files = files_of_folder(path).waivers if path.is_dir() else _beside(path)
+        files = files_of_folder(path).waivers if path.is_dir() else files_beside(path)
         for waivers in files:
             found.setdefault(real(waivers), waivers)
     signed = [waiver for each in found.values() for waiver in load_waivers(each)]
@@ -76,7 +76,8 @@ def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver
     return signed
 
 
-def _beside(contract: Path) -> list[Path]:
+def files_beside(contract: Path) -> list[Path]:
+    """Return the waiver files next to a contract's file."""
     if not contract.parent.is_dir():
         return []
     return sorted(path for path in contract.parent.iterdir() if path.is_file() and is_waiver_file(path))

@@ -11,6 +11,7 @@ from pathlib import Path
 from harness.api import session
 from harness.api.early_verdicts import AsTheyEnd
 from harness.api.execute import work_of
+from harness.contract.files_read import FilesRead
 from harness.contract.load import LoadedContract, load_contracts, selected
 from harness.devices import environment
 from harness.devices.environment import Machine
@@ -82,7 +83,7 @@ def drill(
     KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory. It has the rows whose runs had ended,
     and counts the others as never planted. A note on the exception says where it is.
     """
-    contracts, machine, planned = plan_drill_here(paths, options, refuse)
+    contracts, machine, planned, read = plan_drill_here(paths, options, refuse)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))
     started = datetime.now(tz=UTC)
     if not planned.cases:
@@ -100,7 +101,9 @@ def drill(
             if watch is not None:
                 early = _rows_as_they_end(planned, contracts, writer.bundle(), watch.drilled)
             session.execute(runs_of(planned), writer, watch, redacted=redacted, journal=journal, early=early)
+            read.require_unchanged()
             writer.settle()
+            journal.require_unchanged()
             record = _judge(contracts, planned, writer.bundle(), machine, started)
             _write(writer, contracts, record)
             return DrillResult(record, writer.finish())
@@ -115,16 +118,21 @@ def drill(
 
 def plan_drill_here(
     paths: Sequence[Path], options: DrillOptions, refuse: session.Refuse | None = None
-) -> tuple[list[LoadedContract], Machine, DrillPlan]:
-    """Return the contracts, this machine, and the plan of their drill on it. Raises ContractError, UsageError."""
+) -> tuple[list[LoadedContract], Machine, DrillPlan, FilesRead]:
+    """Return the contracts, this machine, the plan of their drill on it, and the files that were read.
+
+    Raises ContractError, UsageError.
+    """
     contracts = load_contracts(paths)
+    read = FilesRead.of(paths, None, contracts)
     machine = environment.machine()
     if refuse is not None:
         refuse(contracts, ())
     describe_all(system for loaded in contracts for system in loaded.contract.systems())  # all of them in one process
     claims = selected(contracts, options.tags, options.claims)
     planned = plan_drill(contracts, claims=claims, faults=options.faults, machine=machine, describe=describe)
-    return contracts, machine, planned
+    read.require_unchanged()
+    return contracts, machine, planned, read
 
 
 def _keep_rows(

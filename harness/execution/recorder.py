@@ -21,9 +21,10 @@ from harness.devices.quiet import wait_for_quiet_device
 from harness.evidence.base import Record
 from harness.evidence.layout import METRIC_NAME, RECORDS, SERIES_COLUMNS, series_name
 from harness.evidence.run_records import Complete, Phase
+from harness.evidence.written import DigestedFile, Written
 from harness.execution.rank_seat import note_phase
 from harness.numbers import dump_json, encode
-from harness.processes.line import ALONE, TOGETHER, Line
+from harness.processes.line import ALONE, TOGETHER, WRITTEN, Line
 
 HEARTBEAT = "heartbeat"
 WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
@@ -47,15 +48,14 @@ class SeriesWriter:
 
     def __init__(self, path: Path, heartbeat: Callable[[], None]) -> None:
         self._heartbeat = heartbeat
-        self._file = path.open("x", encoding="ascii", newline="\n")
+        self.file = DigestedFile(path, "xb")
         self._metrics: list[str] = []
         self._rows = 0
         self._write_header()
 
     def _write_header(self) -> None:
-        self._file.seek(0)
-        self._file.write(",".join((*SERIES_COLUMNS, *self._metrics)) + "\n")
-        self._file.flush()
+        self.file.restart()
+        self.file.write(",".join((*SERIES_COLUMNS, *self._metrics)) + "\n")
 
     def row(self, step: int, loss: float, batch_digest: str, clip_active_groups: int, tokens: int) -> None:
         """Append one step; see `rows`."""
@@ -86,8 +86,7 @@ class SeriesWriter:
             fields = (f"{int(step)},{_loss(loss)},{digest},{int(active)},{int(count)}", *map(_loss, others))
             lines.append(",".join(fields) + "\n")
         self._rows += len(lines)
-        self._file.write("".join(lines))
-        self._file.flush()
+        self.file.write("".join(lines))
         self._heartbeat()
 
     def _require_metrics(self, metrics: Mapping[str, Sequence[float]]) -> None:
@@ -100,7 +99,7 @@ class SeriesWriter:
         self._write_header()  # what a series has beside its own columns is known with its first step
 
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
 
 
 class Recorder:
@@ -111,7 +110,7 @@ class Recorder:
         self.exchange = exchange  # None: all arms of the run are of one commit
         self._line = line  # None: nobody else has runs here
         self._started = monotonic()
-        self._records = (directory / RECORDS).open("a", encoding="utf-8", newline="\n")
+        self._records = DigestedFile(directory / RECORDS, "ab")
         self._heartbeat = directory / HEARTBEAT
         self._series: dict[tuple[str, int], SeriesWriter] = {}
         self._heartbeat.touch()
@@ -123,8 +122,12 @@ class Recorder:
         return monotonic() - self._started
 
     def complete(self) -> None:
-        """Write the last record: the run did all that it was asked."""
+        """Write the last record: the run did all that it was asked. Send the digests of what this process wrote."""
         self.write(Complete(seconds=self.seconds(), processor_seconds=sum(times()[:4])))
+        if self._line is not None:
+            files = [self._records, *(series.file for series in self._series.values())]
+            written = Written(segments=[each for file in files for each in file.segments()])
+            self._line.send(WRITTEN + written.model_dump_json())
 
     def phase(self, name: str) -> None:
         """Record where the run is. The last phase names the place of a death."""
@@ -143,7 +146,6 @@ class Recorder:
     def write(self, record: Record) -> None:
         """Append one record and flush it."""
         self._records.write(dump_json(record.model_dump()) + "\n")
-        self._records.flush()
         self.heartbeat()
 
     def series(self, arm: str, replica: int) -> SeriesWriter:

@@ -204,6 +204,8 @@ def _death(run: Run, directory: Path, worker: WatchedWorker, overrun: Overrun | 
     if ending.code != 0 and (death is None or death.cause in ("incomplete", "garbage")):
         detail = f"{ending.name}{_last_words(directory / layout.OUTPUT)}"
         return Death(cause="exit_code", detail=detail, phase=phase, stack=worker.stacks.read())
+    if death is None and (edited := worker.edited()) is not None:
+        return Death(cause="garbage", detail=edited, phase=phase, stack="")
     return death
 
 

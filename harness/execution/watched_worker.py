@@ -13,6 +13,7 @@ from typing import IO, Literal
 from harness.commits.checkout import Checkout
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
+from harness.evidence.written import Written
 from harness.execution.compiling import is_compiling
 from harness.execution.job import name_of
 from harness.execution.output import OutputPump
@@ -21,7 +22,7 @@ from harness.execution.stacks import LeftStacks
 from harness.execution.turns import Turns
 from harness.execution.worker import WorkerJob
 from harness.processes.child import Child, Ending
-from harness.processes.line import ALONE, GO, READY, TOGETHER
+from harness.processes.line import ALONE, GO, READY, TOGETHER, WRITTEN
 
 POLL_S = 0.1
 TERMINATION_GRACE_S = 5.0
@@ -63,6 +64,7 @@ class WatchedWorker:
         self._phase = ""
         self._heartbeat: IO[bytes] | None = None
         self._garbled = False
+        self._written: Written | None = None
         child.pumped = True
         self._pump = OutputPump(child.output, directory / layout.OUTPUT)
 
@@ -134,6 +136,8 @@ class WatchedWorker:
                     self.child.close()
                     return overrun
         except Ended:
+            while self._said(0.0):
+                pass  # its last words
             return "output_limit" if self._pump.exceeded else None
 
     def _listen(self, stop: threading.Event | None, turns: Turns) -> None:
@@ -151,7 +155,19 @@ class WatchedWorker:
         said = self.child.receive(str, seconds)
         if isinstance(said, Ending):
             self._garbled = self._garbled or said.code is None
+        if isinstance(said, str) and said.startswith(WRITTEN):
+            try:
+                self._written = Written.model_validate_json(said.removeprefix(WRITTEN))
+            except ValueError:
+                self._garbled = True
         return said if isinstance(said, str) else ""
+
+    def edited(self) -> str | None:
+        """Return what is wrong if the evidence of a complete run is not what its worker wrote; None if it is."""
+        if self._written is None:
+            return "the worker reported no digest of what it wrote"
+        name = self._written.changed(self._directory)
+        return None if name is None else f"{name}: changed after it was written"
 
     def _overrun(self) -> Overrun | None:
         self._observe()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.api import session
+from harness.contract.files_read import FilesRead
 from harness.contract.load import load_contracts
 from harness.contract.waivers import find_waivers
 from harness.devices import environment
@@ -30,16 +31,18 @@ def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Fo
     session.refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
     options = session.of_tags(contracts, options)
+    read = FilesRead.of(paths, options.waivers, contracts)
     refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths, options.wall_limit_s)
     with session.baselines(contracts, options) as checkout:
         planned = session.plan_something(contracts, options, checkout)
+    read.require_unchanged()
     units = [_unit(unit) for unit in planned.units]
     return _forecast(units, planned.runs, options.reports)
 
 
 def forecast_drill(paths: Sequence[Path], options: DrillOptions) -> Forecast:
     """Forecast `drill` with the same arguments. Raises the ContractError or UsageError that it begins with."""
-    _, _, planned = plan_drill_here(paths, options, refuse_lint_errors)
+    _, _, planned, _ = plan_drill_here(paths, options, refuse_lint_errors)
     return _forecast(_drilled(planned), runs_of(planned), options.reports)
 
 

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
 from typing import IO, Literal, Protocol, Self, TypeVar, cast
 
+from harness.processes.import_path import child_path, path_of_child
 from harness.processes.kept import KeptProcess
 from harness.processes.line import Line, pair
 
 # Seconds between two looks whether a child lives: its line stays open while a fork of it holds it.
 LOOK_S = 10.0
+# Files that a runner reads and obeys after a step, and credentials of the job.
+_OF_CI = re.compile(
+    r"ACTIONS_.*|(GITHUB|GH|CI|BUILDKITE)_(.*_)?(TOKEN|PASSWORD)|GITHUB_(ENV|PATH|OUTPUT|STATE|STEP_SUMMARY)"
+)
 T = TypeVar("T")
 
 
@@ -181,13 +186,16 @@ def start_child(
 ) -> Child:
     """Start `python -m module` with a line to it on its standard input.
 
-    kept: the child leads a session under a keeper, finds the modules that this process finds, and its
-    output is read here. Other children share this process's group and streams: what stops or ends the
-    group stops or ends them. variables: environment variables, in addition to this process's.
+    The child finds the modules that this process finds, once it has taken its standard input
+    (`use_given_path`), and has no variable by which a CI system obeys (`without_ci`).
+
+    kept: the child leads a session under a keeper, and its output is read here. Other children share
+    this process's group and streams: what stops or ends the group stops or ends them. variables:
+    environment variables, in addition to this process's.
     """
     line, theirs = pair()
     started = monotonic()
-    command = [*child_command(module), *arguments]
+    command, inherited = [*child_command(module), *arguments], without_ci(os.environ)
     process: KeptProcess | subprocess.Popen[bytes]
     with theirs:
         if kept:
@@ -196,18 +204,20 @@ def start_child(
                 stdin=theirs.fileno(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": child_path(), "PYTHONHASHSEED": "0", **variables},
+                env={**inherited, **path_of_child(child_path()), "PYTHONHASHSEED": "0", **variables},
             )
         else:
-            process = subprocess.Popen(command, stdin=theirs.fileno(), env={**os.environ, **variables})
+            process = subprocess.Popen(
+                command, stdin=theirs.fileno(), env={**inherited, **path_of_child(None), **variables}
+            )
     return Child(process, line, started)
+
+
+def without_ci(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables but for those by which code could command a CI job, or act in its name."""
+    return {name: value for name, value in environment.items() if not _OF_CI.fullmatch(name)}
 
 
 def child_command(module: str) -> list[str]:
     """Return the command that starts `module`. Python does not search the working directory first."""
     return [sys.executable, "-P", "-m", module]
-
-
-def child_path() -> str:
-    """Return the PYTHONPATH with which a process finds the modules that this process finds."""
-    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

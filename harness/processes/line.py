@@ -1,7 +1,8 @@
 """Connect a process and its child by a line: a socket on the child's standard input.
 
 A message is a line of text.
-A worker asks its supervisor for `ALONE`, and later for `TOGETHER`; each is answered with `GO`.
+A worker asks its supervisor for `ALONE`, and later for `TOGETHER`; each is answered with `GO`. At its end it sends
+`WRITTEN` with the digests of what it wrote.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from contextlib import suppress
 from select import select
 from time import monotonic
 
-READY, ALONE, TOGETHER, GO = "ready", "alone", "together", "go"
+from harness.processes.import_path import use_given_path
+
+READY, ALONE, TOGETHER, GO, WRITTEN = "ready", "alone", "together", "go", "written "
 MOST_BYTES = 16 * 2**20  # of a message
 CHUNK = 2**20
 SENDING_S = 1.0  # for a child that reads nothing to make room
@@ -92,7 +95,11 @@ def pair() -> tuple[Line, socket.socket]:
 
 
 def take_standard_input() -> Line:
-    """Return the child's end, taken from standard input. For the system, standard input is empty from then on."""
+    """Return the child's end, taken from standard input, which is empty from then on.
+
+    A child has imported the harness by now. From here on it finds the modules that its parent finds.
+    """
+    use_given_path()
     line = Line(socket.socket(fileno=os.dup(0)))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

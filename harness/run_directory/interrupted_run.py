@@ -28,8 +28,8 @@ from harness.run_directory.journal import (
     Journal,
     JournalFile,
     alone_in,
+    changed_since,
     digest_of_each,
-    evidence_digest,
     is_free,
     read_journal,
 )
@@ -179,7 +179,8 @@ def as_left(directory: Path) -> tuple[Bundle, JournalFile]:
         raise _changed(bundle.path, [f"{layout.HEADER}: changed"])
     if lines := altered(bundle):
         raise _changed(bundle.path, lines)
-    _refuse_changed(directory, journal)
+    if lines := changed_since(directory, journal):
+        raise _changed(directory, lines)
     return bundle, journal
 
 
@@ -189,17 +190,6 @@ def _refuse_another(bundle: Bundle, journal: JournalFile, described: Described) 
         raise EvidenceError(
             "an interrupted run is gone on with as it was begun", where=str(bundle.path), got=difference, remedy=ANEW
         )
-
-
-def _refuse_changed(directory: Path, journal: JournalFile) -> None:
-    evidence = directory / layout.EVIDENCE
-    lines = [
-        f"{layout.EVIDENCE}/{run}: changed since the run ended"
-        for run, digest in sorted(journal.ended.items())
-        if evidence_digest(evidence, run) != digest
-    ]
-    if lines:
-        raise _changed(directory, lines)
 
 
 def _changed(directory: Path, lines: Sequence[str]) -> EvidenceError:

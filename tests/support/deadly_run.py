@@ -83,7 +83,6 @@ def _dies_in_write(arm: str, die: Callable[[], Any], *, torn: bool) -> None:
         if isinstance(record, ArmEnd) and record.arm == arm:
             if torn:
                 self._records.write('{"record": "arm_end", "arm"')
-                self._records.flush()
             if (nonsense := die()) is not None:
                 self._records.write(f"{nonsense}\n")
         write(self, record)

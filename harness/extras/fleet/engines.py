@@ -18,7 +18,7 @@ from harness.devices.cuda_driver import devices
 from harness.errors import HarnessError, UsageError
 from harness.extras.fleet.job import Outcome, ShardJob
 from harness.platform.installing import command_for
-from harness.processes.child import child_path
+from harness.processes.import_path import child_path
 
 if TYPE_CHECKING:
     from submitit import Job

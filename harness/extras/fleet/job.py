@@ -16,7 +16,7 @@ from harness.errors import ExitCode
 from harness.evidence import layout
 from harness.extras.fleet.moved import run_directories, set_aside, settled_claims
 from harness.extras.fleet.shards import Shard
-from harness.processes.child import child_path
+from harness.processes.import_path import child_path
 from harness.processes.kept import KeptProcess
 from harness.run_directory.interrupted_run import is_made_elsewhere, left_unfinished
 from harness.run_directory.journal import is_free

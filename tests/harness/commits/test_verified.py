@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -78,6 +79,7 @@ def _install_editable(
     site.mkdir()
     (site / "sitecustomize.py").write_text(FINDER.format(package=str(repository.folder), insert=insert))
     sys.path.insert(0, str(site))
+    patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
 
     exec((site / "sitecustomize.py").read_text(), {})  # noqa: S102 - what every child does at its start
 

@@ -12,7 +12,7 @@ from between_steps import fork_other_processes, resumed
 from budget import slow_but
 
 from harness.drill.expectations import is_killed
-from harness.processes.child import child_path
+from harness.processes.import_path import child_path
 from harness.system.between_faults import BREAKS
 
 

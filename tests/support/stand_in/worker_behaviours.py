@@ -32,6 +32,14 @@ def one_arm(run: Run, recorder: Recorder) -> None:
     recorder.write(ArmEnd(arm="plain", replica=0, skipped_steps=0, steps_called=3, **digests))
 
 
+def edits_its_records(run: Run, recorder: Recorder) -> None:
+    """Train, then change what was recorded on the disk as the settings say: `old` to `new` in the file `name`."""
+    one_arm(run, recorder)
+    path = recorder.directory / str(run.settings["name"])
+    before = path.read_text()
+    path.write_text(before.replace(str(run.settings["old"]), str(run.settings["new"])))
+
+
 def killed(run: Run, recorder: Recorder) -> None:
     """By the signal that the settings name, else SIGKILL."""
     recorder.phase("about to be killed")

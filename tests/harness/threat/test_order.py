@@ -1,0 +1,191 @@
+"""Contracts, waivers and digests are taken before code of the project runs; what changes them later is an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from run_builders import stand_in_run
+from strange_systems import SYSTEM
+
+from harness.api import session
+from harness.cli.check import findings_of
+from harness.errors import EvidenceError, ExitCode
+from harness.execution.supervisor import execute
+from harness.processes.import_path import VARIABLE, child_path, path_of_child
+from harness.run_directory.bundle import read_bundle
+from harness.system.described import describe
+
+WAIVER = """\
+schema: waivers/v1
+waivers:
+  - {contract: scripted-v1, claim: SCRIPT-001, workload: held, owner: me, reason: I say so, expires: 2099-01-01}
+"""
+
+
+def project(folder: Path, name: str, says: str) -> Path:
+    """Write a contract and, next to it, the module of its system, which does `says` while it describes itself."""
+    from scripted_system import contract_text
+
+    (folder / f"{name}.py").write_text(SYSTEM.format(body=f"        {says}"))
+    text = contract_text("held").replace("scripted_system:ScriptedSystem", f"{name}:System")
+    contracts = folder / "contracts"
+    contracts.mkdir()
+    (contracts / "scripted-v1.yaml").write_text(text)
+    return contracts
+
+
+WRITES = {
+    "adds_a_waiver": (
+        "waivers.yaml",
+        f"open('contracts/waivers.yaml', 'w').write({WAIVER!r})",
+    ),
+    "loosens_the_contract": (
+        "scripted-v1.yaml",
+        "p = 'contracts/scripted-v1.yaml'; t = open(p).read(); open(p, 'w').write(t.replace('0.1', '9.1'))",
+    ),
+    "removes_the_contract": ("scripted-v1.yaml", "import os; os.remove('contracts/scripted-v1.yaml')"),
+}
+
+
+@pytest.mark.parametrize("cheat", WRITES)
+def test_a_description_that_changes_what_is_demanded_is_an_error(
+    scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheat: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, says = WRITES[cheat]
+    contracts = project(tmp_path, cheat, says)
+    with pytest.raises(EvidenceError, match=file) as caught:
+        findings_of([contracts])
+    assert caught.value.exit_code is ExitCode.ERROR
+    assert "while code of the project ran" in caught.value.got
+
+
+def test_a_description_that_writes_elsewhere_is_none(
+    scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    contracts = project(tmp_path, "writes_a_log", "open('log.yaml', 'w').write('here')")
+    findings_of([contracts])
+    assert (tmp_path / "log.yaml").exists()
+
+
+@pytest.fixture
+def contracts(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A contract whose run is played, so that what happens meanwhile is the test's to say."""
+    from scripted_system import contract_text
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    (folder / "scripted-v1.yaml").write_text(contract_text("held", "violated"))
+    return folder
+
+
+def while_it_runs(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object]) -> None:
+    """Do something after each run, as code of the project could: `act` gets the run's folder."""
+    import scripted_system
+
+    def played_run(run: object, directory: Path, *arguments: object, **more: object) -> object:
+        death = scripted_system.play(run, directory, *arguments, **more)  # type: ignore[arg-type]
+        act(directory)
+        return death
+
+    monkeypatch.setattr("harness.execution.supervisor.execute", played_run)
+
+
+def test_a_contract_that_changes_during_the_run_ends_it_with_evidence_kept(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = contracts / "scripted-v1.yaml"
+    loosened = file.read_text().replace("0.1", "9.1")
+    while_it_runs(monkeypatch, lambda _: file.write_text(loosened))
+    with pytest.raises(EvidenceError, match=r"scripted-v1\.yaml"):
+        session.verify([contracts], session.VerifyOptions(name="run"))
+    assert not read_bundle(Path("harness-reports/run")).complete
+
+
+def test_a_log_that_grows_during_the_run_changes_nothing(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    while_it_runs(monkeypatch, lambda _: Path("log.txt").write_text("step"))
+    outcome = session.verify([contracts], session.VerifyOptions(name="run", workloads=("held",)))
+    assert outcome.exit_code is ExitCode.HELD
+
+
+def test_a_run_that_edits_the_evidence_of_an_earlier_one_ends_the_command(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Path] = []
+
+    def edit(directory: Path) -> None:
+        for path in (path for earlier in ended for path in earlier.rglob("*.csv")):
+            path.write_text(path.read_text().replace(",1.", ",2."))
+        ended.append(directory)
+
+    while_it_runs(monkeypatch, edit)
+    with pytest.raises(EvidenceError, match="evidence of a run stays as it was"):
+        session.verify([contracts], session.VerifyOptions(name="run"))
+
+
+@pytest.mark.usefixtures("stand_in", "warm_commands")
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("plain.0.csv", "2.5", "1.5"),  # of the same length
+        ("records.jsonl", "a0", "another"),
+        ("records.jsonl", "one thing", "one thing"),  # the honest twin: written anew, and the same
+    ],
+)
+def test_a_worker_that_edits_its_evidence_on_disk_is_seen(tmp_path: Path, name: str, old: str, new: str) -> None:
+    directory = tmp_path / "report" / "evidence" / "c+w+edits_its_records"
+    death = execute(stand_in_run("edits_its_records", name=name, old=old, new=new), directory)
+    if old == new:
+        assert death is None
+        return
+    assert death is not None
+    assert (death.cause, death.detail) == ("garbage", f"{name}: changed after it was written")
+
+
+SITE = "import pathlib; pathlib.Path(__file__).with_name('seen').write_text('here')"
+
+
+def test_a_sitecustomize_of_the_project_runs_in_no_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    (tmp_path / "found_later.py").write_text(SYSTEM.format(body=""))
+    assert describe("found_later:System").name == "strange"  # the honest twin: the project is found all the same
+    assert not (tmp_path / "seen").exists()
+
+
+def test_a_child_starts_with_the_path_of_the_command_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "first"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = path_of_child(child_path())
+    assert str(tmp_path) in given[VARIABLE].split(os.pathsep)
+    assert str(tmp_path / "first") in given["PYTHONPATH"].split(os.pathsep)
+    assert str(tmp_path) not in given["PYTHONPATH"].split(os.pathsep)
+
+
+def test_the_command_refuses_to_begin_behind_code_of_the_project(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    command = [sys.executable, "-P", "-m", "harness", "--version"]
+    for path, code in ((str(tmp_path), ExitCode.ERROR), ("", 0)):
+        environment = {**os.environ, "PYTHONPATH": path}
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert ended.returncode == code, ended.stderr
+        assert ("no code of the project runs before contracts are read" in ended.stderr) == (code == ExitCode.ERROR)
+
+
+def test_a_child_has_no_command_and_no_token_of_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.processes.child import without_ci
+
+    theirs = ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_STATE", "GITHUB_TOKEN")
+    theirs += ("ACTIONS_RUNTIME_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_URL", "CI_JOB_TOKEN", "GH_TOKEN")
+    theirs += ("BUILDKITE_AGENT_ACCESS_TOKEN",)
+    kept = {"GITHUB_SHA": "1", "CI": "true", "HF_TOKEN": "2", "GITHUB_WORKSPACE": "3"}
+    assert without_ci({**dict.fromkeys(theirs, "secret"), **kept}) == kept
