@@ -46,6 +46,8 @@ def _ending_early(schema: Any) -> Any:
     }
     if schema.get("type") == "list":
         return bounded | {"fail_fast": True}
+    if schema.get("type") == "tuple":  # JSON has none, and a strict reader that comes by a function is Python's
+        return core_schema.no_info_before_validator_function(_tuple, bounded)
     if schema.get("type") == "dict":
         return core_schema.no_info_wrap_validator_function(_in_parts, bounded)
     return bounded
@@ -53,6 +55,10 @@ def _ending_early(schema: Any) -> Any:
 
 def _is_model(schema: Any) -> bool:
     return isinstance(schema, dict) and schema.get("type") == "model"
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _in_parts(value: Any, validate: Callable[[Any], dict[Any, Any]]) -> dict[Any, Any]:

@@ -4,11 +4,13 @@ one short line, never a traceback. A file is written whole.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_args
+from unicodedata import normalize
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,6 +22,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 class Damaged(Exception):  # noqa: N818 - a finding about a file, turned into a Death or an EvidenceError
     """A file does not read as what it should be."""
+
+
+class RepeatedKey(ValueError):  # noqa: N818 - a finding about a file
+    """An object of a JSON file has a key twice."""
+
+    def __str__(self) -> str:
+        return "a key stands twice in one object"
 
 
 def read_bytes(path: Path, limit: int = SIZE_LIMIT) -> bytes:
@@ -43,9 +52,22 @@ def read_model(path: Path, model: type[Model], limit: int = 64 * 2**20) -> Model
 def parse(text: bytes, model: type[Model], name: str) -> Model:
     """Return JSON text as a model. Raises `Damaged` with the unknown version, or with the first error's place."""
     try:
-        return model.model_validate_json(text)
+        require_keys_once(text)
+        return model.model_validate_json(text, strict=True)
     except (ValidationError, RecursionError, ValueError) as error:
         raise Damaged(_unknown_version(error, model, name) or f"{name}: {first_error(error)}") from error
+
+
+def require_keys_once(text: str | bytes) -> None:
+    """Raise ValueError for JSON with a key twice, also in two Unicode forms: readers would differ on what it says."""
+    json.loads(text, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len({key if key.isascii() else normalize("NFC", key) for key in found}) < len(pairs):
+        raise RepeatedKey
+    return found
 
 
 def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str | None:
@@ -89,7 +111,7 @@ def half_written(folder: Path, names: str) -> Iterator[Path]:
 def first_error(error: Exception) -> str:
     """Return the first of a validation's errors, in one short line."""
     if not isinstance(error, ValidationError):
-        return type(error).__name__
+        return str(error) if isinstance(error, RepeatedKey) else type(error).__name__
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     return f"{place}: {first['msg']}"[:300] if place else first["msg"][:300]

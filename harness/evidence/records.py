@@ -16,6 +16,7 @@ from pydantic import Field, TypeAdapter
 
 from harness.errors import KindError
 from harness.evidence.base import ArmRecord, Record, RunRecord
+from harness.evidence.files import require_keys_once
 from harness.evidence.run_evidence import JOURNAL, ArmEvidence, RunEvidence, Series
 from harness.kinds.installed import offered, place
 
@@ -78,7 +79,8 @@ def _is_sound(value: Any) -> bool:
 
 def parsed(line: str | bytes) -> Record:
     """Return one line of `records.jsonl` as its record. Raises pydantic's errors for a line that is not a record."""
-    return _adapter(of_packages()).validate_json(line)
+    require_keys_once(line)
+    return _adapter(of_packages()).validate_json(line, strict=True)
 
 
 def parts() -> set[str]:
