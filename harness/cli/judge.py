@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,15 @@ from harness.cli.printing import print_judgement, print_manifest
 from harness.errors import ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.files import write_text
-from harness.finished_runs.rejudge import judged, refuse_others, rejudged, replaced, rewritten
+from harness.finished_runs.rejudge import (
+    NOTHING_KNOWN,
+    Known,
+    judged,
+    refuse_others,
+    rejudged,
+    replaced,
+    rewritten,
+)
 from harness.finished_runs.shared_page import refuse_used, write_shared
 from harness.platform.standard_streams import print_error, print_json, print_line
 from harness.report.badge import render_badge
@@ -35,7 +44,21 @@ def judge(
     write: Annotated[
         bool, typer.Option("--write", help="Replace verdicts.json and the reports, never evidence.")
     ] = False,
-    contracts: Annotated[Path | None, typer.Option("--contracts", help="Judge by these contracts instead.")] = None,
+    contracts: Annotated[
+        list[Path] | None, typer.Option("--contracts", help="Judge by these contracts and waivers instead; repeatable.")
+    ] = None,
+    commit: Annotated[
+        str | None, typer.Option("--commit", metavar="SHA", help="Refuse a run of another commit, or with changes.")
+    ] = None,
+    not_before: Annotated[
+        datetime | None,
+        typer.Option(
+            "--not-before",
+            metavar="TIME",
+            help="Refuse a run that started earlier (UTC, or with its zone).",
+            formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"],
+        ),
+    ] = None,
     gate: Gate = False,
     json: Json = False,
     out: Out = None,
@@ -49,7 +72,8 @@ def judge(
 ) -> None:
     """Judge the evidence of run directories again, without a GPU."""
     if check or write:
-        refuse_of_printed("--check" if check else "--write", {"--badge": badge, "--contracts": contracts})
+        printed = {"--badge": badge, "--contracts": contracts, "--commit": commit, "--not-before": not_before}
+        refuse_of_printed("--check" if check else "--write", printed)
     if check and write:
         raise UsageError("--check writes nothing", got="--write", remedy="leave out --check or --write")
     if out is not None:
@@ -63,21 +87,24 @@ def judge(
         raise typer.Exit(check_recorded(run_directories, gate=gate, as_json=json))
     if write:
         raise typer.Exit(replace_recorded(run_directories, gate=gate))
-    code = print_verdicts(run_directories, contracts=contracts, gate=gate, as_json=json, out=out, badge=badge)
+    if not_before is not None and not_before.tzinfo is None:
+        not_before = not_before.replace(tzinfo=UTC)
+    known = Known(contracts or (), commit, not_before)
+    code = print_verdicts(run_directories, known, gate=gate, as_json=json, out=out, badge=badge)
     raise typer.Exit(code)
 
 
 def print_verdicts(
     directories: Sequence[Path],
+    known: Known = NOTHING_KNOWN,
     *,
-    contracts: Path | None,
     gate: bool,
     as_json: bool,
     out: Path | None = None,
     badge: Path | None = None,
 ) -> int:
     """Print the verdicts and return the exit code. Only the badge and, into `out`, the pages are written."""
-    bundles, judgement = judged(directories, contracts, gate=gate)
+    bundles, judgement = judged(directories, known, gate=gate)
     if out is not None:
         judgement = write_shared(out, judgement, bundles)
         append_step_summary(judgement.view)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING
 from harness.api import session
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
+from harness.contract.waivers import find_waivers
 from harness.errors import ContractError, ContractErrors, EvidenceError, UsageError
 from harness.evidence import layout
 from harness.report.together import side_by_side
 from harness.report.view import ReportView, RunPart
-from harness.run_directory.bundle import Bundle, altered, read_bundle, recorded_bytes
+from harness.run_directory.bundle import Bundle, Header, WaiverRecord, altered, read_bundle, recorded_bytes
 from harness.run_directory.contradictions import contradictions
 from harness.run_directory.drill_record import DrillRecord, read_record
 from harness.run_directory.seal import seal_anew
@@ -39,17 +41,60 @@ class Rejudged:
     problems: list[str]
 
 
+@dataclass(frozen=True)
+class Known:
+    """What the caller knows of the runs without asking their directories, which their author could have written.
+
+    contracts: files and folders to judge by, with the waivers there; commit: of the tree that was tested; not_before:
+    when the earliest of the runs may have started.
+    """
+
+    contracts: Sequence[Path] = ()
+    commit: str | None = None
+    not_before: datetime | None = None
+
+    def require(self, bundles: Sequence[Bundle]) -> None:
+        """Raise EvidenceError for a run of another commit, or one that started earlier."""
+        for bundle in bundles:
+            where, header = str(bundle.path), bundle.header
+            trained = {facts.commit or "none" for facts in header.environment.trainers.values()}
+            if self.commit is not None and trained != {self.commit}:
+                rule, got = "the run is of the commit that was asked for, without changes", ", ".join(sorted(trained))
+                raise EvidenceError(rule, where=where, got=got or "none", remedy=f"verify {self.commit} anew")
+            if self.not_before is not None and started(header) < self.not_before:
+                rule = f"the run started at {self.not_before.isoformat()} or later"
+                raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify anew")
+
+    def with_waivers(self, header: Header) -> Header:
+        """Return a header with the waivers of the given contracts, on the earliest day that the run may have."""
+        day = max(started(header), self.not_before or started(header)).date()
+        waivers = [WaiverRecord(**waiver.record(day)) for waiver in find_waivers(self.contracts)]
+        return header.model_copy(update={"waivers": waivers})
+
+
+def started(header: Header) -> datetime:
+    """Return when a run started. Raises EvidenceError where its header has no time."""
+    try:
+        return datetime.fromisoformat(header.started_at).astimezone(UTC)
+    except ValueError:
+        raise EvidenceError("`started_at` of a run is a time", got=header.started_at) from None
+
+
+NOTHING_KNOWN = Known()
+
+
 def judged(
-    runs: Sequence[Path], contracts: Path | None = None, *, gate: bool = False
+    runs: Sequence[Path], known: Known = NOTHING_KNOWN, *, gate: bool = False
 ) -> tuple[list[Bundle], session.Judgement]:
-    """Read and judge runs (folders, archives, published folders) by `contracts`, by default by their own copies.
+    """Read and judge runs (folders, archives, published folders) by what is known, by default by their own copies.
 
     Raises EvidenceError for runs that are damaged, refused, or do not belong together.
     """
     bundles = [read_bundle(run) for run in runs]
+    known.require(bundles)
     if gate:
         refuse_mixed(bundles)
-    return bundles, _judged(bundles, contracts, gate=gate)
+    return bundles, _judged(bundles, known, gate=gate)
 
 
 def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgement]:
@@ -72,10 +117,12 @@ def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgemen
     return bundles, session.Judgement(side_by_side(parts, apart))
 
 
-def _judged(bundles: Sequence[Bundle], contracts: Path | None = None, *, gate: bool = False) -> session.Judgement:
-    loaded = load_contracts([contracts]) if contracts is not None else copies(bundles)
-    judgement = session.judge_bundles(bundles, loaded, gate=gate)
-    own = loaded if contracts is None else _readable_copies(bundles)
+def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bool = False) -> session.Judgement:
+    contracts = known.contracts
+    loaded = load_contracts(contracts) if contracts else copies(bundles)
+    waived = [replace(one, header=known.with_waivers(one.header)) for one in bundles] if contracts else bundles
+    judgement = session.judge_bundles(waived, loaded, gate=gate)
+    own = _readable_copies(bundles) if contracts else loaded
     view = _with_contradictions(judgement.view, bundles, None if own is None else [one.contract for one in own])
     return replace(judgement, view=replace(view, drill=_drill_record(bundles[0])))
 

@@ -39,7 +39,7 @@ def test_history_and_badge_are_written_so(tmp_path: Path) -> None:
     page, badge = tmp_path / "new" / "history.html", tmp_path / "other" / "badge.json"
     write_history(REPORTS, page)
     assert "2026-11-22-h200-plain_loop" in page.read_text()
-    print_verdicts([RUN], contracts=None, gate=False, as_json=True, badge=badge)
+    print_verdicts([RUN], gate=False, as_json=True, badge=badge)
     assert json.loads(badge.read_text())["schemaVersion"] == 1
 
 

@@ -12,7 +12,7 @@ from sealing import forge
 
 from harness.api import session
 from harness.errors import EvidenceError, ExitCode
-from harness.finished_runs.rejudge import judged
+from harness.finished_runs.rejudge import Known, judged
 
 RUN = Path("harness-reports/run")
 
@@ -105,7 +105,7 @@ def test_a_claim_taken_from_the_copy_is_not_run(run: Path, folder: Path) -> None
 
 def test_shards_lose_no_unit_that_no_contract_has(run: Path, folder: Path) -> None:
     session.verify([folder], session.VerifyOptions(name="again"))
-    _, outcome = judged([run, Path("harness-reports/again")], folder / "one.yaml", gate=True)
+    _, outcome = judged([run, Path("harness-reports/again")], Known([folder / "one.yaml"]), gate=True)
     assert reasons(outcome)["TWO-001", "held"] == "not_in_contract"
     assert outcome.exit_code is ExitCode.UNDECIDED
 

@@ -72,7 +72,7 @@ def test_wherever_it_is_read_the_faults_that_never_ran_were_not_killed(
     with pytest.raises(SystemExit):
         drilled(tmp_path, monkeypatch, stop_at="+doubled_step")
     directory = tmp_path / "reports" / "drilled"
-    assert judge.print_verdicts([directory], contracts=None, gate=False, as_json=False) == 12
+    assert judge.print_verdicts([directory], gate=False, as_json=False) == 12
     assert f"ERROR: {UNPLANTED}" in capsys.readouterr().out
     for name in ("report.html", "summary.md"):
         assert UNPLANTED in (directory / name).read_text(encoding="utf-8")

@@ -110,7 +110,7 @@ def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_sh
 def test_a_drill_directory_is_no_gate(outcome: fire_drill.DrillResult) -> None:
     assert outcome.run_directory is not None
     with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
-        judge.print_verdicts([outcome.run_directory], contracts=None, gate=True, as_json=False)
+        judge.print_verdicts([outcome.run_directory], gate=True, as_json=False)
 
 
 def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.DrillResult, tmp_path: Path) -> None:

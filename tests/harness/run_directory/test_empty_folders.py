@@ -33,7 +33,7 @@ def uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_is_whole_and_judged_as_before(uploaded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rejudged(uploaded).problems == []
-    code = judge_command.print_verdicts([uploaded], contracts=None, gate=True, as_json=False)
+    code = judge_command.print_verdicts([uploaded], gate=True, as_json=False)
     assert (code, capsys.readouterr().out.splitlines()[0]) == (
         10,
         "1 planned · 0 held · 0 violated · 0 undecided · 1 not run · 0 errors",

@@ -275,4 +275,4 @@ def test_the_mark_of_an_unfinished_run_is_seen_beside_the_archive_and_in_it(
     directory = unpacked if as_archive else Path("published")
     (directory / "INCOMPLETE").symlink_to("nowhere")  # though it leads to nothing
     assert not read_bundle(directory).complete
-    assert judge_command.print_verdicts([directory], contracts=None, gate=True, as_json=False) == 12
+    assert judge_command.print_verdicts([directory], gate=True, as_json=False) == 12

@@ -32,7 +32,7 @@ def digest(directory: Path) -> str:
 
 
 def gate(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    code = judge_command.print_verdicts([directory], contracts=None, gate=True, as_json=False)
+    code = judge_command.print_verdicts([directory], gate=True, as_json=False)
     return code, next(line for line in capsys.readouterr().out.splitlines() if line.startswith(("ERROR", "VIOLATED")))
 
 

@@ -181,11 +181,13 @@ def test_the_command_refuses_to_begin_behind_code_of_the_project(tmp_path: Path)
         assert ("no code of the project runs before contracts are read" in ended.stderr) == (code == ExitCode.ERROR)
 
 
-def test_a_child_has_no_command_and_no_token_of_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_has_no_command_and_no_token_of_ci() -> None:
     from harness.processes.child import without_ci
 
-    theirs = ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_STATE", "GITHUB_TOKEN")
-    theirs += ("ACTIONS_RUNTIME_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_URL", "CI_JOB_TOKEN", "GH_TOKEN")
-    theirs += ("BUILDKITE_AGENT_ACCESS_TOKEN",)
+    theirs = (
+        *("GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_STATE", "GITHUB_TOKEN"),
+        *("ACTIONS_RUNTIME_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_URL", "CI_JOB_TOKEN", "GH_TOKEN"),
+        "BUILDKITE_AGENT_ACCESS_TOKEN",
+    )
     kept = {"GITHUB_SHA": "1", "CI": "true", "HF_TOKEN": "2", "GITHUB_WORKSPACE": "3"}
     assert without_ci({**dict.fromkeys(theirs, "secret"), **kept}) == kept

@@ -1,0 +1,109 @@
+"""What the gate knows by itself (contracts, commit, time) is compared with a directory that its author has sealed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from one_day import TODAY
+from sealing import forge, seal
+
+from harness.cli import application as cli
+from harness.evidence.environment_records import GitFacts
+
+Call = Callable[..., tuple[int, str]]
+RUN = "harness-reports/run"
+
+
+@pytest.fixture
+def harness(
+    played: None, noon: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """Call the command line in a folder with a contract of two units: one holds, one is violated."""
+    from scripted_system import contract_text
+
+    monkeypatch.chdir(tmp_path)
+    Path("contracts").mkdir()
+    Path("contracts/scripted-v1.yaml").write_text(contract_text("held", "violated"))
+
+    def call(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["harness", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        said = capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return left.value.code, said.out + said.err
+
+    return call
+
+
+def waiver(days: int) -> None:
+    Path("contracts/waivers.yaml").write_text(
+        "schema: waivers/v1\nwaivers:\n"
+        "  - {contract: scripted-v1, claim: SCRIPT-001, workload: violated, owner: ada, reason: known, "
+        f"expires: {TODAY + timedelta(days=days)}}}\n"
+    )
+
+
+def day(days: int) -> str:
+    return f"{TODAY + timedelta(days=days)}T00:00:00+00:00"
+
+
+def test_a_waiver_that_lies_in_the_directory_alone_opens_nothing(harness: Call) -> None:
+    waiver(days=1)
+    assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 0
+    assert harness("judge", "--gate", "--contracts", "contracts", RUN)[0] == 0  # the honest twin
+    Path("contracts/waivers.yaml").unlink()
+    assert harness("judge", "--gate", RUN)[0] == 0
+    assert harness("judge", "--gate", "--contracts", "contracts", RUN)[0] == 1
+
+
+def test_a_header_that_is_dated_back_revives_no_waiver(harness: Call) -> None:
+    waiver(days=-1)
+    assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 1
+
+    def dated_back(header: dict[str, object]) -> None:
+        header["started_at"] = day(-2)
+        header["waivers"][0]["expired"] = False  # type: ignore[index]
+
+    forge(Path(RUN, "run.json"), dated_back)
+    assert harness("judge", "--gate", RUN)[0] == 0
+    code, said = harness("judge", "--gate", "--contracts", "contracts", "--not-before", str(TODAY), RUN)
+    assert code == 12
+    assert "the run started at" in said
+
+
+def test_a_contract_that_was_loosened_in_the_directory_is_not_judged_by(harness: Call) -> None:
+    assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 1
+    copy = Path(RUN, "contracts/scripted-v1.yaml")
+    copy.write_text(
+        copy.read_text().replace("equality: bitwise\n    max_abs_difference: 0.1", "max_abs_difference: 9.1")
+    )
+    seal(Path(RUN))
+    assert harness("judge", "--gate", "--contracts", "contracts", RUN)[0] != 0
+
+
+@pytest.mark.parametrize(("of", "code"), [("this", 1), ("another", 12)])
+def test_a_run_of_another_commit_stands_for_none(
+    harness: Call, monkeypatch: pytest.MonkeyPatch, of: str, code: int
+) -> None:
+    facts = GitFacts(commit="1" * 40)
+    monkeypatch.setattr("harness.api.run_header.trainers", lambda systems: dict.fromkeys(systems, facts))
+    harness("verify", "contracts", "--gate", "--name", "run")
+    ended, said = harness("judge", "--gate", "--commit", ("1" if of == "this" else "2") * 40, RUN)
+    assert ended == code
+    assert ("the run is of the commit that was asked for" in said) == (code == 12)
+
+
+@pytest.mark.parametrize(("days", "code"), [(-1, 1), (1, 12)])
+def test_a_run_from_before_is_refused(harness: Call, days: int, code: int) -> None:
+    harness("verify", "contracts", "--gate", "--name", "run")
+    assert harness("judge", "--gate", "--not-before", day(days), RUN)[0] == code
+
+
+def test_what_is_known_is_of_verdicts_that_are_printed(harness: Call) -> None:
+    harness("verify", "contracts", "--name", "run")
+    assert harness("judge", "--check", "--commit", "1" * 40, RUN)[0] == 2
