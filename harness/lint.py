@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 Describe = Callable[[str], SystemDescription]
+LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def _claims(
             if not has_judge(part.kind):
                 message = f"judge_missing: nothing judges '{part.kind}' yet, so '{claim.id}' will be NOT_RUN"
                 yield Finding("warning", loaded.where(*here, "kind"), message)
-            for field, message in (*_twin_arms(loaded, part), *_captured_plain_arm(loaded, part)):
+            for field, message in (*_twin_arms(loaded, part), *_captured_plain_arm(loaded, part), *_meaningless(part)):
                 yield Finding("warning", loaded.where(*here, *field.split(".")), message)
             for path in part.idle():
                 asked = f"`{path}: {part.value_at(path)}` asks for nothing"
@@ -163,6 +164,23 @@ def _claims(
             for problem in dict.fromkeys(problem for one in part.variants() for problem in one.undecidable()):
                 yield Finding("error", loaded.where(*here, *problem.path), problem.rule)
         yield from _faults(loaded, index, descriptions)
+
+
+def _meaningless(part: AnyPart) -> Iterator[tuple[str, str]]:
+    """Yield the field and the message for each number that no float32 can reach."""
+
+    def beyond(value: object, path: str) -> Iterator[tuple[str, object]]:
+        if isinstance(value, dict):
+            for key, below in value.items():
+                yield from beyond(below, f"{path}.{key}" if path else key)
+        elif isinstance(value, int | float) and value > LARGEST_FLOAT32:
+            yield path, value
+
+    found = dict(pair for one in part.variants() for pair in beyond(one.model_dump(), ""))
+    yield from (
+        (path, f"`{path}: {value}` is beyond every number of a float32: write what would be wrong")
+        for path, value in found.items()
+    )
 
 
 def _numbers(

@@ -65,6 +65,9 @@ def _set_aside(directory: Path) -> None:
 
 def write_run(run: Run, directory: Path) -> None:
     """Write `run.json`: what the worker reads, and what the evidence says was executed."""
-    # the order of the arms is the order of their execution
-    text = dump_json(run.model_dump(), indent=2, sort_keys=False)
-    (directory / layout.RUN).write_text(text + "\n", encoding="utf-8")
+    (directory / layout.RUN).write_text(run_text(run), encoding="utf-8")
+
+
+def run_text(run: Run) -> str:
+    """Return `run.json` as it is written. The order of the arms is the order of their execution."""
+    return dump_json(run.model_dump(), indent=2, sort_keys=False) + "\n"

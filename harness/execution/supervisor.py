@@ -34,7 +34,7 @@ from harness.execution.output import OutputPump
 from harness.execution.probes.checkpoint_folder import remove_checkpoint
 from harness.execution.rank_marks import MARKS
 from harness.execution.recorder import HEARTBEAT
-from harness.execution.remaining import without_the_arm, write_run
+from harness.execution.remaining import run_text, without_the_arm, write_run
 from harness.execution.stacks import STACKS, THREADS
 from harness.execution.turns import Turns
 from harness.execution.watched_worker import Overrun, Progress, WatchedWorker, raise_if_set
@@ -256,7 +256,7 @@ def write_process_times(
 
 
 def put_back(run: Run, directory: Path, phase: str) -> Death | None:
-    """Restore `directory`, with its `run.json`, once the worker has ended. Return its death if it had removed either.
+    """Restore `directory`, with its `run.json`, once the worker has ended. Return its death if it had changed either.
 
     phase: the last one that was seen. What has the name of one of the supervisor's files, but is
     not a plain file (a link, a pipe, a folder), is removed.
@@ -268,12 +268,15 @@ def put_back(run: Run, directory: Path, phase: str) -> Death | None:
         directory.chmod(0o755)
     for name in OWN:
         make_way(directory / name)
-    if found == "a folder" and (directory / layout.RUN).exists():
+    planned = directory / layout.RUN
+    there = planned.exists()
+    if there and planned.read_text(encoding="utf-8", errors="replace") == run_text(run):
         return None
     write_run(run, directory)
     detail = f"the directory of the run was {found} when its worker had ended"
     if found == "a folder":
-        detail = f"the directory of the run had no {layout.RUN} when its worker had ended"
+        has = "another" if there else "no"
+        detail = f"the directory of the run had {has} {layout.RUN} when its worker had ended"
     return Death(cause="incomplete", detail=detail, phase=phase or None, stack="")
 
 

@@ -45,13 +45,14 @@ class Rejudged:
 class Known:
     """What the caller knows of the runs without asking their directories, which their author could have written.
 
-    contracts: files and folders to judge by, with the waivers there; commit: of the tree that was tested; not_before:
-    when the earliest of the runs may have started.
+    contracts: files and folders to judge by, with their waivers: those of the file `waivers`, by default those there;
+    commit: of the tree that was tested; not_before: when the earliest of the runs may have started.
     """
 
     contracts: Sequence[Path] = ()
     commit: str | None = None
     not_before: datetime | None = None
+    waivers: Path | None = None
 
     def require(self, bundles: Sequence[Bundle]) -> None:
         """Raise EvidenceError for a run of another commit, or one that started earlier."""
@@ -68,7 +69,7 @@ class Known:
     def with_waivers(self, header: Header) -> Header:
         """Return a header with the waivers of the given contracts, on the earliest day that the run may have."""
         day = max(started(header), self.not_before or started(header)).date()
-        waivers = [WaiverRecord(**waiver.record(day)) for waiver in find_waivers(self.contracts)]
+        waivers = [WaiverRecord(**waiver.record(day)) for waiver in find_waivers(self.contracts, self.waivers)]
         return header.model_copy(update={"waivers": waivers})
 
 

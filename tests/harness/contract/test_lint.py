@@ -123,6 +123,15 @@ def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
             ),
         ),
         (
+            "max_abs_difference: 0.1",
+            "max_abs_difference: 1.0e+308",
+            Finding(
+                "warning",
+                "toy.yaml:18:25",
+                "`max_abs_difference: 1e+308` is beyond every number of a float32: write what would be wrong",
+            ),
+        ),
+        (
             "plain: {capture: none}",
             "plain: {capture: step}",
             Finding(

@@ -15,6 +15,8 @@ from strange_systems import SYSTEM
 from harness.api import session
 from harness.cli.check import findings_of
 from harness.errors import EvidenceError, ExitCode
+from harness.evidence import layout
+from harness.evidence.read_run import read_run
 from harness.execution.supervisor import execute
 from harness.processes.import_path import VARIABLE, child_path, path_of_child
 from harness.run_directory.bundle import read_bundle
@@ -148,6 +150,16 @@ def test_a_worker_that_edits_its_evidence_on_disk_is_seen(tmp_path: Path, name: 
         return
     assert death is not None
     assert (death.cause, death.detail) == ("garbage", f"{name}: changed after it was written")
+
+
+@pytest.mark.usefixtures("stand_in", "warm_commands")
+def test_a_worker_that_plans_itself_another_run_is_seen(tmp_path: Path) -> None:
+    directory = tmp_path / "report" / "evidence" / "c+w+edits_its_records"
+    run = stand_in_run("edits_its_records", name=layout.RUN, old='"seed": 0', new='"seed": 1')
+    death = execute(run, directory)
+    assert death is not None
+    assert death.detail == "the directory of the run had another run.json when its worker had ended"
+    assert read_run(directory)[0] == run
 
 
 SITE = "import pathlib; pathlib.Path(__file__).with_name('seen').write_text('here')"
