@@ -74,7 +74,9 @@ def _suite(root: ET.Element, view: ReportView, name: str, result: Headline) -> E
     known = {key: line(value, MESSAGE) for key, value in attributes.items() if value}
     suite = ET.SubElement(root, "testsuite", {"name": line(name, MESSAGE), **known})
     properties = ET.SubElement(suite, "properties")
-    for key, value in [("headline", str(result)), *identity(view), *of_each_part(view, machine)]:
+    recorder = view.recorded_sentence()
+    by = [("recorded by", recorder)] if recorder else []
+    for key, value in [("headline", str(result)), *identity(view), *of_each_part(view, machine), *by]:
         ET.SubElement(properties, "property", name=key, value=line(value, MESSAGE))
     return suite
 

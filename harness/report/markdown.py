@@ -26,7 +26,8 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
     ordered = cards.worst_first(view.verdicts)
     blocks = [_row(view, verdict) for verdict in ordered]
     details = [problem(view, verdict) for verdict in ordered if verdict.status in TOLD]
-    tail = repeated(view)
+    recorded = view.recorded_sentence()
+    tail = repeated(view) + (f"\n{recorded}\n" if recorded else "")
     # Room for the two sentences that say what was left out.
     room = limit - len((head + tail).encode()) - 400
     table, left_rows = _fitting(blocks, room)

@@ -268,6 +268,10 @@ class ReportView:
         needed = sum(EXCUSED_ENDS in names for names in figures)
         return f"{counted(excuses, 'excuse')} for ends that lie apart; {counted(needed, 'unit')} needed one."
 
+    def recorded_sentence(self) -> str:
+        """Return who recorded the evidence, which decides whom a verdict convinces; "" where nothing ran."""
+        return "The trainer ran in the process that recorded it." if self.evidence else ""
+
     def unchecked_sentence(self) -> str:
         """Return how many listed claims no kind can judge; empty for none."""
         number = sum(len(contract.unchecked) for contract in self.contracts)

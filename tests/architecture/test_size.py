@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (497, 65_231), "tests": (622, 86_000), "reference_impl": (149, 17_331)}
+BUDGET = {"harness": (502, 65_974), "tests": (628, 86_495), "reference_impl": (149, 17_331)}
 
 
 def size(folder: str) -> tuple[int, int]:

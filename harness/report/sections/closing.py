@@ -61,7 +61,7 @@ def environment(view: ReportView) -> Section | None:
     if stated := _stated(view):
         told = table("Stated by the system", ["fact", "value", "by"], stated, folded=True, shown=60)
         parts[-1].tables.append(told) if not view.parts else parts.append(Part("All parts", tables=[told]))
-    lead = "The machine and its software, as collected when the run began."
+    lead = f"The machine and its software, as collected when the run began. {view.recorded_sentence()}".rstrip()
     return Section("environment", "Environment", lead, parts) if any(part.tables for part in parts) else None
 
 
