@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.api.where import recorded
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
 from harness.contract.schema import Contract
@@ -92,6 +93,7 @@ def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPar
 
 def _view_of_one(bundle: Bundle, contracts: Sequence[Contract], name: str) -> ReportView:
     attempted = attempts([bundle], contracts)
+    located = {name_of(one.unit): found for one in attempted if (found := recorded(bundle, one.unit)) is not None}
     return ReportView(
         header=bundle.header.model_copy(update={"units": [attempt.unit for attempt in attempted]}),
         contracts=contracts,
@@ -102,6 +104,7 @@ def _view_of_one(bundle: Bundle, contracts: Sequence[Contract], name: str) -> Re
         unsealed=(name,) if bundle.seal.missing == UNSEALED else (),
         costs=costs_of(bundle, contracts),
         gpus={name_of(one.unit): bundle.header.environment.gpu for one in attempted if one.bundle is not None},
+        located=located,
     )
 
 
@@ -187,5 +190,9 @@ def judgement_json(judgement: Judgement) -> str:
     beside["resumed"] = [each.model_dump(mode="json") for each in judgement.view.header.resumed]
     commits = judgement.view.header.commits
     beside["commits"] = commits.model_dump(mode="json") if commits is not None else None
-    beside_units = {"claims_without_fault": judgement.view.without_fault()}
+    located = [
+        {"contract": contract, "claim": claim, "workload": workload, **found.model_dump(mode="json")}
+        for (contract, claim, workload), found in judgement.view.located.items()
+    ]
+    beside_units = {"claims_without_fault": judgement.view.without_fault(), "first_differences": located}
     return dump_json({**published, **beside, **beside_units}, indent=2)

@@ -48,6 +48,7 @@ class VerifyOptions:
     command: tuple[str, ...] = ("harness", "verify")
     resume: Path | None = None  # an interrupted run directory to go on with
     baseline: str | None = None  # a branch, tag or commit: arms that claims name as `baseline` are of it
+    where: bool = False  # locate the first difference of each claim that failed
 
 
 def waiver_texts(waivers: Sequence[Waiver]) -> list[str]:

@@ -25,6 +25,7 @@ from harness.api.run_header import redacted_header as redacted_header  # noqa: P
 from harness.api.run_header import redaction_of as redaction_of  # noqa: PLC0414
 from harness.api.run_header import waiver_texts as waiver_texts  # noqa: PLC0414
 from harness.api.run_header import with_earlier_runs as with_earlier_runs  # noqa: PLC0414
+from harness.api.where import locate_all
 from harness.commits.checkout import Checkout
 from harness.contract.files_read import FilesRead
 from harness.contract.load import LoadedContract, load_contracts, selected
@@ -178,6 +179,9 @@ def _verified(
             writer.settle()
             journal.require_unchanged()
             judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
+            failed = judgement.verdicts if options.where else []
+            if locate_all(writer.bundle(), contracts, failed, checkout, redacted, watch):
+                judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
             write_judgement(writer.path, judgement)
             directory = writer.finish()
         except BaseException as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
-    *("import", "schema", "init", "try", "compare-runs"),
+    *("import", "schema", "init", "try", "compare-runs", "where"),
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = "make it readable, and writable where the command writes, or name another"
@@ -65,6 +65,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "compare-runs": (
         ("run-a run-b", "two recordings of `harness.record`, in bits"),
         ("run-a run-b --repeat run-a2", "and whether run-a repeats itself"),
+    ),
+    "where": (
+        ("harness-reports/RUN MY-CLAIM", "the first operator that differs, and your line"),
+        ("harness-reports/RUN MY-CLAIM --json", "the same as one JSON object"),
     ),
     "history": (("reports/", "every judged figure over many runs, as a page"),),
     "pack": (("harness-reports/RUN --redact --out reports/RUN", "to publish it, without names"),),

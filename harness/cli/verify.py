@@ -75,6 +75,9 @@ def verify(
     on: On = None,
     gpus: Gpus = None,
     resume: Resume = None,
+    no_where: Annotated[
+        bool, typer.Option("--no-where", help="Do not execute arms again to locate the first difference of a failure.")
+    ] = False,
 ) -> None:
     """Run the planned units, judge them, write a run directory with its report."""
     options = session.VerifyOptions(
@@ -94,6 +97,7 @@ def verify(
         redact=redact,
         resume=resume,
         command=("harness", *sys.argv[1:]),
+        where=not no_where,
     )
     narrowing = {"--claim": claim, "--tag": tag, "--workload": workload, "--fault": fault}
     shared = shared_out(on, gpus, {**narrowing, "--plan": plan, "--resume": resume})

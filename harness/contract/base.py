@@ -112,6 +112,8 @@ class Judged(Strict):
     """The field that names an arm without a capture, if it must be one: what captures keep is shown by it."""
     judged_at: ClassVar[Literal["each rank", "first rank", "all ranks"]] = "each rank"
     """Whose evidence it is judged by where arms have several ranks: each one's for itself, the first one's, or all."""
+    must_train_alike: ClassVar[bool] = False
+    """True if two executions must train alike, so that the first difference between them can be looked for."""
     broken_by: ClassVar[Mapping[str, Demand]] = {}
     """Every field that can turn PASS into FAIL, by its path, with what the judge says then."""
     asks_nothing: ClassVar[Mapping[str, float]] = {}
@@ -123,6 +125,10 @@ class Judged(Strict):
         """Return the arms that the judgement names, by field path: `candidate`, and `baseline` if it names one."""
         named = {field: getattr(self, field, None) for field in ("candidate", "baseline")}
         return {field: arm for field, arm in named.items() if arm is not None}
+
+    def between_steps(self) -> dict[str, object]:
+        """Return what the candidate alone does between its steps, as settings of the where probe."""
+        return {}
 
     def uncaptured_may_begin(self) -> int:
         """Return how many captures may begin in an arm that the judgement requires to be uncaptured."""

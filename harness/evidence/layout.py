@@ -14,6 +14,7 @@ CONTRACTS = "contracts"
 SHARED_FILES = "shared"  # among them: what contracts share, each file under its digest
 WAIVERS = "waivers"  # copies of the waiver files, where some were there
 EVIDENCE = "evidence"
+WHERE = "where"  # a folder: for each unit whose first difference was located, the folder of what was observed
 VERDICTS = "verdicts.json"
 DRILL = "drill.json"  # in the directory of a fire drill: every fault with its verdict
 ARCHIVE = "run.tar.xz"  # in a published folder: header, contracts and evidence
@@ -22,7 +23,7 @@ SUMMARY = "summary.md"
 JUNIT = "junit.xml"
 PROBLEMS = "problems"  # a folder: a Markdown file for each unit that did not hold
 
-SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE)  # what there is before anything is judged
+SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE, WHERE)  # what there is before anything is judged
 
 # evidence/<run id>/
 RUN = "run.json"

@@ -31,6 +31,7 @@ from harness.evidence.arm_records import (
     Saved,
 )
 from harness.evidence.base import Cause, Obstacle, ProbeName, Record, RunRecord
+from harness.evidence.observed_step import ObservedStep
 from harness.evidence.run_records import (
     ArmFailed,
     Complete,
@@ -122,6 +123,7 @@ class RunEvidence(WithPackages):
     prewarm: dict[str, PrewarmEvidence] = field(default_factory=dict)
     kernel_match: dict[str, KernelMatchEvidence] = field(default_factory=dict)
     step_errors: list[StepErrors] = field(default_factory=list)
+    observed_steps: list[ObservedStep] = field(default_factory=list)
     failed: dict[str, ArmFailed] = field(default_factory=dict)  # by arm: what ended it; the others went on
     death: Death | None = None
     # what every other rank than the first saw, in their order; arms of fewer ranks are the first one's

@@ -120,6 +120,9 @@ _ROWS = (
     Probe(name="evaluation", execute=_BY + "evaluation:execute", arm_by_arm=False, timed=False,
           of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
+    Probe(name="where", execute=_BY + "where:execute", arm_by_arm=False, timed=False, of_ranks=False,
+          apart=None, steps=_STEPS + "of_workload", trainings="none", every_step_recorded=False,
+          watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
 )
 # fmt: on
 BUILT_IN = {row.name: row for row in _ROWS}

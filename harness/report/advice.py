@@ -26,6 +26,7 @@ from harness.report.captures_seen import (
 )
 from harness.report.commands import asked_of, command_for
 from harness.report.first_difference import after_a_load, first_difference
+from harness.report.located import located
 from harness.report.text import line
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
@@ -33,7 +34,7 @@ from harness.report.wording import reason_text
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\n]+)')
 
 
-LIKELY, USUAL = "likely cause", "what usually causes this"
+LIKELY, USUAL, FIRST = "likely cause", "what usually causes this", "first difference"
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,12 @@ def advice(view: ReportView, verdict: Verdict) -> list[Advice]:
     runs = view.runs_of(verdict.contract, verdict.claim, verdict.workload)
     contract = view.contract(verdict.contract)
     systems = contract.systems() if contract is not None else []
-    return advice_of(verdict, view.claim(verdict.contract, verdict.claim), runs, asked_of(view, verdict), systems)
+    told = advice_of(verdict, view.claim(verdict.contract, verdict.claim), runs, asked_of(view, verdict), systems)
+    found = view.located.get((verdict.contract, verdict.claim, verdict.workload))
+    if found is None or not told:
+        return told
+    first = 1 if told[0].is_cause else 0
+    return [*told[:first], Advice(FIRST, line(f"{located(found)}.", 1000)), *told[first:]]
 
 
 def advice_of(

@@ -12,6 +12,7 @@ from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.kinds import kind_of
 from harness.report.advice import Advice, advice, split
 from harness.report.deciding import decided
+from harness.report.located import path_rows
 from harness.report.text import clean, line, rows, sentence, words
 from harness.report.view import WORDS, ReportView
 from harness.report.wording import reason_text, terms_in
@@ -37,6 +38,7 @@ class Seen:
     waiver: str | None
     tried: str | None
     links: list[tuple[str, str]]  # anchor and heading of the evidence
+    path: list[tuple[str, str, str]]  # through the first step that differs: its part, the answer, what differs
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def _grounded_once(ordered: list[Card]) -> list[Card]:
 def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[str, str, set[str]]]) -> Card:
     claim = view.claim(verdict.contract, verdict.claim)
     causes, further = split(advice(view, verdict))
+    found = view.located.get((verdict.contract, verdict.claim, verdict.workload))
     unit = Seen(
         anchor=anchor,
         unit=(verdict.contract, verdict.claim, verdict.workload),
@@ -150,6 +153,7 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         waiver=waiver_line(view, verdict),
         tried=view.tried(verdict),
         links=_links(view, verdict, claim, places),
+        path=path_rows(found) if found is not None else [],
     )
     return Card(
         word=word(view, verdict),

@@ -53,6 +53,11 @@ def together(
         parts=tuple(by_start),
         origins={one.name: one.part.name for one in units if one.part is not None},
         apart=tuple(apart),
+        located={
+            one.name: found
+            for one in units
+            if one.part is not None and (found := one.part.view.located.get(one.name)) is not None
+        },
     )
 
 

@@ -17,6 +17,7 @@ from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import situation_of
 from harness.judging.excused_ends import EXCUSED_ENDS, IDLE_EXCUSES
+from harness.judging.first_difference import FirstDifference
 from harness.judging.verdict import Status, Verdict, count
 from harness.kinds import kind_of, probe_named
 from harness.numbers import counted
@@ -74,6 +75,7 @@ class ReportView:
     origins: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
     apart: tuple[str, ...] = ()
     places: Mapping[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    located: Mapping[tuple[str, str, str], FirstDifference] = field(default_factory=dict)  # by unit
 
     @property
     def is_drill(self) -> bool:

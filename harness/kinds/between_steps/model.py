@@ -36,6 +36,7 @@ class Resume(Judged):
     max_abs_difference: Positive
     """Largest absolute difference of the losses allowed; shown beside the bits under `bitwise`."""
 
+    must_train_alike: ClassVar[bool] = True
     broken_by: ClassVar = {
         "equality": Demand(("differs", "end_differs", "not_restored")),
         "max_abs_difference": Demand(("exceeds_tolerance",)),
@@ -71,6 +72,9 @@ class Resume(Judged):
         elif self.steps > steps - last:
             yield ("steps",), f"`steps` ({self.steps}) is within the {steps - last} steps after `save_at`"
 
+    def between_steps(self) -> dict[str, object]:
+        return {"resume": self.saves}
+
     def candidate_capabilities(self) -> frozenset[str]:
         return frozenset({"resume"})
 
@@ -99,6 +103,7 @@ class Evaluation(Judged):
     """Of what they return: the largest difference, relative to the plain arm's number, that more than half of the
     evaluations may show. Others may be further apart: a rounding may tip a prediction, and an accuracy with it."""
 
+    must_train_alike: ClassVar[bool] = True
     baseline_path: ClassVar[str] = "candidate"  # the same arm
     plain_path: ClassVar[str | None] = "plain"
     broken_by: ClassVar = {
@@ -132,6 +137,9 @@ class Evaluation(Judged):
 
     def process_count(self) -> int | None:
         return None if self.plain is None else 1
+
+    def between_steps(self) -> dict[str, object]:
+        return {"evaluate": self.every}
 
     def candidate_capabilities(self) -> frozenset[str]:
         return frozenset({"evaluate"})

@@ -216,6 +216,7 @@ class LongReplay(Judged):
     """Largest relative growth of a step's time from the first quarter of the blocks to the last, by their medians; left
     out, time is not judged."""
 
+    must_train_alike: ClassVar[bool] = True
     plain_path: ClassVar[str | None] = "baseline"
     broken_by: ClassVar = {
         "steps": Demand(("vacuous_steps",)),

@@ -103,6 +103,7 @@ class GradientMatch(Judged):
     clip_active_steps: Annotated[int, Field(ge=0)] | None = None
     """Steps in which the clip must have scaled at least one group."""
 
+    must_train_alike: ClassVar[bool] = True
     broken_by: ClassVar = {
         "equality": Demand(("differs",)),
         "max_abs_difference": Demand(("exceeds_tolerance",)),

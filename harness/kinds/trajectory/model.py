@@ -93,6 +93,7 @@ class TrajectoryMatch(Bounded):
     guards: Guards
     """What must be true before PASS may be said."""
 
+    must_train_alike: ClassVar[bool] = True
     broken_by: ClassVar = {
         **Bounded.broken_by,
         "equality": Demand(("differs", "beyond_noise")),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
 import torch
 
-from harness.evidence.modules import is_harness
+from harness.evidence.modules import is_harness, is_users
 from harness.system.users_code import innermost_frame, own_frame_of_stack, relative
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -33,7 +34,7 @@ def innermost(frames: Iterable[tuple[str, int]]) -> Place:
     """
     known = list(frames)
     for file, line in reversed(known):
-        if not _is_machinery(file) or file.endswith(_PLANTED):
+        if is_users_or_library(file):
             return Place(relative(file), line)
     return Place("?", 0)
 
@@ -47,6 +48,18 @@ def of_current_stack() -> Place:
     """Return the place that is executing now."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(1))]
     return innermost(reversed(frames))
+
+
+@cache
+def is_own(file: str) -> bool:
+    """Return True for a file of user code that belongs to no installed package."""
+    return is_users_or_library(file) and not file.endswith(_PLANTED) and is_users(Path(file))
+
+
+@cache
+def is_users_or_library(file: str) -> bool:
+    """Return True for a file of user code, of a library beside torch, or with a planted fault."""
+    return not _is_machinery(file) or file.endswith(_PLANTED)
 
 
 def _is_machinery(file: str) -> bool:

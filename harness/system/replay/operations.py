@@ -22,8 +22,10 @@ from harness.system.replay.host_made import LIFT, HostMade, tensors_in
 from harness.system.replay.inside_operator import executed
 from harness.system.replay.observer import Observer
 from harness.system.replay.operators import drawn_by, operator_name
+from harness.system.replay.sites import Site, site_to_note
 
 _repetitions = 0  # that are under way
+_repeated: _Operation | None = None  # the operation that a repetition calls now
 _COPY = torch.ops.aten.clone.default
 _VIEW = torch.ops.aten.as_strided.default
 
@@ -46,6 +48,7 @@ class _Operation:
     last_used: list[int]  # places that no later operation needs
     with_gradients: bool  # torch's mode: what a forward pass keeps for its backward, a kernel may decide by it
     of_inference: bool = False  # it writes in inference mode, maybe to what that made, as torch then lets it alone do
+    site: Site | None = None  # where the step called it, if anybody asked
 
 
 class Operations:
@@ -70,10 +73,12 @@ class Operations:
         return {name for name in named if name is not None}
 
     def __call__(self) -> list[Tensor]:
+        global _repeated  # noqa: PLW0603
         values: list[Any] = [None] * self._places
         # below autograd, as they were recorded
         with _repeating(), torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
             for operation in self._operations:
+                _repeated = operation
                 torch._C._set_grad_enabled(operation.with_gradients)
                 with torch.inference_mode() if operation.of_inference else nullcontext():
                     returned = operation.function(
@@ -100,6 +105,11 @@ def _repeating() -> Iterator[None]:
 def is_repeated() -> bool:
     """Return True while a recording is repeated. It waits for nothing: what waits cannot be recorded."""
     return _repetitions > 0
+
+
+def repeated_site() -> Site | None:
+    """Return where the step called the operation that is repeated now; None outside of a repetition."""
+    return _repeated.site if _repeated is not None and _repetitions else None
 
 
 def record(function: Callable[[], list[Tensor]]) -> Operations:
@@ -140,6 +150,7 @@ class _Recording(Observer):
         arguments, keywords = [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}
         writes = torch.is_inference_mode_enabled() and called._schema.is_mutable
         operation = _Operation(called, arguments, keywords, [], [], torch.is_grad_enabled(), of_inference=writes)
+        operation.site = site_to_note()
         returned, needed = executed(called, args, kwargs)
         if needed and not constant:
             raise RuntimeError(f"{func} gives the host a value of the step, by {needed[0]} within")

@@ -10,8 +10,8 @@ memory or loading.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple, TypeVar, cast
 
 import torch
@@ -42,6 +42,24 @@ _ON_META = re.compile(r"type '?meta\b|two devices, .*\bmeta\b")
 _ASSIGNED_MEMORY = "change tensors in place, with `copy_`: no replay repeats what is assigned to their `.data`"
 Body = Callable[[], Tensor]
 Result = TypeVar("Result")
+
+
+_preparations = 0  # that are under way
+
+
+@contextmanager
+def _preparing() -> Iterator[None]:
+    global _preparations  # noqa: PLW0603
+    _preparations += 1
+    try:
+        yield
+    finally:
+        _preparations -= 1
+
+
+def is_prepared() -> bool:
+    """Return True while a step is prepared and recorded; all that is executed meanwhile is undone."""
+    return _preparations > 0
 
 
 class HostSyncError(HarnessError):
@@ -100,6 +118,10 @@ class TracedStep:
 
     def record(self) -> None:
         """Run the fake pass, then record. On `HostSyncError` and `NotTraceableError` the state is as before."""
+        with _preparing():
+            self._record()
+
+    def _record(self) -> None:
         self._require_whole()
         self.fake_pass_clean = False
         try:

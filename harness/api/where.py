@@ -1,0 +1,128 @@
+"""Locate the first difference of two arms: execute them again, find the first step that differs, and observe it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from harness.commits.checkout import Checkout
+from harness.contract.claims import AnyClaim
+from harness.contract.load import LoadedContract
+from harness.devices import environment
+from harness.errors import EvidenceError
+from harness.evidence import layout
+from harness.evidence.observed_step import ObservedStep
+from harness.evidence.own_places import empty_folder
+from harness.evidence.plan_records import Run, Unit
+from harness.evidence.read_run import read_run
+from harness.evidence.redaction import Redaction
+from harness.judging.first_difference import FirstDifference, answer_of, first_differing, kept_results
+from harness.judging.verdict import Status, Verdict
+from harness.planning.where import LIMIT_S, where_name, where_run
+from harness.run_directory.bundle import Bundle
+
+if TYPE_CHECKING:
+    from harness.api.execute import Watch
+
+Execute = Callable[[Run], Sequence[ObservedStep]]
+
+
+def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
+    """Return the run that locates the difference of a unit that failed; None if there is nothing to locate."""
+    unit = unit_of(bundle, verdict)
+    if claim is None or unit is None or verdict.status is not Status.FAIL:
+        return None
+    made = [run for name in unit.runs if (run := bundle.made(name)) is not None]
+    return where_run(claim, unit, made, verdict.figures, limit_s)
+
+
+def unit_of(bundle: Bundle, verdict: Verdict) -> Unit | None:
+    """Return the unit of a verdict, as the directory planned it."""
+    names = (verdict.contract, verdict.claim, verdict.workload)
+    return next((each for each in bundle.header.units if (each.contract, each.claim, each.workload) == names), None)
+
+
+def locate(run: Run, execute: Execute) -> FirstDifference:
+    """Execute the arms of a `where_run` at most three times, and return what differs first."""
+    steps = execute(run)
+    arms = (str(run.settings["candidate"]), str(run.settings["baseline"]))
+    candidate, baseline = ([each for each in steps if each.arm == arm] for arm in arms)
+    step = first_differing(candidate, baseline)
+    if step is None:
+        return answer_of(run, steps)
+    observing = _with_settings(run, last=step, observed=True)
+    steps = execute(observing)
+    if kept := kept_results(observing, steps):
+        observing = _with_settings(observing, values=kept)
+        steps = execute(observing)
+    return answer_of(observing, steps)
+
+
+def _with_settings(run: Run, **settings: object) -> Run:
+    return run.model_copy(update={"settings": {**run.settings, **settings}})
+
+
+def executing_into(
+    folder: Path, checkout: Checkout | None = None, redacted: Redaction | None = None, watch: Watch | None = None
+) -> Execute:
+    """Return a function that executes a run's arms, in a worker for each commit, and replaces what is in `folder`."""
+
+    def execute(run: Run) -> Sequence[ObservedStep]:
+        from harness.execution.interpreters import Interpreters
+        from harness.execution.schedule import Schedule, Work, tasks_of
+
+        empty_folder(folder)
+        machine, found = environment.machine(), list[ObservedStep]()
+        for number, commit in enumerate(dict.fromkeys(planned.commit for planned in run.arms.values())):
+            arms = {arm: planned for arm, planned in run.arms.items() if planned.commit == commit}
+            part = run.model_copy(update={"arms": arms})
+            tell = lambda progress: watch.moves(part, progress.phase, progress.seconds) if watch else None  # noqa: B023
+            work = [Work(part, folder / str(number), tell, lambda _death: None)]
+            with Interpreters(1) as waiting:
+                Schedule(machine, waiting, checkout).execute(tasks_of(work, machine))
+            if redacted is not None:
+                redacted.directory(folder / str(number))
+            found += read_run(folder / str(number))[1].observed_steps
+        return found
+
+    return execute
+
+
+def recorded(bundle: Bundle, unit: Unit) -> FirstDifference | None:
+    """Return the first difference of a unit by what the run directory keeps of it; None if it keeps nothing."""
+    folder = bundle.root / layout.WHERE / where_name(unit)
+    parts = sorted(folder.iterdir()) if folder.is_dir() else []
+    if not parts:
+        return None
+    try:
+        read = [read_run(part) for part in parts]
+        return answer_of(read[0][0], [step for _, evidence in read for step in evidence.observed_steps])
+    except (EvidenceError, KeyError, ValueError):  # damage costs the answer, and no verdict
+        return None
+
+
+def locate_all(
+    bundle: Bundle,
+    contracts: Sequence[LoadedContract],
+    verdicts: Sequence[Verdict],
+    checkout: Checkout | None = None,
+    redacted: Redaction | None = None,
+    watch: Watch | None = None,
+) -> bool:
+    """Locate the difference of each unit that failed, into the run directory. Return True if anything was executed.
+
+    All of them together take no more than `LIMIT_S`, beside the start of processes; the rest is left out.
+    """
+    by_id = {loaded.contract.id: loaded.contract for loaded in contracts}
+    until, ran = monotonic() + LIMIT_S, False
+    for verdict in verdicts:
+        claim = next((each for each in by_id[verdict.contract].claims if each.id == verdict.claim), None)
+        left = until - monotonic()
+        run = run_of(bundle, claim, verdict, left) if left > 0 else None
+        if run is not None:
+            folder = bundle.root / layout.WHERE / run.id
+            locate(run, executing_into(folder, checkout, redacted, watch))
+            ran = True
+    return ran

@@ -1,0 +1,58 @@
+"""Define the record of one observed step: what it started from, its operators in order, and what it left."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from harness.evidence.base import Record, RunRecord
+from harness.numbers import Count
+
+GRADIENT = "gradient"  # begins the name of a gradient, as a category begins that of state
+
+UNOBSERVED, OBSERVED = 0, 1  # executions of an arm
+
+
+class ReadTensor(Record):
+    """A tensor that an operator reads. Digests are of bits; None where they could not be read, or were never written.
+
+    source: the operator of this step that wrote its memory last. name: of the state or input that it is, if it has one.
+    """
+
+    digest: str | None
+    form: str  # data type and shape
+    source: Count | None = None
+    name: str | None = None
+    number: str | None = None  # its value, if the host holds it as one number
+
+
+class ObservedOperator(Record):
+    """One operator. `line` and `module` are empty where nothing of the user's called it."""
+
+    name: str
+    phase: Literal["between", "forward", "backward"]
+    module: str
+    line: str
+    code: str
+    arguments: str  # all but tensors
+    reads: list[ReadTensor]
+    makes: list[str | None]  # digests of what it returns and writes
+    writes: list[str] = Field(default_factory=list)  # names of the state that it changes
+    values: list[list[float]] | None = None  # of what it makes, where that was asked for
+
+
+class ObservedStep(RunRecord):
+    """One step of one execution of an arm: digests by what they are of, and the operators if they were observed."""
+
+    record: Literal["observed_step"] = "observed_step"
+    key: ClassVar = ("arm", "replica", "step")
+    arm: str
+    replica: Count
+    step: Count
+    before: dict[str, str]  # state, by `category name`
+    batch: dict[str, str]
+    loss: str
+    gradients: dict[str, str]
+    after: dict[str, str]
+    operators: list[ObservedOperator] | None = None

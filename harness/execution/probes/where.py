@@ -1,0 +1,126 @@
+"""The where probe: execute arms up to a step, and record the digests of each step, or the operators of the last one.
+
+Settings: `last`, the last step; `observed`, if its operators are observed, in a second execution; `evaluate` and
+`resume`, by arm: after how many steps, again and again, it is evaluated, and after which steps it is saved, opened
+anew and loaded; `values`, by arm: the operators whose results are recorded; `limit_s`, for all of it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from torch import Tensor
+
+from harness.evidence.observed_step import GRADIENT, OBSERVED, UNOBSERVED, ObservedStep
+from harness.evidence.plan_records import Run
+from harness.execution.opening import opened
+from harness.execution.recorder import Recorder
+from harness.execution.watchers.reductions import digests
+from harness.execution.watchers.state_watch import watched_state
+from harness.execution.watchers.step_operators import StepOperators
+from harness.system.protocol import HasGradients, HasInputs, HasStateRoots, TrainingRun
+from harness.system.replay.reachable import reach
+from harness.system.replay.sites import SiteFinder, names_of_modules, sites_noted
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Execute each arm to the last step, and again under the observer if the run asks for that."""
+    until = monotonic() + float(str(run.settings["limit_s"]))
+    for arm in run.arms:
+        for replica in (UNOBSERVED, OBSERVED) if run.settings["observed"] else (UNOBSERVED,):
+            recorder.phase(f"{arm}.{replica}: steps")
+            with ExitStack() as stack:
+                _Execution(run, arm, replica, recorder, stack).train(until)
+
+
+class _Execution:
+    """One execution of an arm, with what its claim does between the steps."""
+
+    def __init__(self, run: Run, arm: str, replica: int, recorder: Recorder, stack: ExitStack) -> None:
+        self._run, self._arm, self._replica, self._recorder, self._stack = run, arm, replica, recorder, stack
+        self._last = int(str(run.settings["last"]))
+        self._every: int | None = _of_arm(run, "evaluate", arm)
+        self._saved_after: list[int] = _of_arm(run, "resume", arm) or []
+        self._values: list[int] = _of_arm(run, "values", arm) or []
+
+    def train(self, until: float) -> None:
+        """Make the steps, and record each; only the last one if the run observes it."""
+        self._open()
+        for step in range(self._last + 1):
+            if monotonic() > until:
+                return
+            is_recorded = step == self._last or not self._run.settings["observed"]
+            if step == self._last and self._replica == OBSERVED:
+                observer = StepOperators(self._finder, self._values)
+                observed = self._record(step, observer)
+                found = observer.operators({**_gradients(self.training), **_state(self.training)})
+                self._recorder.write(observed.model_copy(update={"operators": found}))
+            elif is_recorded:
+                self._recorder.write(self._record(step))
+            else:
+                self._between(step)
+                self.training.step(step)
+
+    def _open(self) -> None:
+        self.training: TrainingRun = self._stack.enter_context(opened(self._run, self._arm))
+        roots = self.training.state_roots() if isinstance(self.training, HasStateRoots) else [self.training]
+        self._finder = SiteFinder(names_of_modules(reach(*roots).modules))
+        if self._replica == OBSERVED:
+            self._stack.enter_context(sites_noted(self._finder))
+
+    def _record(self, step: int, observer: StepOperators | None = None) -> ObservedStep:
+        with observer or ExitStack():
+            self._between(step)
+        before = _digests_of_state(self.training)
+        if observer is not None:
+            observer.begin(self._finder, _state(self.training))
+        with observer or ExitStack():
+            loss = self.training.step(step)
+        training = self.training
+        return ObservedStep(
+            arm=self._arm,
+            replica=self._replica,
+            step=step,
+            before=before,
+            batch=digests(dict(training.inputs())) if isinstance(training, HasInputs) else {},
+            loss=digests({"loss": loss.detach()})["loss"],
+            gradients=digests(_gradients(training)),
+            after=_digests_of_state(training),
+        )
+
+    def _between(self, steps: int) -> None:
+        """Do what the claim does after so many steps."""
+        if self._every and steps and steps % self._every == 0:
+            training: Any = self.training
+            training.evaluate()
+        if steps in self._saved_after:
+            with tempfile.TemporaryDirectory() as folder:
+                saving: Any = self.training
+                saving.save(Path(folder) / "saved")
+                self._stack.close()
+                self._open()
+                loading: Any = self.training
+                loading.load(Path(folder) / "saved")
+
+
+def _of_arm(run: Run, setting: str, arm: str) -> Any:
+    by_arm: Any = run.settings.get(setting, {})
+    return by_arm.get(arm)
+
+
+def _state(training: TrainingRun) -> dict[str, Tensor]:
+    state = watched_state(training)
+    return {f"{category} {name}": each for category, tensors in state.items() for name, each in tensors.items()}
+
+
+def _gradients(training: TrainingRun) -> dict[str, Tensor]:
+    found = training.gradients() if isinstance(training, HasGradients) else {}
+    return {f"{GRADIENT} {name}": each for name, each in found.items()}
+
+
+def _digests_of_state(training: TrainingRun) -> dict[str, str]:
+    return digests(_state(training))

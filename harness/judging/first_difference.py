@@ -1,0 +1,337 @@
+"""Find what differs first between one step of two arms: a pure function of what was observed of both.
+
+Operators are aligned by name, types and shapes of what they read, module and line of code, in their order. Between
+operators that align so, those are aligned that both arms have equally often, whatever line calls them. Nothing is said
+of an operator that aligns with none, but that a value comes from it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import Literal
+
+from pydantic import Field
+
+from harness.evidence.base import Record
+from harness.evidence.observed_step import (
+    GRADIENT,
+    OBSERVED,
+    UNOBSERVED,
+    ObservedOperator,
+    ObservedStep,
+    ReadTensor,
+)
+from harness.evidence.plan_records import Run
+
+Answer = Literal["equal", "differs", "not_seen"]
+Pair = tuple[int, int]  # numbers of an operator of the candidate and of one of the baseline
+PATH = (
+    *("batch", "settings", "generators", "state"),
+    *("forward", "loss", "backward", "gradients", "clip", "update"),
+)
+_SETTINGS = re.compile(r"optimizer (.*\.)?(group\d+|scheduler)\.")
+_NAMED = 4  # tensors or lines at most
+
+
+class PathRow(Record):
+    """One part of the step. `operators`: how many were compared; `alone`: how many align with none."""
+
+    part: str
+    answer: Answer
+    names: list[str]
+    operators: int | None = None
+    alone: int | None = None
+
+
+class Place(Record):
+    """Where an arm computes what differs: the operator, its module and line, and lines that made what it reads."""
+
+    operator: str
+    module: str
+    line: str
+    code: str
+    made_at: list[str]
+
+
+class FirstDifference(Record):
+    """What differs first. `how`: whether an operator is given other numbers, reads another tensor, gives another
+    result from equal inputs, or writes state that no operator of the other arm writes alike; None: no operator shows.
+    """
+
+    found: Literal["found", "does_not_repeat", "not_seen"]
+    candidate: str
+    baseline: str
+    steps: int  # that were compared
+    step: int | None = None
+    why: str = ""  # not_seen: what stands against it
+    path: list[PathRow] = Field(default_factory=list)
+    part: str | None = None
+    how: Literal["numbers", "reads", "result", "writes"] | None = None
+    tensor: str | None = None  # that is read or written
+    numbers: list[str] = Field(default_factory=list)  # of the candidate, then of the baseline
+    places: dict[str, Place] = Field(default_factory=dict)  # by arm
+    elements: int | None = None  # that differ
+    of: int | None = None
+    largest: float | None = None
+
+
+def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
+    """Return the first step that differs in anything that both arms have; None if all are equal."""
+    others = {each.step: each for each in baseline}
+    for step in sorted(candidate, key=lambda each: each.step):
+        other = others.get(step.step)
+        if other is not None and any(_differences(step, other).values()):
+            return step.step
+    return None
+
+
+def _differences(candidate: ObservedStep, baseline: ObservedStep) -> dict[str, list[str]]:
+    before = unequal(candidate.before, baseline.before)
+    return {
+        "batch": unequal(candidate.batch, baseline.batch),
+        "settings": [name for name in before if _SETTINGS.match(name)],
+        "generators": [name for name in before if name.startswith("generators ")],
+        "state": [name for name in before if not _SETTINGS.match(name) and not name.startswith("generators ")],
+        "loss": [] if candidate.loss == baseline.loss else ["loss"],
+        "gradients": unequal(candidate.gradients, baseline.gradients),
+        "update": unequal(candidate.after, baseline.after),
+    }
+
+
+def unequal(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
+    """Return the names that both have, with another digest in each."""
+    return [name for name, digest in digests.items() if others.get(name, digest) != digest]
+
+
+def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDifference:
+    """Return what differs first in a step that was observed in both arms."""
+    differing = _differences(candidate, baseline)
+    ours, theirs = candidate.operators or [], baseline.operators or []
+    pairs = aligned(ours, theirs)
+    parts = [_parts(ours), _parts(theirs)]
+    path = [*_path(candidate, baseline, differing, pairs, parts)]
+    first = next((row.part for row in path if row.answer == "differs"), None)
+    told = _first_pair(ours, theirs, pairs) or _first_write(ours, theirs, differing["update"])
+    found = FirstDifference(
+        found="found" if first else "does_not_repeat",
+        candidate=candidate.arm,
+        baseline=baseline.arm,
+        steps=candidate.step + 1,
+        step=candidate.step,
+        path=path,
+        part=first,
+    )
+    if told is None:
+        return found
+    how, (mine, other), tensor, numbers, reads = told
+    matched = [{pair[side] for pair in pairs} for side in (0, 1)]
+    places = {
+        arm: _place(operators, number, read, matched[side])
+        for side, (arm, operators, number, read) in enumerate(
+            [(candidate.arm, ours, mine, reads[0]), (baseline.arm, theirs, other, reads[1])]
+        )
+        if number is not None
+    }
+    changes: dict[str, object] = {"how": how, "tensor": tensor, "numbers": numbers, "places": places}
+    if how == "result" and mine is not None and other is not None:
+        changes |= _apart(ours[mine], theirs[other])
+    return found.model_copy(update=changes)
+
+
+Told = tuple[str, tuple[int | None, int | None], str | None, list[str], tuple[ReadTensor | None, ReadTensor | None]]
+
+
+def answer_of(run: Run, steps: Sequence[ObservedStep]) -> FirstDifference:
+    """Return what the steps of a run of the where probe say."""
+    candidate, baseline = (str(run.settings[role]) for role in ("candidate", "baseline"))
+    last = int(str(run.settings["last"]))
+    known = {(each.arm, each.replica, each.step): each for each in steps}
+    compared = sum((candidate, 0, step) in known and (baseline, 0, step) in known for step in range(last + 1))
+    nothing = FirstDifference(found="does_not_repeat", candidate=candidate, baseline=baseline, steps=compared)
+    if (candidate, 0, last) not in known or (baseline, 0, last) not in known:
+        return nothing.model_copy(update={"found": "not_seen", "why": "limit"})
+    if not run.settings["observed"]:
+        return nothing
+    arms = (candidate, baseline)
+    observed = [known[arm, OBSERVED, last] for arm in arms if (arm, OBSERVED, last) in known]
+    alike = [_bits(each) == _bits(known[each.arm, UNOBSERVED, last]) for each in observed]
+    if len(observed) < len(arms) or not all(alike):
+        return nothing.model_copy(update={"found": "not_seen", "why": "observed", "step": last})
+    return difference_of(observed[0], observed[1])
+
+
+def _bits(step: ObservedStep) -> ObservedStep:
+    return step.model_copy(update={"operators": None, "replica": 0})
+
+
+def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]]:
+    """Return, by arm, the operator whose results are to be kept: the pair that gives unequal results of equal reads."""
+    observed = {each.arm: each for each in steps if each.operators is not None}
+    arms = [str(run.settings[role]) for role in ("candidate", "baseline")]
+    if not set(arms) <= observed.keys():
+        return {}
+    ours, theirs = (observed[arm].operators or [] for arm in arms)
+    told = _first_pair(ours, theirs, aligned(ours, theirs))
+    if told is None or told[0] != "result":
+        return {}
+    return {arm: [number] for arm, number in zip(arms, told[1], strict=True) if number is not None}
+
+
+def _first_pair(
+    ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], pairs: Sequence[Pair]
+) -> Told | None:
+    """Return the first pair that differs and that user code calls; the harness's own copies count if there is none."""
+    told = [each for pair in pairs if (each := _differing(ours[pair[0]], theirs[pair[1]], pair)) is not None]
+    return next((each for each in told if ours[each[1][0] or 0].line), told[0] if told else None)
+
+
+def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> Told | None:
+    """Return how two operators differ whose results do: what an operator reads and does not use makes no difference."""
+    if all(None in each or each[0] == each[1] for each in zip(mine.makes, other.makes, strict=False)):
+        return None
+    for read, its in zip(mine.reads, other.reads, strict=True):
+        if None not in (read.digest, its.digest) and read.digest != its.digest:
+            numbers = [each for each in (read.number, its.number) if each is not None]
+            return "reads", pair, read.name or its.name, numbers if len(numbers) == 2 else [], (read, its)
+    if mine.arguments != other.arguments:
+        return "numbers", pair, None, [mine.arguments, other.arguments], (None, None)
+    return "result", pair, None, [], (None, None)
+
+
+def _first_write(
+    ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
+) -> Told | None:
+    """Return the state that the arms' operators leave unequal, with the last operator of each that writes it."""
+    for name in names:
+        writers = tuple(
+            max((number for number, each in enumerate(operators) if name in each.writes), default=None)
+            for operators in (ours, theirs)
+        )
+        if writers != (None, None):
+            return "writes", (writers[0], writers[1]), name, [], (None, None)
+    return None
+
+
+def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> list[Pair]:
+    """Return the pairs of operators of a step that are the same one, in their order."""
+    mine = [number for number, each in enumerate(ours) if each.phase != "between"]
+    other = [number for number, each in enumerate(theirs) if each.phase != "between"]
+    pairs: list[Pair] = []
+    before = (0, 0)
+    for block in SequenceMatcher(
+        None, [_token(ours[each]) for each in mine], [_token(theirs[each]) for each in other], autojunk=False
+    ).get_matching_blocks():
+        pairs += _between(ours, theirs, mine[before[0] : block.a], other[before[1] : block.b])
+        pairs += zip(mine[block.a : block.a + block.size], other[block.b : block.b + block.size], strict=True)
+        before = block.a + block.size, block.b + block.size
+    return pairs
+
+
+def _between(
+    ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], mine: Sequence[int], other: Sequence[int]
+) -> Iterator[Pair]:
+    times = [Counter(_form(operators[each]) for each in some) for operators, some in ((ours, mine), (theirs, other))]
+    alike = {form for form, count in times[0].items() if times[1][form] == count}
+    left = [each for each in mine if _form(ours[each]) in alike]
+    right = [each for each in other if _form(theirs[each]) in alike]
+    matcher = SequenceMatcher(
+        None, [_form(ours[each]) for each in left], [_form(theirs[each]) for each in right], autojunk=False
+    )
+    for block in matcher.get_matching_blocks():
+        yield from zip(left[block.a : block.a + block.size], right[block.b : block.b + block.size], strict=True)
+
+
+def _form(operator: ObservedOperator) -> tuple[object, ...]:
+    return operator.name, operator.phase, operator.module, *(read.form for read in operator.reads)
+
+
+def _token(operator: ObservedOperator) -> tuple[object, ...]:
+    return *_form(operator), operator.code
+
+
+def _parts(operators: Sequence[ObservedOperator]) -> list[str]:
+    """Return the part of the step that each operator belongs to."""
+    backward = [number for number, each in enumerate(operators) if each.phase == "backward"]
+    end = backward[-1] if backward else len(operators)
+    clips = [number for number, each in enumerate(operators) if number > end and _clips(each)]
+    last_clip = max(clips, default=end)
+    after = ["clip" if number <= last_clip else "update" for number in range(len(operators))]
+    return [each.phase if number <= end else after[number] for number, each in enumerate(operators)]
+
+
+def _clips(operator: ObservedOperator) -> bool:
+    """Return True if an operator changes gradients and nothing else."""
+    zeroes = operator.name.endswith("zero_")
+    return bool(operator.writes) and not zeroes and all(each.startswith(f"{GRADIENT} ") for each in operator.writes)
+
+
+def _path(
+    candidate: ObservedStep,
+    baseline: ObservedStep,
+    differing: Mapping[str, list[str]],
+    pairs: Sequence[Pair],
+    parts: Sequence[Sequence[str]],
+) -> Iterator[PathRow]:
+    ours, theirs = candidate.operators or [], baseline.operators or []
+    seen = {
+        "batch": candidate.batch.keys() & baseline.batch.keys(),
+        "gradients": candidate.gradients.keys() & baseline.gradients.keys(),
+        "state": candidate.before.keys() & baseline.before.keys(),
+        "update": candidate.after.keys() & baseline.after.keys(),
+    }
+    for part in PATH:
+        own = [pair for pair in pairs if parts[0][pair[0]] == part]
+        alone = (
+            sum(each == part for side in parts for each in side)
+            - len(own)
+            - sum(parts[1][pair[1]] == part for pair in pairs)
+        )
+        names = list(differing.get(part, []))
+        if part in ("forward", "backward", "clip", "update"):
+            told = _first_pair(ours, theirs, own)
+            where = [] if told is None else [ours[told[1][0] or 0].module or ours[told[1][0] or 0].line]
+            names = names or where
+            is_seen = bool(own) or bool(seen.get(part))
+            answer: Answer = "differs" if names or told is not None else "equal" if is_seen else "not_seen"
+            yield PathRow(part=part, answer=answer, names=names[:_NAMED], operators=len(own), alone=max(alone, 0))
+        else:
+            answer = "differs" if names else "equal" if seen.get(part, {part}) else "not_seen"
+            yield PathRow(part=part, answer=answer, names=names[:_NAMED])
+
+
+def _place(operators: Sequence[ObservedOperator], number: int, read: ReadTensor | None, matched: set[int]) -> Place:
+    operator = operators[number]
+    lines = [operators[each].line for each in _makers(operators, read, matched)]
+    return Place(
+        operator=operator.name,
+        module=operator.module,
+        line=operator.line,
+        code=operator.code,
+        made_at=[line for line in dict.fromkeys(lines) if line][-_NAMED:],
+    )
+
+
+def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matched: set[int]) -> list[int]:
+    """Return the operators without a partner that a tensor was made by, in their order."""
+    found: set[int] = set()
+    waiting = [read.source] if read is not None else []
+    while waiting:
+        number = waiting.pop()
+        if number is not None and number not in found and number not in matched:
+            found.add(number)
+            waiting += [each.source for each in operators[number].reads]
+    return sorted(found)
+
+
+def _apart(mine: ObservedOperator, other: ObservedOperator) -> dict[str, object]:
+    """Return how many elements of the first result that differs do, and by how much at most."""
+    for values, others in zip(mine.values or [], other.values or [], strict=False):
+        apart = [abs(a - b) for a, b in zip(values, others, strict=False) if a != b]
+        if apart and len(values) == len(others):
+            finite = [each for each in apart if math.isfinite(each)]
+            return {"elements": len(apart), "of": len(values), "largest": max(finite, default=None)}
+    return {}

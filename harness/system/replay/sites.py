@@ -1,0 +1,136 @@
+"""Find where a step calls each operator: the user's line, the module, and the pass of autograd.
+
+Autograd's engine runs what torch wrote for the backward pass from no line of the user's. Such an operator has the line
+and the module of the forward operator that it belongs to, found by the number that autograd gives both.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd import graph
+
+from harness.system.replay.frames import is_own, is_users_or_library
+from harness.system.users_code import relative
+
+FORWARD: Literal["forward"] = "forward"
+BACKWARD: Literal["backward"] = "backward"
+BETWEEN: Literal["between"] = "between"
+_CALLS_MODULE: CodeType = nn.Module._call_impl.__code__
+_RUNS_BACKWARD: CodeType = graph._engine_run_backward.__code__
+_MOST_NODES = 64  # of one operator; with more, another thread's numbers were read
+_QUOTED = 100  # characters of a line
+
+
+class Site(NamedTuple):
+    """Where an operator was called. `line` is empty if only the harness and torch led there."""
+
+    phase: Literal["between", "forward", "backward"]
+    module: str
+    line: str  # file:line
+    code: str  # the function, and the text of the line
+
+
+class SiteFinder:
+    """Finds the site of the operator that is called now. names: of modules, by their identity."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self._of_node: dict[int, Site] = {}  # by the number that autograd gave the forward operator's node
+        self._next_node = _next_node()
+
+    def find(self) -> Site:
+        """Return the site of the operator that the caller was asked to run."""
+        in_backward = torch._C._current_graph_task_id() != -1
+        own, library, modules = _walked(sys._getframe(1), stops=in_backward)
+        if in_backward and own is None and library is None:
+            node = torch._C._current_autograd_node()
+            forward = None if node is None else self._of_node.get(node._sequence_nr())
+            if forward is not None:
+                return forward._replace(phase=BACKWARD)
+            own, library, modules = _walked(sys._getframe(1), stops=False)
+        line, code = own or library or ("", "")
+        site = Site(BACKWARD if in_backward else FORWARD, self._module(modules), line, code)
+        self._note_nodes(site)
+        return site
+
+    def _module(self, modules: list[nn.Module]) -> str:
+        return next((self._names[id(each)] for each in modules if id(each) in self._names), "")
+
+    def _note_nodes(self, site: Site) -> None:
+        after = _next_node()
+        for number in range(max(self._next_node, after - _MOST_NODES), after):
+            self._of_node[number] = site
+        self._next_node = after
+
+
+def _next_node() -> int:
+    number: int = torch._C._autograd._get_sequence_nr()
+    return number
+
+
+_Line = tuple[str, str]
+
+
+def _walked(frame: FrameType | None, *, stops: bool) -> tuple[_Line | None, _Line | None, list[nn.Module]]:
+    """Return the innermost line of the user, that of a library, and the modules that are called, innermost first.
+
+    stops: at the frame that runs a backward pass.
+    """
+    library: _Line | None = None
+    own: _Line | None = None
+    modules: list[nn.Module] = []
+    while frame is not None and not (stops and frame.f_code is _RUNS_BACKWARD):
+        code = frame.f_code
+        if code is _CALLS_MODULE:
+            modules.append(frame.f_locals["self"])
+        elif own is None and is_own(code.co_filename):
+            own = _line(code, frame.f_lineno)
+        elif own is None and library is None and is_users_or_library(code.co_filename):
+            library = _line(code, frame.f_lineno)
+        frame = frame.f_back
+    return own, library, modules
+
+
+@cache
+def _line(code: CodeType, number: int) -> _Line:
+    text = linecache.getline(code.co_filename, number).strip()[:_QUOTED]
+    return f"{relative(code.co_filename)}:{number}", f"{code.co_name}: {text}"
+
+
+def names_of_modules(outermost: Mapping[str, nn.Module]) -> dict[int, str]:
+    """Return the paths of all modules by identity; the outermost one's own path only where there are several."""
+    found: dict[int, str] = {}
+    for path, module in outermost.items():
+        prefix = f"{path}." if len(outermost) > 1 else ""
+        for name, each in module.named_modules():
+            found.setdefault(id(each), f"{prefix}{name}".rstrip(".") or type(each).__name__)
+    return found
+
+
+_finder: Any = None
+
+
+@contextmanager
+def sites_noted(finder: SiteFinder) -> Iterator[None]:
+    """Let what is recorded in the block note its sites."""
+    global _finder  # noqa: PLW0603
+    before, _finder = _finder, finder
+    try:
+        yield
+    finally:
+        _finder = before
+
+
+def site_to_note() -> Site | None:
+    """Return the site of the operator that is recorded now; None where nobody asked for sites."""
+    found: Site | None = _finder.find() if _finder is not None else None
+    return found
