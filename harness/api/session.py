@@ -180,7 +180,7 @@ def _verified(
             journal.require_unchanged()
             judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
             failed = judgement.verdicts if options.where else []
-            if locate_all(writer.bundle(), contracts, failed, checkout, redacted, watch):
+            if locate_all(writer.bundle(), contracts, failed, checkout, redacted, watch.moves if watch else None):
                 judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
             write_judgement(writer.path, judgement)
             directory = writer.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -24,9 +25,10 @@ from harness.planning.where import LIMIT_S, where_name, where_run
 from harness.run_directory.bundle import Bundle
 
 if TYPE_CHECKING:
-    from harness.api.execute import Watch
+    from harness.execution.watched_worker import Progress
 
 Execute = Callable[[Run], Sequence[ObservedStep]]
+Tell = Callable[[Run, str, float], None]  # of the phase of a run, and its seconds
 
 
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
@@ -35,7 +37,7 @@ def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: fl
     if claim is None or unit is None or verdict.status is not Status.FAIL:
         return None
     made = [run for name in unit.runs if (run := bundle.made(name)) is not None]
-    return where_run(claim, unit, made, verdict.figures, limit_s)
+    return where_run(claim, unit, made, {name: each.value for name, each in verdict.figures.items()}, limit_s)
 
 
 def unit_of(bundle: Bundle, verdict: Verdict) -> Unit | None:
@@ -65,7 +67,7 @@ def _with_settings(run: Run, **settings: object) -> Run:
 
 
 def executing_into(
-    folder: Path, checkout: Checkout | None = None, redacted: Redaction | None = None, watch: Watch | None = None
+    folder: Path, checkout: Checkout | None = None, redacted: Redaction | None = None, tell: Tell | None = None
 ) -> Execute:
     """Return a function that executes a run's arms, in a worker for each commit, and replaces what is in `folder`."""
 
@@ -78,8 +80,8 @@ def executing_into(
         for number, commit in enumerate(dict.fromkeys(planned.commit for planned in run.arms.values())):
             arms = {arm: planned for arm, planned in run.arms.items() if planned.commit == commit}
             part = run.model_copy(update={"arms": arms})
-            tell = lambda progress: watch.moves(part, progress.phase, progress.seconds) if watch else None  # noqa: B023
-            work = [Work(part, folder / str(number), tell, lambda _death: None)]
+            moves = partial(_moves, tell, part)
+            work = [Work(part, folder / str(number), moves, lambda _death: None)]
             with Interpreters(1) as waiting:
                 Schedule(machine, waiting, checkout).execute(tasks_of(work, machine))
             if redacted is not None:
@@ -88,6 +90,11 @@ def executing_into(
         return found
 
     return execute
+
+
+def _moves(tell: Tell | None, run: Run, progress: Progress) -> None:
+    if tell is not None:
+        tell(run, progress.phase, progress.seconds)
 
 
 def recorded(bundle: Bundle, unit: Unit) -> FirstDifference | None:
@@ -109,7 +116,7 @@ def locate_all(
     verdicts: Sequence[Verdict],
     checkout: Checkout | None = None,
     redacted: Redaction | None = None,
-    watch: Watch | None = None,
+    tell: Tell | None = None,
 ) -> bool:
     """Locate the difference of each unit that failed, into the run directory. Return True if anything was executed.
 
@@ -123,6 +130,6 @@ def locate_all(
         run = run_of(bundle, claim, verdict, left) if left > 0 else None
         if run is not None:
             folder = bundle.root / layout.WHERE / run.id
-            locate(run, executing_into(folder, checkout, redacted, watch))
+            locate(run, executing_into(folder, checkout, redacted, tell))
             ran = True
     return ran

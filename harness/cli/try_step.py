@@ -62,7 +62,12 @@ def try_step(
     if write_contract:
         require_free(kept_files(draft, Path.cwd()), force=force)
     options = session.VerifyOptions(
-        name=name, wall_limit_s=wall_limit, heartbeat_s=heartbeat, redact=redact, command=("harness", *sys.argv[1:])
+        name=name,
+        wall_limit_s=wall_limit,
+        heartbeat_s=heartbeat,
+        redact=redact,
+        command=("harness", *sys.argv[1:]),
+        where=baseline is not None,
     )
     with interruptible(), Progress(verdicts=False) as watch:
         tried, draft = _tried(draft, reports, options, watch, as_text=not json and not markdown)

@@ -18,7 +18,7 @@ from harness.errors import ExitCode, UsageError
 from harness.finished_runs.rejudge import copies, judged
 from harness.judging.first_difference import FirstDifference
 from harness.judging.verdict import Verdict
-from harness.numbers import dump_json
+from harness.numbers import counted, dump_json
 from harness.planning.baseline import baseline_checkout
 from harness.planning.where import LIMIT_S
 from harness.platform.standard_streams import print_error, print_json, print_line, print_lines
@@ -84,10 +84,11 @@ def _looked_for(
             remedy="name a claim that compares the trainings of two arms of one rank",
         )
     commits = bundle.header.commits
-    print_error(f"locating: at most three runs of {int(str(run.settings['last'])) + 1} steps, {limit_s:g} s each")
+    steps = counted(int(str(run.settings["last"])) + 1, "step")
+    print_error(f"locating: at most three runs of {steps} in both arms, of {limit_s:g} s each")
     with (
         tempfile.TemporaryDirectory(prefix="harness-where-") as folder,
         baseline_checkout(contracts, None if commits is None else commits.baseline.commit, Path(folder)) as checkout,
         Progress(verdicts=False) as watch,
     ):
-        return locate(run, executing_into(Path(folder) / "where", checkout, watch=watch))
+        return locate(run, executing_into(Path(folder) / "where", checkout, tell=watch.moves))

@@ -35,7 +35,7 @@ class ObservedOperator(Record):
     module: str
     line: str
     code: str
-    arguments: str  # all but tensors
+    arguments: list[str]  # with a point for each tensor
     reads: list[ReadTensor]
     makes: list[str | None]  # digests of what it returns and writes
     writes: list[str] = Field(default_factory=list)  # names of the state that it changes

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Literal
 
 from pydantic import Field
@@ -198,7 +199,9 @@ def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> T
             numbers = [each for each in (read.number, its.number) if each is not None]
             return "reads", pair, read.name or its.name, numbers if len(numbers) == 2 else [], (read, its)
     if mine.arguments != other.arguments:
-        return "numbers", pair, None, [mine.arguments, other.arguments], (None, None)
+        apart = [each for each in zip_longest(mine.arguments, other.arguments, fillvalue="-") if each[0] != each[1]]
+        numbers = [", ".join(each[side] for each in apart[:_NAMED]) for side in (0, 1)]
+        return "numbers", pair, None, numbers, (None, None)
     return "result", pair, None, [], (None, None)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.evidence.plan_records import PlannedArm, Run, Unit
-from harness.judging.verdict import Figure
 
 LIMIT_S = 60.0  # for the steps of one run of both arms
 # Of a verdict: the step at which a difference was seen, which is the first one or a later one.
@@ -17,11 +16,11 @@ _BLOCK = "first_differing_block"  # its first step
 
 
 def where_run(
-    claim: AnyClaim, unit: Unit, runs: Sequence[Run], figures: Mapping[str, Figure], limit_s: float = LIMIT_S
+    claim: AnyClaim, unit: Unit, runs: Sequence[Run], figures: Mapping[str, object], limit_s: float = LIMIT_S
 ) -> Run | None:
     """Return the run that looks for the first step in which two executions of a claim differ.
 
-    runs: those that decided the unit. Returns None if its kind does not compare trainings, or no run has its arms.
+    runs: those that decided the unit. figures: the values of its verdict's, by name. Returns None if its kind does not compare trainings, or no run has its arms.
     """
     part = next((part for part in parts_of(claim) if part.must_train_alike), None)
     planned: dict[str, PlannedArm] = {arm: each for run in runs for arm, each in run.arms.items()}
@@ -60,9 +59,9 @@ def where_name(unit: Unit) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', unit.claim)[:80]}+{digest}"
 
 
-def _last_step(part: AnyPart, figures: Mapping[str, Figure], steps: int) -> int:
+def _last_step(part: AnyPart, figures: Mapping[str, object], steps: int) -> int:
     """Return the last step that may be the first one to differ, by what the verdict saw."""
-    values = {name.rpartition(".")[2]: figure.value for name, figure in figures.items()}
+    values = {name.rpartition(".")[2]: value for name, value in figures.items()}
     seen = [value for name in _SEEN_AT if type(value := values.get(name)) is int]
     if type(block := values.get(_BLOCK)) is int:
         seen.append(block + int(getattr(part, "every", 1)) - 1)

@@ -20,6 +20,7 @@ PARTS = {
     "clip": "gradient clip",
     "update": "update",
 }
+_SEVERAL = {"settings", "generators", "gradients"}
 _ANSWERS = {"equal": "equal", "differs": "differs", "not_seen": "not seen"}
 _WHY = {
     "limit": "the limit of time ended it before the step was reached in both arms",
@@ -48,7 +49,7 @@ def _equal(found: FirstDifference) -> str:
 
 def _differing(found: FirstDifference) -> str:
     row = next(row for row in found.path if row.answer == "differs")
-    begins = f"{PARTS[row.part]} differs"
+    begins = " ".join([PARTS[row.part], "differ" if row.part in _SEVERAL else "differs"])
     mine, other = found.places.get(found.candidate), found.places.get(found.baseline)
     where = f"arm `{line(found.baseline, 80)}`"
     if row.part in ("batch", "settings", "generators", "state"):
@@ -76,7 +77,7 @@ def _given(found: FirstDifference, mine: Place, other: Place, where: str) -> str
     made = [(arm, place.made_at) for arm, place in (("here", mine), (f"in {where}", other)) if place.made_at]
     if made:
         told += ", made " + " and ".join(f"{arm} at {line(', '.join(lines), 300)}" for arm, lines in made)
-    return told if other.line == mine.line else f"{told}; {where} reads it at {line(other.line, 200)}"
+    return told if other.line == mine.line else f"{told}; in {where} it is read at {line(other.line, 200)}"
 
 
 def _called(place: Place | None) -> str:

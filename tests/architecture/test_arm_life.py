@@ -20,6 +20,7 @@ EXCEPTIONS = {
     "harness.execution.probes.kernels": ({"opened"}, "inventory of what steps launch; a digest launches kernels, too"),
     "harness.execution.probes.prewarm": ({"opened"}, "memory is full; a digest would load a module that no step needs"),
     "harness.execution.probes.step_memory": ({"opened"}, "measures what steps reserve, and writes no evidence"),
+    "harness.execution.probes.where": ({"opened"}, "observes what was judged already; its digests are its evidence"),
     "harness.execution.probes.steady": ({"opened"}, "keeps a GPU busy while its clock is sampled; no evidence"),
 }
 

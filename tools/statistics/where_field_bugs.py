@@ -58,7 +58,8 @@ def ask(entry: Path) -> None:
             contract = next(each.contract for each in contracts if each.contract.id == unit.contract)
             claim = next(each for each in contract.claims if each.id == unit.claim)
             verdict = judge_unit(contract, claim, unit.workload, [evidence[name] for name in unit.runs], unit.obstacle)
-            asked = where_run(claim, unit, [runs[name] for name in unit.runs], verdict.figures)
+            figures = {name: each.value for name, each in verdict.figures.items()}
+            asked = where_run(claim, unit, [runs[name] for name in unit.runs], figures)
             if verdict.status is Status.FAIL and asked is not None:
                 answer = locate(asked, _executing(folder / "where" / unit.claim))
                 print(f"{entry.stem} {verdict.reason}: {located(answer)}")

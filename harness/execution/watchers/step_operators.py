@@ -87,7 +87,7 @@ class StepOperators(Observer):
             module=site.module,
             line=site.line,
             code=site.code,
-            arguments=_text([*args, *kwargs.items()]),
+            arguments=[*map(_text, args), *(f"{key}={_text(value)}" for key, value in kwargs.items())],
             reads=reads,
             makes=[],
             values=[_values(each) for each in made] if number in self._with_values else None,
@@ -172,9 +172,11 @@ class _Named:
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._of: dict[int, list[tuple[_Range, str]]] = {}
+        self._held: list[StorageWeakRef] = []  # references keep an address from being given out again
         for name, tensor in tensors.items():
             if (place := _range(tensor)) is not None:
                 self._of.setdefault(place.memory, []).append((place, name))
+                self._held.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
 
     def of(self, place: _Range | None) -> list[str]:
         """Return the names of the tensors that share bytes with a place."""

@@ -1,0 +1,169 @@
+"""What differs first: of arms that part at a known line, by evidence that the where probe wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import parting_systems
+import pytest
+import torch
+from claims_in_process import CLAIM, contract_of, executed, planned_of
+
+from harness.api.where import locate
+from harness.evidence.observed_step import OBSERVED, UNOBSERVED, ObservedStep
+from harness.evidence.plan_records import Run
+from harness.judging.first_difference import FirstDifference, aligned, answer_of
+from harness.planning.where import where_run
+from harness.report.located import located, path_rows
+
+SYSTEM = "parting_systems:Parting"
+SOURCE = Path(parting_systems.__file__).read_text().splitlines()
+
+
+def line_of(fault: str) -> str:
+    [number] = [at for at, text in enumerate(SOURCE, start=1) if fault in text.partition("  # ")[2].split()]
+    return f"parting_systems.py:{number}"
+
+
+def run_for(candidate: dict[str, Any], steps: int = 6, **figures: object) -> Run:
+    arms = {"other": candidate, "plain": {"capture": "none"}}
+    contract = contract_of(SYSTEM, {**CLAIM, "candidate": "other", "guards": {"steps": steps}}, steps=steps, arms=arms)
+    planned = planned_of(contract)
+    run = where_run(contract.claims[0], planned.units[0], planned.runs, figures)
+    assert run is not None
+    return run
+
+
+class Executing:
+    """Executes runs of the probe in this process, and keeps what they left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.runs, self.steps = folder, list[Run](), list[Sequence[ObservedStep]]()
+
+    def __call__(self, run: Run) -> Sequence[ObservedStep]:
+        self.runs.append(run)
+        self.steps.append(executed(run, self.folder / str(len(self.runs))).observed_steps)
+        return self.steps[-1]
+
+
+@cache
+def located_once(candidate: tuple[tuple[str, str], ...]) -> tuple[FirstDifference, Executing]:
+    with TemporaryDirectory() as folder:
+        executing = Executing(Path(folder))
+        return locate(run_for(dict(candidate)), executing), executing
+
+
+def found(**candidate: str) -> FirstDifference:
+    return located_once(tuple(candidate.items()))[0]
+
+
+def executions(**candidate: str) -> Executing:
+    return located_once(tuple(candidate.items()))[1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "step", "part", "how"),
+    [
+        ("scaled", 0, "forward", "numbers"),
+        ("tripled", 0, "backward", "reads"),
+        ("unclipped", 0, "gradients", "reads"),
+        ("momentum", 1, "update", "numbers"),
+        ("late", 3, "update", "numbers"),
+        ("skipped", 0, "update", "writes"),
+        ("drawn", 0, "generators", "result"),
+    ],
+)
+def test_a_planted_fault_is_located_at_its_line(fault: str, step: int, part: str, how: str) -> None:
+    answer = found(fault=fault)
+    assert (answer.found, answer.step, answer.part, answer.how) == ("found", step, part, how)
+    named = {line for place in answer.places.values() for line in (place.line, *place.made_at)}
+    assert line_of(fault) in {name.rpartition("/")[2] for name in named}
+
+
+def test_a_frozen_number_of_a_replay_is_named_with_both_values() -> None:
+    answer = found(capture="step", fault="scaled")
+    assert answer.places["other"].module == "1"
+    assert "in `1` at" in located(answer)
+    assert answer.numbers == ["0.5", "1.0"]
+
+
+def test_another_batch_is_the_first_difference() -> None:
+    answer = found(fault="batch")
+    assert (answer.step, answer.part) == (2, "batch")
+    assert located(answer).startswith("arm `other`, step 2: the batch differs (x, y); the first operator to show it is")
+
+
+def test_unequal_results_are_counted() -> None:
+    answer = found(fault="drawn")
+    assert answer.places["other"].operator == "aten.bernoulli_"
+    assert answer.elements is not None
+    assert (answer.of, answer.largest) == (32, 1.0)
+    assert 0 < answer.elements < 32
+
+
+@pytest.mark.parametrize("candidate", [{}, {"capture": "step"}])
+def test_equal_arms_do_not_repeat_a_difference(candidate: dict[str, str]) -> None:
+    answer = found(**candidate)
+    assert (answer.found, answer.steps) == ("does_not_repeat", 6)
+    assert located(answer) == (
+        "does not repeat: executed again, both arms are equal in 6 steps, with all state that is found"
+    )
+
+
+@pytest.mark.parametrize("candidate", [{"fault": "late"}, {"capture": "step", "fault": "momentum"}])
+def test_an_observed_step_ends_in_the_bits_of_the_plain_one(candidate: dict[str, str]) -> None:
+    executing = executions(**candidate)
+    observed = next(s for run, s in zip(executing.runs, executing.steps, strict=True) if run.settings["observed"])
+    for arm in ("other", "plain"):
+        by_way = {each.replica: each for each in observed if each.arm == arm}
+        plain, seen = by_way[UNOBSERVED], by_way[OBSERVED]
+        assert plain.operators is None
+        assert seen.operators
+        assert (plain.after, plain.loss, plain.gradients) == (seen.after, seen.loss, seen.gradients)
+
+
+def test_a_step_that_ends_in_other_bits_while_it_is_observed_is_not_seen() -> None:
+    executing = executions(fault="scaled")
+    run, steps = executing.runs[-1], list(executing.steps[-1])
+    [at] = [n for n, each in enumerate(steps) if each.arm == "other" and each.replica == OBSERVED]
+    steps[at] = steps[at].model_copy(update={"loss": "0" * 16})
+    answer = answer_of(run, steps)
+    assert (answer.found, answer.why) == ("not_seen", "observed")
+    assert located(answer) == "not seen: the step ends in other bits while it is observed"
+
+
+def test_a_limit_that_is_too_short_is_said(tmp_path: Path) -> None:
+    executing = Executing(tmp_path)
+    run = run_for({"fault": "late"})
+    answer = locate(run.model_copy(update={"settings": {**run.settings, "limit_s": 0.0}}), executing)
+    assert located(answer) == "not seen: the limit of time ended it before the step was reached in both arms"
+
+
+def test_steps_that_agree_are_not_observed_and_no_run_goes_on_behind_the_first_that_differs(tmp_path: Path) -> None:
+    executing = Executing(tmp_path)
+    locate(run_for({"fault": "late"}, first_differing_step=4), executing)
+    assert [run.settings["last"] for run in executing.runs] == [4, 3]
+    assert [[each.step for each in steps if each.operators] for steps in executing.steps] == [[], [3, 3]]
+
+
+def test_the_path_says_what_was_compared() -> None:
+    rows = {part: seen for part, seen, _ in path_rows(found(fault="momentum"))}
+    assert rows["batch"] == rows["forward pass"] == rows["backward pass"] == rows["gradient clip"] == "equal"
+    assert rows["update"] == "differs"
+
+
+def test_an_operator_that_one_arm_alone_has_aligns_with_none() -> None:
+    executing = executions(fault="tripled")
+    ours, theirs = (
+        next(each.operators or [] for each in executing.steps[-1] if each.arm == arm and each.operators)
+        for arm in ("other", "plain")
+    )
+    pairs = aligned(ours, theirs)
+    alone = {number for number, _ in enumerate(ours)} - {mine for mine, _ in pairs}
+    assert {ours[number].line.rpartition("/")[2] for number in alone} == {line_of("tripled")}
+    assert all(ours[mine].name == theirs[other].name for mine, other in pairs)
+    assert torch.is_grad_enabled()
