@@ -37,7 +37,8 @@ class ObservedOperator(Record):
     code: str
     arguments: list[str]  # with a point for each tensor
     reads: list[ReadTensor]
-    makes: list[str | None]  # digests of what it returns and writes
+    makes: list[str | None]  # digests of what it returns
+    leaves: list[str | None]  # digests of what it was given and changed; None for the rest
     writes: list[str] = Field(default_factory=list)  # names of the state that it changes
     values: list[list[float]] | None = None  # of what it makes, where that was asked for
 

@@ -73,6 +73,7 @@ class FirstDifference(Record):
     part: str | None = None
     how: Literal["numbers", "reads", "result", "writes"] | None = None
     tensor: str | None = None  # that is read or written
+    between: list[str] = Field(default_factory=list)  # lines that wrote differing state between the steps
     numbers: list[str] = Field(default_factory=list)  # of the candidate, then of the baseline
     places: dict[str, Place] = Field(default_factory=dict)  # by arm
     elements: int | None = None  # that differ
@@ -82,12 +83,19 @@ class FirstDifference(Record):
 
 def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
     """Return the first step that differs in anything that both arms have; None if all are equal."""
-    others = {each.step: each for each in baseline}
+    others, late = {each.step: each for each in baseline}, list[int]()
     for step in sorted(candidate, key=lambda each: each.step):
         other = others.get(step.step)
-        if other is not None and any(_differences(step, other).values()):
+        names = [] if other is None else [name for each in _differences(step, other).values() for name in each]
+        if not all(map(_of_host, names)):
             return step.step
-    return None
+        late += [step.step] if names else []
+    # what the host alone holds shows in the operators of a later step, if in any
+    return late[-1] if late else None
+
+
+def _of_host(name: str) -> bool:
+    return name.startswith("generators ") or _SETTINGS.match(name) is not None
 
 
 def _differences(candidate: ObservedStep, baseline: ObservedStep) -> dict[str, list[str]]:
@@ -96,7 +104,7 @@ def _differences(candidate: ObservedStep, baseline: ObservedStep) -> dict[str, l
         "batch": unequal(candidate.batch, baseline.batch),
         "settings": [name for name in before if _SETTINGS.match(name)],
         "generators": [name for name in before if name.startswith("generators ")],
-        "state": [name for name in before if not _SETTINGS.match(name) and not name.startswith("generators ")],
+        "state": [name for name in before if not _of_host(name)],
         "loss": [] if candidate.loss == baseline.loss else ["loss"],
         "gradients": unequal(candidate.gradients, baseline.gradients),
         "update": unequal(candidate.after, baseline.after),
@@ -126,6 +134,8 @@ def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDiffe
         path=path,
         part=first,
     )
+    if first in differing:
+        found = found.model_copy(update={"between": _written_between(ours, theirs, differing[first])})
     if told is None:
         return found
     how, (mine, other), tensor, numbers, reads = told
@@ -192,7 +202,8 @@ def _first_pair(
 
 def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> Told | None:
     """Return how two operators differ whose results do: what an operator reads and does not use makes no difference."""
-    if all(None in each or each[0] == each[1] for each in zip(mine.makes, other.makes, strict=False)):
+    made = all(None in each or each[0] == each[1] for each in zip(mine.makes, other.makes, strict=False))
+    if made and mine.leaves == other.leaves:
         return None
     for read, its in zip(mine.reads, other.reads, strict=True):
         if None not in (read.digest, its.digest) and read.digest != its.digest:
@@ -217,6 +228,17 @@ def _first_write(
         if writers != (None, None):
             return "writes", (writers[0], writers[1]), name, [], (None, None)
     return None
+
+
+def _written_between(
+    ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
+) -> list[str]:
+    """Return the last line, in each arm, that wrote one of these between the steps."""
+    last = [
+        next((each.line for each in reversed(operators) if each.phase == "between" and {*each.writes} & {*names}), "")
+        for operators in (ours, theirs)
+    ]
+    return [line for line in dict.fromkeys(last) if line]
 
 
 def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> list[Pair]:

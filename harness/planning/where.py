@@ -20,7 +20,8 @@ def where_run(
 ) -> Run | None:
     """Return the run that looks for the first step in which two executions of a claim differ.
 
-    runs: those that decided the unit. figures: the values of its verdict's, by name. Returns None if its kind does not compare trainings, or no run has its arms.
+    runs: those that decided the unit. figures: the values of its verdict's, by name. Returns None if its kind does not
+    compare trainings, or no run has its arms.
     """
     part = next((part for part in parts_of(claim) if part.must_train_alike), None)
     planned: dict[str, PlannedArm] = {arm: each for run in runs for arm, each in run.arms.items()}

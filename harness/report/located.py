@@ -53,8 +53,10 @@ def _differing(found: FirstDifference) -> str:
     mine, other = found.places.get(found.candidate), found.places.get(found.baseline)
     where = f"arm `{line(found.baseline, 80)}`"
     if row.part in ("batch", "settings", "generators", "state"):
-        read = f"; the first operator to show it is {_called(mine)}" if mine is not None else ""
-        return f"the {begins} ({line(', '.join(row.names), 200)}){read}"
+        told = f"the {begins} ({line(', '.join(row.names), 200)})"
+        if found.between:
+            told += f", written between the steps at {line(', '.join(found.between), 200)}"
+        return told if mine is None else f"{told}; the first operator to show it is {_called(mine)}"
     if found.how == "writes":
         tensor = line(found.tensor or "", 120)
         ours = f"is last written by {_called(mine)}" if mine else "is not written"

@@ -21,21 +21,27 @@ class Block(nn.Module):
         return x + self.scale * torch.tanh(self.up(x))  # scaled
 
 
+def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
 class Parting(StepFunctionSystem):
     arm_options = {"fault": FAULTS}  # noqa: RUF012
 
     def build(self, workload: Any, arm: Any) -> Any:
         fault = arm.settings().get("fault", "none")
         torch.manual_seed(workload.seed)
-        model = nn.Sequential(Block(), Block(), nn.Linear(8, 1))
+        first, changed = Block(), Block()
+        model = nn.Sequential(first, changed, nn.Linear(8, 1))
         velocity = [torch.zeros_like(each) for each in model.parameters()]
         drawing = torch.Generator().manual_seed(1 if fault == "drawn" else 0)
         taken = torch.zeros(())
 
-        def step(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        def step(batch: dict[str, torch.Tensor]) -> Any:
             taken.add_(1)
             late = fault == "late" and bool(taken == 4)
-            model[1].scale = 0.5 if fault == "scaled" else 1.0
+            changed.scale = 0.5 if fault == "scaled" else 1.0
             model.zero_grad()
             kept = torch.empty(4, 8).bernoulli_(0.9, generator=drawing)  # drawn
             loss = (model(batch["x"] * kept) - batch["y"]).square().mean()
@@ -44,7 +50,7 @@ class Parting(StepFunctionSystem):
                 nn.utils.clip_grad_norm_(model.parameters(), 0.05)  # unclipped
             with torch.no_grad():
                 for each, moved in zip(model.parameters(), velocity, strict=True):
-                    moved.mul_(0.8 if fault == "momentum" else 0.9).add_(each.grad)  # momentum
+                    moved.mul_(0.8 if fault == "momentum" else 0.9).add_(gradient_of(each))  # momentum
                     if fault != "skipped" or each.dim() > 1:
                         each.sub_(moved, alpha=0.2 if late else 0.1)  # late skipped
             return loss.detach()

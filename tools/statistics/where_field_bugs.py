@@ -33,13 +33,17 @@ LIMIT_S = 120.0
 
 def main() -> int:
     forked_runs.prepare()
-    names = ("is_own", "is_users_or_library")
-    for name, asked in [(name, vars(sites)[name]) for name in names]:  # what executes the forks is no user's
-        vars(sites)[name] = partial(_beside_scripts, asked)
+    forget_scripts()
     named = [field_bugs.ENTRIES / f"{each}.py" for each in sys.argv[1:]]
     for entry in named or field_bugs.recorded():
         ask(entry)
     return 0
+
+
+def forget_scripts() -> None:
+    """Let nothing in this folder count as a user's code: it executes the forks."""
+    for name in ("is_own", "is_users_or_library"):
+        vars(sites)[name] = partial(_beside_scripts, vars(sites)[name])
 
 
 def _beside_scripts(asked: Callable[[str], bool], file: str) -> bool:
@@ -61,7 +65,7 @@ def ask(entry: Path) -> None:
             figures = {name: each.value for name, each in verdict.figures.items()}
             asked = where_run(claim, unit, [runs[name] for name in unit.runs], figures)
             if verdict.status is Status.FAIL and asked is not None:
-                answer = locate(asked, _executing(folder / "where" / unit.claim))
+                answer = locate(asked, executing(folder / "where" / unit.claim))
                 print(f"{entry.stem} {verdict.reason}: {located(answer)}")
                 print("   ", "; ".join(f"{part} {seen} {what}" for part, seen, what in path_rows(answer)))
                 sys.stdout.flush()
@@ -69,7 +73,8 @@ def ask(entry: Path) -> None:
         print(f"{entry.stem}: no claim fails by a difference here")
 
 
-def _executing(folder: Path) -> Callable[[Run], Sequence[ObservedStep]]:
+def executing(folder: Path) -> Callable[[Run], Sequence[ObservedStep]]:
+    """Return a function that executes a run in a fork, with its evidence below `folder`."""
     numbers = count()
 
     def execute(run: Run) -> Sequence[ObservedStep]:

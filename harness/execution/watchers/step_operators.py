@@ -26,6 +26,16 @@ _NOWHERE = Site("forward", "", "", "")
 _VALUES = 65_536  # elements of what one operator makes, at most, that are kept
 
 
+class _Found(NamedTuple):
+    """An operator; the bytes that it says it writes, those of what it was given, and digests on the device."""
+
+    operator: ObservedOperator
+    written: list[_Range]
+    given: list[_Range | None]
+    before: list[Tensor | None]
+    made: list[Tensor | None]  # what it returned, then what it was given
+
+
 class StepOperators(Observer):
     """Keeps every operator that runs in its block, but for what is executed to prepare a capture and undone."""
 
@@ -37,7 +47,7 @@ class StepOperators(Observer):
         self._names = _Named({})
         self._writers = _Writers()
         self._unwritten: set[int] = set()
-        self._found: list[tuple[ObservedOperator, list[_Range], list[Tensor | None], list[Tensor | None]]] = []
+        self._found: list[_Found] = []
 
     def begin(self, finder: SiteFinder, state: Mapping[str, Tensor]) -> None:
         """Begin the step. state: tensors from before it, by name."""
@@ -69,13 +79,13 @@ class StepOperators(Observer):
         returned: Any,
     ) -> None:
         number, name = len(self._found), func._schema.name.replace("::", ".")
-        written = list(_written(func, args, kwargs))
-        made = [*tensors_in([returned]), *written]
+        made, given = list(tensors_in([returned])), list(tensors_in([*args, *kwargs.values()]))
         if func.is_view:
             changed = list[_Range]()
         else:
-            changed = [each for tensor in made if (each := _range(tensor)) is not None]
-            self._writers.note(made, changed, number)
+            written = [*made, *_written(func, args, kwargs)]
+            changed = [each for tensor in written if (each := _range(tensor)) is not None]
+            self._writers.note(written, changed, number)
         keys = {each.memory for each in changed}
         if name.removeprefix("aten.") in _UNWRITTEN:
             self._unwritten |= keys
@@ -90,10 +100,13 @@ class StepOperators(Observer):
             arguments=[*map(_text, args), *(f"{key}={_text(value)}" for key, value in kwargs.items())],
             reads=reads,
             makes=[],
-            values=[_values(each) for each in made] if number in self._with_values else None,
+            leaves=[],
+            values=[_values(each) for each in (*made, *given)] if number in self._with_values else None,
         )
-        digests = [] if func.is_view else [self._digest(each) for each in made]
-        self._found.append((operator, changed, before, digests))
+        # what it was given, too: an operator may change more than it says, as a batch norm does its statistics
+        made_and_left = [] if func.is_view else [*made, *given]
+        places = [] if func.is_view else list(map(_range, given))
+        self._found.append(_Found(operator, changed, places, before, [*map(self._digest, made_and_left)]))
 
     def _read(self, tensor: Tensor) -> ReadTensor:
         place, number = _range(tensor), None
@@ -123,16 +136,21 @@ class StepOperators(Observer):
 
         after: state and gradients that came with the step, by name.
         """
-        digests = [each for _, _, before, made in self._found for each in (*before, *made) if each is not None]
+        digests = [each for found in self._found for each in (*found.before, *found.made) if each is not None]
         fetched, later = iter(_fetched(digests)), _Named(after)
-        found = []
-        for operator, changed, before, made in self._found:
+        observed = []
+        for operator, written, given, before, made in self._found:
             texts = [None if each is None else next(fetched) for each in before]
             reads = [read.model_copy(update={"digest": text}) for read, text in zip(operator.reads, texts, strict=True)]
-            makes = [None if each is None else next(fetched) for each in made]
-            writes = [*dict.fromkeys(name for each in changed for name in (*self._names.of(each), *later.of(each)))]
-            found.append(operator.model_copy(update={"reads": reads, "makes": makes, "writes": writes}))
-        return found
+            after_it = [None if each is None else next(fetched) for each in made]
+            makes, left = after_it[: len(made) - len(given)], after_it[len(made) - len(given) :]
+            leaves = [now if now != then else None for then, now in zip(texts, left, strict=False)]
+            changed = [place for place, digest in zip(given, leaves, strict=False) if digest is not None]
+            places = [each for each in (*written, *changed) if each is not None]
+            writes = [*dict.fromkeys(name for each in places for name in (*self._names.of(each), *later.of(each)))]
+            update = {"reads": reads, "makes": makes, "leaves": leaves, "writes": writes}
+            observed.append(operator.model_copy(update=update))
+        return observed
 
 
 def _fetched(digests: Sequence[Tensor]) -> list[str]:

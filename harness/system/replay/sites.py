@@ -93,24 +93,26 @@ def _walked(frame: FrameType | None, *, stops: bool) -> tuple[_Line | None, _Lin
         if code is _CALLS_MODULE:
             modules.append(frame.f_locals["self"])
         elif own is None and is_own(code.co_filename):
-            own = _line(code, frame.f_lineno)
+            own = _line(code.co_filename, code.co_name, frame.f_lineno)
         elif own is None and library is None and is_users_or_library(code.co_filename):
-            library = _line(code, frame.f_lineno)
+            library = _line(code.co_filename, code.co_name, frame.f_lineno)
         frame = frame.f_back
     return own, library, modules
 
 
 @cache
-def _line(code: CodeType, number: int) -> _Line:
-    text = linecache.getline(code.co_filename, number).strip()[:_QUOTED]
-    return f"{relative(code.co_filename)}:{number}", f"{code.co_name}: {text}"
+def _line(file: str, function: str, number: int) -> _Line:
+    text = linecache.getline(file, number).strip()[:_QUOTED]
+    return f"{relative(file)}:{number}", f"{function}: {text}"
 
 
 def names_of_modules(outermost: Mapping[str, nn.Module]) -> dict[int, str]:
     """Return the paths of all modules by identity; the outermost one's own path only where there are several."""
     found: dict[int, str] = {}
-    for path, module in outermost.items():
-        prefix = f"{path}." if len(outermost) > 1 else ""
+    inner = {id(each) for module in outermost.values() for each in module.modules() if each is not module}
+    alone = {path: module for path, module in outermost.items() if id(module) not in inner}
+    for path, module in alone.items():
+        prefix = f"{path}." if len(alone) > 1 else ""
         for name, each in module.named_modules():
             found.setdefault(id(each), f"{prefix}{name}".rstrip(".") or type(each).__name__)
     return found
