@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -12,7 +13,7 @@ from harness.commits.checkout import Checkout
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
 from harness.devices import environment
-from harness.errors import EvidenceError
+from harness.errors import EvidenceError, HarnessError
 from harness.evidence import layout
 from harness.evidence.observed_step import ObservedStep
 from harness.evidence.own_places import empty_folder
@@ -130,6 +131,7 @@ def locate_all(
         run = run_of(bundle, claim, verdict, left) if left > 0 else None
         if run is not None:
             folder = bundle.root / layout.WHERE / run.id
-            locate(run, executing_into(folder, checkout, redacted, tell))
+            with suppress(HarnessError, OSError):  # it costs the answer, and no verdict
+                locate(run, executing_into(folder, checkout, redacted, tell))
             ran = True
     return ran

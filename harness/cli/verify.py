@@ -149,6 +149,7 @@ def verify_on(
         "--heartbeat": options.heartbeat_s,
     }
     passed_on = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    passed_on += [] if options.where else ["--no-where"]
     fleet.run_shards(shards, jobs_of, directory, print_shard, [*passed_on, *redact_words(options.redact)])
     read.require_unchanged()
     known = Known(

@@ -106,7 +106,7 @@ def _differences(candidate: ObservedStep, baseline: ObservedStep) -> dict[str, l
         "generators": [name for name in before if name.startswith("generators ")],
         "state": [name for name in before if not _of_host(name)],
         "loss": [] if candidate.loss == baseline.loss else ["loss"],
-        "gradients": unequal(candidate.gradients, baseline.gradients),
+        "gradients": _gradients_apart(candidate.gradients, baseline.gradients),
         "update": unequal(candidate.after, baseline.after),
     }
 
@@ -114,6 +114,12 @@ def _differences(candidate: ObservedStep, baseline: ObservedStep) -> dict[str, l
 def unequal(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
     """Return the names that both have, with another digest in each."""
     return [name for name, digest in digests.items() if others.get(name, digest) != digest]
+
+
+def _gradients_apart(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
+    """Return the gradients that differ, or that one arm lacks; none if an arm shows no gradients."""
+    missing = sorted(digests.keys() ^ others.keys()) if digests and others else []
+    return [*unequal(digests, others), *missing]
 
 
 def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDifference:
@@ -124,7 +130,9 @@ def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDiffe
     parts = [_parts(ours), _parts(theirs)]
     path = [*_path(candidate, baseline, differing, pairs, parts)]
     first = next((row.part for row in path if row.answer == "differs"), None)
-    told = _first_pair(ours, theirs, pairs) or _first_write(ours, theirs, differing["update"])
+    told = _first_pair(ours, theirs, pairs)
+    if told is None and None not in (candidate.operators, baseline.operators):
+        told = _first_write(ours, theirs, differing["update"])
     found = FirstDifference(
         found="found" if first else "does_not_repeat",
         candidate=candidate.arm,

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from harness.devices.device import has_cuda
 from harness.evidence.observed_step import GRADIENT, OBSERVED, UNOBSERVED, ObservedStep
 from harness.evidence.plan_records import Run
 from harness.execution.opening import opened
@@ -46,6 +47,8 @@ class _Execution:
         self._every: int | None = _of_arm(run, "evaluate", arm)
         self._saved_after: list[int] = _of_arm(run, "resume", arm) or []
         self._values: list[int] = _of_arm(run, "values", arm) or []
+        # a CUDA graph launches kernels, of which no dispatch mode sees any
+        self._in_graphs = has_cuda() and run.arms[arm].arm.capture != "none"
 
     def train(self, until: float) -> None:
         """Make the steps, and record each; only the last one if the run observes it."""
@@ -54,7 +57,7 @@ class _Execution:
             if monotonic() > until:
                 return
             is_recorded = step == self._last or not self._run.settings["observed"]
-            if step == self._last and self._replica == OBSERVED:
+            if step == self._last and self._replica == OBSERVED and not self._in_graphs:
                 observer = StepOperators(self._finder, self._values)
                 observed = self._record(step, observer)
                 found = observer.operators({**_gradients(self.training), **_state(self.training)})

@@ -136,6 +136,15 @@ def test_a_step_that_ends_in_other_bits_while_it_is_observed_is_not_seen() -> No
     assert located(answer) == "not seen: the step ends in other bits while it is observed"
 
 
+def test_a_replay_whose_operators_nobody_sees_is_accused_of_no_missing_write() -> None:
+    executing = executions(fault="skipped")
+    run, steps = executing.runs[-1], list(executing.steps[-1])
+    unseen = [each.model_copy(update={"operators": None}) if each.arm == "other" else each for each in steps]
+    answer = answer_of(run, unseen)
+    assert (answer.part, answer.how, answer.places) == ("update", None, {})
+    assert "and no operator that was seen explains it" in located(answer)
+
+
 def test_a_limit_that_is_too_short_is_said(tmp_path: Path) -> None:
     executing = Executing(tmp_path)
     run = run_for({"fault": "late"})
