@@ -43,7 +43,7 @@ def test_an_observed_step_ends_in_the_bits_of_the_unobserved_one(example: str, t
     [unit] = [each for each in planned.units if each.obstacle is None]
     run = where_run(claim, unit, [each for each in planned.runs if each.id in unit.runs], {})
     assert run is not None
-    run = run.model_copy(update={"settings": {**run.settings, "last": 1, "observed": True, "limit_s": 600}})
+    run = run.model_copy(update={"settings": {**run.settings, "last": 0, "observed": True, "limit_s": 600}})
     steps = executed(run, tmp_path / "where").observed_steps
     assert {(each.arm, each.replica) for each in steps} == {
         (arm, n) for arm in run.arms for n in (UNOBSERVED, OBSERVED)

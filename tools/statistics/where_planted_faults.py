@@ -9,10 +9,10 @@ reader to judge: they may name the first operator that consumes what the line ma
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import field_bugs
@@ -20,7 +20,7 @@ import forked_runs
 from where_field_bugs import executing, forget_scripts
 
 from harness.api.where import locate
-from harness.contract.schema import Contract
+from harness.contract.load import load_contracts
 from harness.planning.where import where_run
 from harness.report.located import located
 
@@ -74,12 +74,8 @@ def changed(trainer: str, old: str, new: str) -> tuple[str, int]:
     return "\n".join(lines), at + 1
 
 
-@dataclass(frozen=True)
-class Loaded:
-    contract: Contract
-
-
-def contract_of(trainer: str) -> Contract:
+def contract_of(trainer: str) -> str:
+    """Return a contract that compares the trainer with its change, in bits."""
     arms = {
         name: {"capture": "none", "trainer": trainer, "module": module}
         for name, module in (("changed", "changed_trainers"), ("plain", "plain_trainers"))
@@ -96,24 +92,22 @@ def contract_of(trainer: str) -> Contract:
         "guards": {"steps": STEPS},
     }
     workload = {"model": "any", "batch_size": 16, "seq_len": 1, "steps": STEPS, "needs": {"device": "cpu"}}
-    return Contract.model_validate(
-        {
-            "schema": "contract/v2",
-            "id": "planted",
-            "title": "planted",
-            "system": "planted_system:Planted",
-            "workloads": {"w": workload},
-            "arms": arms,
-            "claims": [claim],
-        }
-    )
+    contract = {
+        "schema": "contract/v2",
+        "id": "planted",
+        "title": "planted",
+        "system": "planted_system:Planted",
+        "workloads": {"w": workload},
+        "arms": arms,
+        "claims": [claim],
+    }
+    return json.dumps(contract)
 
 
 def ask(number: int) -> bool:
     """Print the answer for a fault. Return True if it names the changed line."""
     trainer, old, new = FAULTS[number]
     source, line = changed(trainer, old, new)
-    contract = contract_of(trainer)
     with (
         tempfile.TemporaryDirectory(prefix="planted-") as name,
         field_bugs.first_on_path(Path(name)) as folder,
@@ -121,8 +115,12 @@ def ask(number: int) -> bool:
         texts = {"changed_trainers": source, "plain_trainers": TRAINERS.read_text(encoding="utf-8")}
         for module, text in {**texts, "planted_system": SYSTEM}.items():
             (folder / f"{module}.py").write_text(text, encoding="utf-8")
-        planned = forked_runs.planned([Loaded(contract)])
-        run = where_run(contract.claims[0], planned.units[0], planned.runs, {})
+        (folder / "planted.yaml").write_text(contract_of(trainer), encoding="utf-8")
+        [loaded] = load_contracts([folder / "planted.yaml"])
+        planned = forked_runs.planned([loaded])
+        run = where_run(loaded.contract.claims[0], planned.units[0], planned.runs, {})
+        if run is None:
+            raise ValueError(f"nothing to locate in {trainer}")
         answer = locate(run, executing(folder / "where"))
     named = [each for place in answer.places.values() for each in (place.line, *place.made_at)]
     is_named = any(each.endswith(f"_trainers.py:{line}") for each in named)
