@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from claims_in_process import executed
+from needed_programs import absent
 from planning import NO_GPU
-from tools import absent
 
 from harness.contract.load import load_contract
 from harness.evidence.observed_step import OBSERVED, UNOBSERVED

@@ -220,7 +220,7 @@ if len(sys.argv) > 2:
 def test_a_loop_that_closes_nothing_is_closed_where_its_process_ends(
     error: tuple[str, ...], interrupted: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", UNCLOSED, tmp_path / "run", *error]
+    command = [sys.executable, "-c", UNCLOSED, str(tmp_path / "run"), *error]
     subprocess.run(command, stderr=subprocess.PIPE, timeout=LIMIT_S, check=False)
     found = only_rank(tmp_path / "run")
     assert (found.steps, found.interrupted) == (1, interrupted)
