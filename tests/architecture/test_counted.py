@@ -17,7 +17,22 @@ SOURCES = sorted(
     + list((ROOT / "harness" / "kinds").rglob("*section.py"))
 )
 # words that end as plurals do, behind a value that is no number
-NO_NOUNS = {"has", "is", "was", "this", "does", "says", "needs", "lacks", "holds", "as", "its", "names", "side"}
+NO_NOUNS = {
+    "has",
+    "differs",
+    "is",
+    "was",
+    "this",
+    "does",
+    "says",
+    "needs",
+    "lacks",
+    "holds",
+    "as",
+    "its",
+    "names",
+    "side",
+}
 NEVER_ONE = {
     "{run.processes} processes": "said of several alone",
     "{figure.value} processes": "an estimate beyond those that there were",

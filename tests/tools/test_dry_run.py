@@ -39,6 +39,7 @@ VALUES = {
     "matrix.part": "part-0",
     "github.workspace": "/workspace",
     "github.token": "token",
+    "github.sha": "0" * 40,
     "github.repository": "owner/project",
     "github.event.pull_request.number": "7",
     "github.server_url": "https://github.invalid",
@@ -156,7 +157,8 @@ def jobs(name: str) -> dict[str, Any]:
 def test_foreign_code_gets_a_hosted_runner_alone() -> None:
     """The conditions as written; actionlint knows their grammar."""
     gate, ours, drill = jobs("gate.yml"), jobs("gpu-gate.yml"), jobs("drill.yml")["drill"]
-    assert gate["verify"]["if"] == f"inputs.forks || !github.event.pull_request || {OF_OURS}"
+    by_a_person = "github.triggering_actor != 'dependabot[bot]'"
+    assert gate["verify"]["if"] == (f"inputs.forks || ({by_a_person} && (!github.event.pull_request || {OF_OURS}))")
     assert gate["gate"]["if"] == "always()"
     assert gate["gate"]["needs"] == ["verify", "merge"]
     assert drill["if"] == f"!github.event.pull_request || {OF_OURS}"

@@ -230,7 +230,7 @@ def test_an_arm_that_accumulates_shows_what_it_read_and_how_often_it_updated() -
         trainable_digest="c",
         frozen_digest="b",
         skipped_steps=0,
-        steps_called=2,
+        steps_called=5,
         updates=[2],
     )
     arms = {"graphed": [replace(execution, micro_batches=[read], end=end)], **BASELINE}
