@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evidence_builders import graph
 from judge_cases import Case
+from judge_cases_capture import shaped
 from judge_cases_tables import TABLES
 from published_pages import DIRECTORIES, judged_run
 
@@ -17,7 +19,7 @@ from harness.judging import reasons
 from harness.judging.demanded import Demanded, Interval
 from harness.judging.sheet import Sheet, concluded, settle
 from harness.judging.verdict import Judgement, Status, Verdict
-from harness.report.deciding import Decided, decided
+from harness.report.deciding import Decided, decided, demand
 
 NUMBER = r"(-?[\d,.]+(?:e[+-]?\d+)?|NaN|∞)"
 SHOWN = re.compile(rf"{NUMBER}.*, (none may|at least|at most|exactly) ?(?:{NUMBER}(?:x| %)?)?")
@@ -203,3 +205,10 @@ def test_rounding_takes_no_figure_over_its_demand(demanded: Demanded, text: str,
     assert shown is not None
     assert shown.text == text
     assert sure in (None, shown.confidence)
+
+
+@pytest.mark.parametrize(("shapes", "text"), [(1, "exactly 1"), (2, "at most 2")])
+def test_one_capture_of_one_shape_is_demanded_exactly(shapes: int, text: str) -> None:
+    """A claim that captures each shape once demands at least one capture, too."""
+    verdict = shaped(shapes, captures=1, nodes=[graph(label="a")])
+    assert next(demand(one) for one in verdict.demands if one.figure == "captures") == text
