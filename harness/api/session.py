@@ -40,6 +40,7 @@ from harness.planning.plan import Plan, plan
 from harness.platform.paths import require_existing
 from harness.report.view import ReportView
 from harness.run_directory.interrupted_run import Described, made_directory
+from harness.run_directory.journal import changed_since
 from harness.run_directory.verdict_file import write_verdicts
 from harness.run_directory.writer import KEPT, require_place, write_problems
 from harness.system.described import LIMIT_S, describe_all
@@ -176,8 +177,7 @@ def _verified(
                 early = units_as_they_end(writer.bundle(), contracts, planned.runs, tell)
             execute(planned.runs, writer, watch, interpreters, redacted, checkout, journal, early)
             read.require_unchanged()
-            writer.settle()
-            journal.require_unchanged()
+            writer.settle(changed_since(writer.path, journal.content))
             judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
             failed = judgement.verdicts if options.where else []
             if locate_all(writer.bundle(), contracts, failed, checkout, redacted, watch.moves if watch else None):

@@ -35,7 +35,7 @@ from harness.run_directory.journal import (
 )
 from harness.run_directory.manifest import digest_of
 from harness.run_directory.same_run import another_header, another_machine, another_plan
-from harness.run_directory.writer import UNFINISHED_NAME, BundleWriter, header_text
+from harness.run_directory.writer import CHANGED, UNFINISHED_NAME, BundleWriter, header_text
 
 ANEW = "run it anew, without --resume"
 
@@ -179,8 +179,8 @@ def as_left(directory: Path) -> tuple[Bundle, JournalFile]:
         raise _changed(bundle.path, [f"{layout.HEADER}: changed"])
     if lines := altered(bundle):
         raise _changed(bundle.path, lines)
-    if lines := changed_since(directory, journal):
-        raise _changed(directory, lines)
+    if runs := changed_since(directory, journal):
+        raise _changed(directory, [f"{layout.EVIDENCE}/{run}: {CHANGED}" for run in runs])
     return bundle, journal
 
 

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
 from harness.evidence.files import half_written, parse, write_text
+from harness.evidence.lanes import lane_folders
 from harness.evidence.own_places import make_way, own_folder, remove
 from harness.evidence.run_evidence import Death
 from harness.numbers import dump_json
@@ -30,6 +31,7 @@ KEPT = f"kept what there is, marked {layout.INCOMPLETE}"  # as a note begins tha
 PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
 OWN_FILES = (layout.HEADER, layout.INCOMPLETE, layout.MANIFEST, layout.JOURNAL, layout.VERDICTS, layout.DRILL, *PAGES)
 OWN_FOLDERS = (layout.CONTRACTS, f"{layout.CONTRACTS}/{layout.SHARED_FILES}", layout.WAIVERS)  # of copies
+CHANGED = "changed since the run ended"
 ALL_OR_NONE = nullcontext[None]()
 
 
@@ -106,16 +108,21 @@ class BundleWriter:
         header = parse(header_text(self._header).encode("utf-8"), Header, layout.HEADER)
         return Bundle(Place(self.path, self.path, self.path), header, BEING_WRITTEN)
 
-    def settle(self) -> None:
+    def settle(self, changed: Iterable[str] = ()) -> None:
         """Remove what no run directory holds (links, devices, files without end), once no worker runs any more.
 
         The run that left such a file is dead; the others keep their verdicts. Anything that only has the name of one of
-        the directory's own files is removed, too.
+        the directory's own files is removed, too. changed: runs whose evidence was changed since they ended; they are
+        dead, too.
         """
         self.put_back()
         self._remove_what_was_made_of_it()
         for entry in sorted((self.path / layout.EVIDENCE).iterdir()):
             settle_run(entry)
+        for run in changed:
+            folder = self.evidence_directory(run)
+            for one in (lane_folders(folder) or [folder]) if folder.is_dir() else ():  # one that is gone is incomplete
+                _write_death(one, f"its evidence was {CHANGED}")
 
     def finish(self) -> Path:
         """Take the final name, seal the directory, and return the final path.
@@ -198,8 +205,12 @@ def settle_run(entry: Path) -> None:
 def _record_death(folder: Path, name: str, what: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not os.path.lexists(folder / layout.DEATH):
-        death = Death(cause="garbage", detail=f"it left {shown(name)}: {what}", phase=None, stack="")
-        write_text(folder / layout.DEATH, dump_json(death.model_dump(), indent=2) + "\n")
+        _write_death(folder, f"it left {shown(name)}: {what}")
+
+
+def _write_death(folder: Path, detail: str) -> None:
+    death = Death(cause="garbage", detail=detail, phase=None, stack="")
+    write_text(folder / layout.DEATH, dump_json(death.model_dump(), indent=2) + "\n")
 
 
 def require_place(final: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_log_that_grows_during_the_run_changes_nothing(contracts: Path, monkey
     assert outcome.exit_code is ExitCode.HELD
 
 
-def test_a_run_that_edits_the_evidence_of_an_earlier_one_ends_the_command(
+def test_a_run_that_edits_the_evidence_of_an_earlier_one_costs_it_its_verdict(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[Path] = []
@@ -129,8 +129,11 @@ def test_a_run_that_edits_the_evidence_of_an_earlier_one_ends_the_command(
         ended.append(directory)
 
     while_it_runs(monkeypatch, edit)
-    with pytest.raises(EvidenceError, match="evidence of a run stays as it was"):
-        session.verify([contracts], session.VerifyOptions(name="run"))
+    monkeypatch.setattr("harness.execution.schedule._processors", lambda _machine: 1)  # one after the other
+    outcome = session.verify([contracts], session.VerifyOptions(name="run"))
+    assert [verdict.reason for verdict in outcome.verdicts] == ["worker_garbage", "differs"]
+    assert "its evidence was changed since the run ended" in outcome.verdicts[0].message
+    assert outcome.exit_code is ExitCode.ERROR
 
 
 @pytest.mark.usefixtures("stand_in", "warm_commands")
