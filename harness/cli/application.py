@@ -153,7 +153,7 @@ def _refuse_code_of_the_project() -> None:
         own = Path(__file__).parents[2]  # a checkout of the harness may hold its own
         if _within(file, Path.cwd()) and not _within(file, own) and is_users(Path(file)):
             rule = "no code of the project runs before contracts are read"
-            remedy = "take its folder off PYTHONPATH: the harness finds the project in the working directory"
+            remedy = "take its folder off PYTHONPATH, or move the file: the harness finds the project by itself"
             raise HarnessError(rule, where=file, got="Python ran it at its start", remedy=remedy)
 
 
