@@ -186,7 +186,13 @@ def test_json_is_the_published_object(contracts: Path) -> None:
     stored = json.loads(Path("harness-reports/run/verdicts.json").read_text())
     spent = outcome.view.costs.model_dump(mode="json")
     beside: dict[str, object] = {"run_directory": "harness-reports/run", "manifest": outcome.manifest, "waived": []}
-    beside |= {"attempts": {"timings": [], "ci": None}, "commits": None, "resumed": [], "claims_without_fault": []}
+    beside |= {
+        "attempts": {"timings": [], "ci": None},
+        "commits": None,
+        "resumed": [],
+        "claims_without_fault": [],
+        "first_differences": [],
+    }
     sentences = [claim.pop("message") for claim in printed["claims"]]
     assert printed == {**stored, "costs": spent, **beside}
     assert sentences == [verdict.message for verdict in outcome.verdicts]

@@ -14,7 +14,7 @@ from harness.evidence.records import BUILT_IN, tag
 REPORTS = Path(__file__).parents[3] / "reports" / "gates"
 # between them they hold all record types but these
 GATES = ("2026-11-26-h100-gate-training", "2026-11-26-h100-gate-captured", "2026-11-26-h100-gate-accuracy-fp8")
-RARE = {"arm_failed", "part_failed", "rank_steps", "telemetry"}
+RARE = {"arm_failed", "observed_step", "part_failed", "rank_steps", "telemetry"}
 JOURNAL = {"phase", "unavailable", "raised", "complete"}
 TAGS = sorted({tag(kind) for kind in BUILT_IN} - RARE - JOURNAL)
 

@@ -16,6 +16,7 @@ from claims_in_process import CLAIM, contract_of, executed, planned_of
 from harness.api.where import locate
 from harness.evidence.observed_step import OBSERVED, UNOBSERVED, ObservedStep
 from harness.evidence.plan_records import Run
+from harness.evidence.read_run import read_run
 from harness.judging.first_difference import FirstDifference, aligned, answer_of
 from harness.planning.where import where_run
 from harness.report.located import located, path_rows
@@ -143,6 +144,18 @@ def test_a_replay_whose_operators_nobody_sees_is_accused_of_no_missing_write() -
     answer = answer_of(run, unseen)
     assert (answer.part, answer.how, answer.places) == ("update", None, {})
     assert "and no operator that was seen explains it" in located(answer)
+
+
+def test_a_step_that_was_recorded_twice_is_damage(tmp_path: Path) -> None:
+    executing = Executing(tmp_path)
+    executing(run_for({}, steps=1))
+    records = tmp_path / "1" / "records.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    again = next(line for line in lines if '"observed_step"' in line)
+    records.write_text("".join([*lines[:-1], again, lines[-1]]))
+    death = read_run(tmp_path / "1")[1].death
+    assert death is not None
+    assert death.detail.endswith(" was recorded twice")
 
 
 def test_a_limit_that_is_too_short_is_said(tmp_path: Path) -> None:
