@@ -40,6 +40,7 @@ class ObservedOperator(Record):
     makes: list[str | None]  # digests of what it returns
     leaves: list[str | None]  # digests of what it was given and changed; None for the rest
     writes: list[str] = Field(default_factory=list)  # names of the state that it changes
+    replayed: bool = False
     values: list[list[float]] | None = None  # of what it makes, where that was asked for
 
 

@@ -250,9 +250,12 @@ def _written_between(
 
 
 def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> list[Pair]:
-    """Return the pairs of operators of a step that are the same one, in their order."""
-    mine = [number for number, each in enumerate(ours) if each.phase != "between"]
-    other = [number for number, each in enumerate(theirs) if each.phase != "between"]
+    """Return the pairs of operators of a step that are the same one, in their order.
+
+    Of what one arm executes more often the last time counts, and of a line that a replay executes the replay: warm-ups
+    come before the step that they are for.
+    """
+    mine, other = _of_the_step(ours), _of_the_step(theirs)
     pairs: list[Pair] = []
     before = (0, 0)
     for block in SequenceMatcher(
@@ -261,7 +264,18 @@ def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]
         pairs += _between(ours, theirs, mine[before[0] : block.a], other[before[1] : block.b])
         pairs += zip(mine[block.a : block.a + block.size], other[block.b : block.b + block.size], strict=True)
         before = block.a + block.size, block.b + block.size
-    return pairs
+    return pairs[::-1]
+
+
+def _of_the_step(operators: Sequence[ObservedOperator]) -> list[int]:
+    """Return the numbers of the operators that may align, the last one first."""
+    replayed = {each.code for each in operators if each.replayed and each.code}
+    numbers = [
+        number
+        for number, each in enumerate(operators)
+        if each.phase != "between" and (each.replayed or each.code not in replayed)
+    ]
+    return numbers[::-1]
 
 
 def _between(

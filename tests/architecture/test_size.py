@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (509, 67_110), "tests": (631, 86_816), "reference_impl": (149, 17_331)}
+BUDGET = {"harness": (509, 67_126), "tests": (632, 86_891), "reference_impl": (149, 17_331)}
 
 
 def size(folder: str) -> tuple[int, int]:

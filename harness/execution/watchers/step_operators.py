@@ -101,6 +101,7 @@ class StepOperators(Observer):
             reads=reads,
             makes=[],
             leaves=[],
+            replayed=is_repeated(),
             values=[_values(each) for each in (*made, *given)] if number in self._with_values else None,
         )
         # what it was given, too: an operator may change more than it says, as a batch norm does its statistics
