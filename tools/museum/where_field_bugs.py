@@ -1,6 +1,6 @@
 """Ask of entries of the museum of field bugs what differs first, by the first claim of each that fails by a difference.
 
-    python scripts/where_field_bugs.py [NAME ...]
+    python tools/museum/where_field_bugs.py [NAME ...]
 
 Runs are forks of one process (forked_runs.py). Whether a line is that of the fix is for a reader to say, who has the
 entry's `fix` beside it: nothing here reads an entry's name or facts.
@@ -47,7 +47,7 @@ def forget_scripts() -> None:
 
 
 def _beside_scripts(asked: Callable[[str], bool], file: str) -> bool:
-    return "/scripts/" not in file and asked(file)
+    return "/tools/" not in file and asked(file)
 
 
 def ask(entry: Path) -> None:

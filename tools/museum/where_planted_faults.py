@@ -1,6 +1,6 @@
 """Plant faults in public trainers, a changed line each, and ask what differs first between the trainer and its change.
 
-    python scripts/where_planted_faults.py [NUMBER ...]
+    python tools/museum/where_planted_faults.py [NUMBER ...]
 
 The trainers are those of tests/support/public_trainers.py: correct ones, not written for this. An answer counts if it
 names the changed line, as that of the operator that differs or as one that made what it reads. The others are for a
