@@ -9,7 +9,7 @@ from harness.contract.claims import AnyPart
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging.sheet import number
 from harness.judging.verdict import Figure
-from harness.numbers import counted
+from harness.numbers import counted, told_apart
 
 _DIFFER = ("differs", "exceeds_tolerance")
 
@@ -52,11 +52,11 @@ def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
     """Return which loss is the first apart. earlier: a step at which losses differed already, within the tolerance."""
     ratio = ours / theirs if theirs and math.isfinite(ours) else math.nan
     times = f", {number(ratio)} times" if abs(ratio) >= 1.5 or abs(ratio) <= 1 / 1.5 else ""
+    mine, other = told_apart(ours, theirs)
+    losses = f"{mine}, and {other} in the baseline{times}"
     if earlier is None:
-        return f"the first loss apart is that of step {step}, {number(ours)} beside {number(theirs)}{times}"
-    first = (
-        f"the first loss beyond what is allowed is that of step {step}, {number(ours)} beside {number(theirs)}{times}"
-    )
+        return f"the first loss apart is that of step {step}: {losses}"
+    first = f"the first loss beyond what is allowed is that of step {step}: {losses}"
     return f"{first}; the losses differ from step {earlier} on"
 
 

@@ -120,8 +120,16 @@ def test_losses_that_differ_are_told_with_the_state_that_ends_apart() -> None:
 @pytest.mark.parametrize(
     ("first", "factor", "where"),
     [
-        (0, 4.0, "step 0, 12 beside 3, 4 times: nothing was updated before it, so look at the forward pass"),
-        (1, 1.01, "beside 2.89: the first forward pass agreed, so look at the gradients of step 0"),
+        (
+            0,
+            4.0,
+            "step 0: 12, and 3 in the baseline, 4 times: nothing was updated before it, so look at the forward pass",
+        ),
+        (
+            1,
+            1.01,
+            "step 1: 2.91778, and 2.88889 in the baseline: the first forward pass agreed, so look at the gradients of step 0",
+        ),
         (5, 1.01, "5 steps agreed, so look at what is not yet other in the first update"),
     ],
 )
@@ -365,6 +373,6 @@ def test_within_a_tolerance_the_first_loss_beyond_it_is_not_called_the_first_apa
     seen = judge_unit(contract, contract.claims[0], "w", [run])
     [told, *_] = labelled(advice_of(seen, contract.claims[0], [run], ASKED), "where it begins")
     assert seen.reason == "exceeds_tolerance"
-    assert told.startswith("the first loss beyond what is allowed is that of step 5, ")
+    assert told.startswith("the first loss beyond what is allowed is that of step 5: ")
     assert "the losses differ from step 0 on" in told
     assert "agreed" not in told
