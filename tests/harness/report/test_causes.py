@@ -128,7 +128,7 @@ def test_losses_that_differ_are_told_with_the_state_that_ends_apart() -> None:
         (
             1,
             1.01,
-            "step 1: 2.91778, and 2.88889 in the baseline: the first forward pass agreed, so look at the gradients of step 0",
+            "step 1: 2.91778, and 2.88889 in the baseline: the first forward pass agreed, so look at the gradients",
         ),
         (5, 1.01, "5 steps agreed, so look at what is not yet other in the first update"),
     ],
