@@ -65,7 +65,7 @@ def _differing(found: FirstDifference) -> str:
     if found.how is None or mine is None or other is None:
         return f"the {begins} ({line(', '.join(row.names), 200)}), and no operator that was seen explains it"
     if found.how == "result":
-        return f"the {begins}: from equal inputs {_called(mine)} gives another result{_elements(found)}"
+        return f"the {begins}: another result{_elements(found)} from equal inputs of {_called(mine)}"
     return f"the {begins}: {_called(mine)} {_given(found, mine, other, where)}"
 
 
