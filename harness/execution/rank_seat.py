@@ -28,9 +28,7 @@ MEETING_S = 0.01
 
 @dataclass
 class Seat:
-    """Return this process's. failed: reports what an arm raised, and ends the process: others wait for it in
-    collectives.
-    """
+    """This process's. failed: reports what an arm raised, and ends the process: others wait for it in collectives."""
 
     rank: int
     port: int

@@ -57,7 +57,9 @@ def _write(bundle: Bundle, source: Rejudged, folder: Path) -> None:
         shutil.copyfile(bundle.root / file.path, folder / file.path)
     contracts = [contract.model_dump(mode="json") for contract in source.judgement.view.contracts]
     left_out = redaction.of_this_machine(redaction.texts_in(contracts))
-    left_out.directory(folder / layout.EVIDENCE)
+    for name in (layout.EVIDENCE, layout.WHERE):
+        if (folder / name).is_dir():
+            left_out.directory(folder / name)
     nobody = bundle.header.environment.model_copy(update={"ci": CiFacts()})
     header = session.redacted_header(bundle.header.model_copy(update={"environment": nobody}), left_out)
     write_text(folder / layout.HEADER, dump_json(header.model_dump(), indent=2) + "\n")

@@ -113,6 +113,8 @@ def _of_inputs(rank: int, names: str, ours: RankRecording, theirs: RankRecording
 
 def _of_series(rank: int, names: str, ours: RankRecording, theirs: RankRecording) -> Iterator[Difference]:
     steps = common_steps(ours, theirs)
+    first = difference(ours.series.loss[:steps], theirs.series.loss[:steps], "every", EXACT).first_differing
+    losses_apart = steps if first is None else first
     for place, (quantity, series) in enumerate(ours.quantities.items(), start=len(_FIRST)):
         if quantity not in theirs.quantities:
             continue
@@ -124,7 +126,8 @@ def _of_series(rank: int, names: str, ours: RankRecording, theirs: RankRecording
             words += " and ".join(told_apart(float(one[step]), float(other[step])))
             small = math.isfinite(size) and bool(size <= roundings(one, other)[step])
             words += f", {number(size)} apart"
-            exact = quantity.startswith(RATE) and not small
+            # a schedule that follows the loss follows its noise, too
+            exact = quantity.startswith(RATE) and not small and step <= losses_apart
             yield Difference(step, place, rank, quantity, words, exact=exact, is_rounding=small)
 
 
@@ -228,6 +231,8 @@ def not_controlled(baseline: Recording, candidate: Recording) -> Iterator[str]:
     for name in sorted(here.keys() | there.keys()):
         if here.get(name) != there.get(name):
             yield f"{name}: {there.get(name)} in {candidate.name}, {here.get(name)} in {baseline.name}"
+    if any(each.by_exit for pair in pairs for each in pair):
+        yield "ending: the end of a process closed a recording; call `close`, or use a `with` block"
     yield "random numbers: generators are not recorded"
     yield f"horizon: nothing behind step {min(common_steps(*pair) for pair in pairs) - 1} was compared"
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeGuard
 from warnings import warn
 
 import numpy as np
@@ -76,6 +76,7 @@ class LoopRecorder:
         self._on_the_way: deque[_Row] = deque()
         self._closed = False
         self._process = os.getpid()
+        self._raised_before = getattr(sys, "last_value", None)  # an interactive session has one of an earlier cell
         atexit.register(self._close_at_exit)
         self._write_state()
 
@@ -103,7 +104,7 @@ class LoopRecorder:
         values = _quantities(loss, grad_norm) | _rates(self._optimizer)
         row = _Row(self._steps, values, batch)
         self._names = self._names or list(values)
-        if more := [name for name in values if name not in self._names]:
+        if more := [name for name in values if name not in self._names and not name.startswith(RATE)]:
             warn(f"not recorded, as the first step has no such quantity: {', '.join(more)}", stacklevel=2)
         self._on_the_way.append(row)
         self._steps += 1
@@ -113,6 +114,9 @@ class LoopRecorder:
 
     def close(self, error: BaseException | None = None) -> None:
         """Write what is on the way, and the state at the end; after an `error` what was recorded counts as a part."""
+        self._close(error, by_exit=False)
+
+    def _close(self, error: BaseException | None, *, by_exit: bool) -> None:
         if self._closed:
             return
         self._closed = True
@@ -123,7 +127,7 @@ class LoopRecorder:
             if error is None:
                 self._write_state()
             why = "" if error is None else f"{type(error).__name__}: {error}"[:2000]
-            self._recorder.write(Line(error=self._redacted.text(why) if self._redacted else why))
+            self._recorder.write(Line(error=self._redacted.text(why) if self._redacted else why, by_exit=by_exit))
         finally:
             self._recorder.close()
             (self.folder / HEARTBEAT).unlink(missing_ok=True)
@@ -136,9 +140,12 @@ class LoopRecorder:
         self.close(None if ended_well else error)
 
     def _close_at_exit(self) -> None:
-        """Close what the loop left open. An exception that ended the process interrupted the loop."""
+        """Close what the loop left open. An exception that ended the process interrupted the loop; nothing shows here
+        with which exit code it ended.
+        """
         if os.getpid() == self._process:  # a fork has the recorder, too
-            self.close(getattr(sys, "last_value", None))
+            raised = getattr(sys, "last_value", None)
+            self._close(None if raised is self._raised_before else raised, by_exit=True)
 
     def _write_arrived(self, *, wait: bool = False) -> None:
         while self._on_the_way and (wait or self._on_the_way[0].has_arrived()):
@@ -202,10 +209,17 @@ def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -
 
 
 def _rates(optimizer: object) -> dict[str, Number]:
-    """Return the learning rates of an optimizer's groups by name. A schedule changes them from step to step."""
+    """Return the learning rates of an optimizer's groups by name. A schedule changes them from step to step.
+
+    A rate that is not one number is left out: an optimizer that chooses its own has None.
+    """
     groups = getattr(optimizer, "param_groups", None) or []
-    rates = {f"{RATE}group{place}.lr": group["lr"] for place, group in enumerate(groups) if "lr" in group}
-    return {name: _number(name, rate) for name, rate in rates.items()}
+    rates = {f"{RATE}group{place}.lr": group.get("lr") for place, group in enumerate(groups)}
+    return {name: _number(name, rate) for name, rate in rates.items() if _is_one_number(rate)}
+
+
+def _is_one_number(value: object) -> TypeGuard[Number]:
+    return isinstance(value, int | float) or (isinstance(value, Tensor) and local(value).numel() == 1)
 
 
 def _number(name: str, value: Number) -> Number:

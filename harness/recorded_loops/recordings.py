@@ -53,6 +53,7 @@ class Line(Record):
 
     seen: LoopState | None = None
     error: str | None = None  # of an end: what interrupted the loop; "" where it was closed
+    by_exit: bool = False  # the end of the process closed it, with whatever exit code
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,14 @@ class RankRecording:
     """What one rank recorded.
 
     states: by the number of steps before each. interrupted: how the loop ended early; "" if it was closed.
+    by_exit: the end of the process closed it, so that an early end is not known.
     """
 
     header: RecordingHeader
     series: Series
     states: Mapping[int, LoopState]
     interrupted: str
+    by_exit: bool = False
 
     @property
     def steps(self) -> int:
@@ -117,4 +120,5 @@ def _read_rank(place: Path) -> RankRecording:
     states = {each.seen.steps: each.seen for each in written if each.seen is not None}
     error_at_end = written[-1].error if written else None
     interrupted = "it was not closed" if error_at_end is None else error_at_end
-    return RankRecording(header, read_series(place / layout.series_name(LOOP, 0)), states, interrupted)
+    by_exit = bool(written) and written[-1].by_exit
+    return RankRecording(header, read_series(place / layout.series_name(LOOP, 0)), states, interrupted, by_exit)
