@@ -32,7 +32,7 @@ SHORT_TABLE: list[Row] = [
 
 
 def exit_code(verdicts: tuple[str, ...], *, gate: bool) -> int:
-    """The table of docs/ci.md, the first row that applies from the top."""
+    """The table of docs/reference/exit-codes.md, the first row that applies from the top."""
     if "error" in verdicts:
         return 12
     if "violated" in verdicts:
