@@ -28,7 +28,10 @@ MEETING_S = 0.01
 
 @dataclass
 class Seat:
-    """This process's. failed: reports what an arm raised, and ends the process: others wait for it in collectives."""
+    """The place of this process among the ranks.
+
+    failed: reports what an arm raised, and ends the process, since others wait for it in collectives.
+    """
 
     rank: int
     port: int

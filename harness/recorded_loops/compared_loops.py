@@ -116,7 +116,7 @@ def _judge(
     repeated = Repeats(baseline, repeats)
     accused = repeated.accused(found)
     if accused and min(accused).quantity == LENGTH and any(each.by_exit for each in pair.values()):
-        why = "the end of a process closed a recording, maybe before its loop had ended: call `close`, or use a `with` block"
+        why = "the end of a process closed a recording, maybe in mid-loop: call `close`, or use a `with` block"
         settle(reasons.END_STATE_UNRECORDED, f"{sentence(accused)}; {why}")
     if accused:
         reason = _REASONS.get(min(accused).quantity, reasons.DIFFERS)

@@ -94,12 +94,14 @@ def differences(candidate: Recording, baseline: Recording) -> Iterator[Differenc
     for rank in sorted(candidate.ranks.keys() & baseline.ranks.keys()):
         ours, theirs = candidate.ranks[rank], baseline.ranks[rank]
         names = f"{name_at(candidate, rank)} and {baseline.name}"
+        losses_apart = _losses_apart(ours, theirs)
         yield from _of_inputs(rank, names, ours, theirs)
-        yield from _of_series(rank, names, ours, theirs)
+        yield from _of_series(rank, names, ours, theirs, losses_apart)
         for steps in states(ours, theirs):
             where = "before the first step" if steps == 0 else f"after step {steps - 1}"
             quantity = START if steps == 0 else END if same_end(ours, theirs) and steps == ours.steps else STATE
-            yield from _of_state(rank, quantity, f"{names} differ {where} in", ours.states[steps], theirs.states[steps])
+            words, pair = f"{names} differ {where} in", (ours.states[steps], theirs.states[steps])
+            yield from _of_state(rank, quantity, words, *pair, may_be_noise=steps > losses_apart)
 
 
 def _of_inputs(rank: int, names: str, ours: RankRecording, theirs: RankRecording) -> Iterator[Difference]:
@@ -111,10 +113,17 @@ def _of_inputs(rank: int, names: str, ours: RankRecording, theirs: RankRecording
         yield Difference(common_steps(ours, theirs), 2, rank, LENGTH, words, exact=True)
 
 
-def _of_series(rank: int, names: str, ours: RankRecording, theirs: RankRecording) -> Iterator[Difference]:
+def _losses_apart(ours: RankRecording, theirs: RankRecording) -> int:
+    """Return the first step with another loss. What follows a loss, as a plateau's learning rate, may be its noise."""
     steps = common_steps(ours, theirs)
     first = difference(ours.series.loss[:steps], theirs.series.loss[:steps], "every", EXACT).first_differing
-    losses_apart = steps if first is None else first
+    return steps if first is None else first
+
+
+def _of_series(
+    rank: int, names: str, ours: RankRecording, theirs: RankRecording, losses_apart: int
+) -> Iterator[Difference]:
+    steps = common_steps(ours, theirs)
     for place, (quantity, series) in enumerate(ours.quantities.items(), start=len(_FIRST)):
         if quantity not in theirs.quantities:
             continue
@@ -126,13 +135,17 @@ def _of_series(rank: int, names: str, ours: RankRecording, theirs: RankRecording
             words += " and ".join(told_apart(float(one[step]), float(other[step])))
             small = math.isfinite(size) and bool(size <= roundings(one, other)[step])
             words += f", {number(size)} apart"
-            # a schedule that follows the loss follows its noise, too
             exact = quantity.startswith(RATE) and not small and step <= losses_apart
             yield Difference(step, place, rank, quantity, words, exact=exact, is_rounding=small)
 
 
-def _of_state(rank: int, quantity: str, words: str, ours: LoopState, theirs: LoopState) -> Iterator[Difference]:
-    """Yield tensors that differ in what noise cannot make, as of a setting or at the start, and others."""
+def _of_state(
+    rank: int, quantity: str, words: str, ours: LoopState, theirs: LoopState, *, may_be_noise: bool
+) -> Iterator[Difference]:
+    """Yield tensors that differ in what noise cannot make, as of a setting or at the start, and others.
+
+    may_be_noise: losses differed before, which a setting may follow.
+    """
     noisy = set() if quantity == START else ours.sketches.keys() & theirs.sketches.keys()
     recorded, _ = categories(ours, theirs)
     found = [each for each in differing(ours.state, theirs.state) if each.category in recorded]
@@ -147,8 +160,9 @@ def _of_state(rank: int, quantity: str, words: str, ours: LoopState, theirs: Loo
     ]
     numbers = {each for each in found if str(each) in noisy - (bad[0] ^ bad[1])}
     small = all(is_rounding(ours.sketches[str(each)], theirs.sketches[str(each)]) for each in numbers)
+    settings = ours.state.numbers or {} if may_be_noise else {}
     for each in found:
-        exact = each not in numbers
+        exact = each not in numbers and str(each) not in settings
         place = 0 if quantity == START else _LAST + (not exact)
         shown = _named(each, ours.state, theirs.state)
         of_state = (ours.steps - 1, place, rank, quantity, words, str(each), shown)
@@ -231,6 +245,10 @@ def not_controlled(baseline: Recording, candidate: Recording) -> Iterator[str]:
     for name in sorted(here.keys() | there.keys()):
         if here.get(name) != there.get(name):
             yield f"{name}: {there.get(name)} in {candidate.name}, {here.get(name)} in {baseline.name}"
+    yield from _never_controlled(pairs)
+
+
+def _never_controlled(pairs: Sequence[tuple[RankRecording, RankRecording]]) -> Iterator[str]:
     if any(each.by_exit for pair in pairs for each in pair):
         yield "ending: the end of a process closed a recording; call `close`, or use a `with` block"
     yield "random numbers: generators are not recorded"

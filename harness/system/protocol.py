@@ -123,7 +123,7 @@ class TrainingSystem(Protocol):
 
 
 class NotAvailable(Exception):  # noqa: N818 - it is not an error of anybody: the unit is NOT_RUN
-    """This machine cannot open the system; the message says what is missing."""
+    """A system that this machine cannot open; the message says what is missing."""
 
 
 @runtime_checkable

@@ -223,8 +223,39 @@ def test_a_loop_that_closes_nothing_is_closed_where_its_process_ends(
     command = [sys.executable, "-c", UNCLOSED, str(tmp_path / "run"), *error]
     subprocess.run(command, stderr=subprocess.PIPE, timeout=LIMIT_S, check=False)
     found = only_rank(tmp_path / "run")
-    assert (found.steps, found.interrupted) == (1, interrupted)
+    assert (found.steps, found.interrupted, found.by_exit) == (1, interrupted, True)
     assert set(found.states) == ({0} if error else {0, 1})
+
+
+@pytest.mark.parametrize("rate", [None, torch.tensor([0.1, 0.2]), "automatic"])
+def test_a_learning_rate_that_is_not_one_number_is_left_out(rate: object, tmp_path: Path) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    optimizer.param_groups[0]["lr"] = rate
+    with harness.record(tmp_path / "run", optimizer=optimizer) as recorder:
+        recorder.step(1.0)
+    assert list(only_rank(tmp_path / "run").quantities) == ["loss"]
+
+
+def test_a_group_of_parameters_that_comes_later_warns_of_nothing(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    with harness.record(tmp_path / "run", optimizer=optimizer) as recorder:
+        recorder.step(1.0)
+        optimizer.add_param_group({"params": [torch.zeros(1, requires_grad=True)]})
+        recorder.step(1.0)
+    assert list(only_rank(tmp_path / "run").quantities) == ["loss", "optimizer.group0.lr"]
+    assert not recwarn.list
+
+
+def test_an_exception_of_an_earlier_cell_interrupts_no_later_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "last_value", ValueError("of another cell"), raising=False)
+    recorder = harness.record(tmp_path / "run")
+    recorder.step(1.0)
+    recorder._close_at_exit()
+    assert only_rank(tmp_path / "run").interrupted == ""
 
 
 def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import harness
 from harness.errors import UsageError
+from harness.judging.verdict import Status
 from harness.recorded_loops.compared_loops import ComparedRuns, compared
 from harness.recorded_loops.recordings import read_recording
 
@@ -33,6 +34,8 @@ def write(
     learning_rate: float | None = None,
     *,
     dies: bool = False,
+    leaves: bool = False,
+    rates: Sequence[float] = (),
 ) -> str:
     """Record a loop of these numbers, which starts and ends with this state."""
     model, trained = nn.Module(), dict[str, Any]()
@@ -48,10 +51,14 @@ def write(
     recorder = harness.record(name, **trained)
     for step, loss in enumerate(losses):
         norm, batch = norms[step] if norms else None, batches[step] if batches else None
+        for group in trained["optimizer"].param_groups if rates else ():
+            group["lr"] = rates[step]
         recorder.step(loss, grad_norm=norm, batch=batch)
     with torch.no_grad():
         for key, value in (end or {}).items():
             getattr(model, key).copy_(value)
+    if leaves:
+        recorder._close_at_exit()
     recorder.close(RuntimeError("the loop died") if dies else None)
     return name
 
@@ -220,3 +227,40 @@ def test_one_folder_is_named_once_however_it_is_written() -> None:
     write("a", LOSSES)
     with pytest.raises(UsageError, match="each recording is named once"):
         compared(read_recording(Path("a")), read_recording(Path("a").absolute()))
+
+
+def test_a_rate_that_follows_noisy_losses_accuses_nobody() -> None:
+    """A plateau of the loss lowers the rate of one run, and in no repeat of the other."""
+    weights = {"w": torch.zeros(1)}
+    noisy = [[1.0 + noise, 0.9 + noise, 0.8] for noise in (0.0, 1e-4, 2e-4, 3e-4)]
+    for name, losses in zip(("a", "a2", "a3"), noisy, strict=False):
+        write(name, losses, start=weights, learning_rate=0.1)
+    write("b", noisy[3], start=weights, learning_rate=0.1, rates=[0.1, 0.1, 0.05])
+    assert judge("a", "b", "a2", "a3").judgement.status is Status.INCONCLUSIVE
+
+
+def test_a_rate_that_differs_before_any_loss_does_accuses() -> None:
+    weights = {"w": torch.zeros(1)}
+    for name in ("a", "a2"):
+        write(name, [1.0, 0.9, 0.8], start=weights, learning_rate=0.1)
+    write("b", [1.0, 0.9, 0.7], start=weights, learning_rate=0.1, rates=[0.1, 0.05, 0.05])
+    assert judge("a", "b", "a2").judgement.reason == "differs"
+
+
+def test_a_shorter_run_that_its_process_closed_may_have_ended_early() -> None:
+    for name in ("a", "a2"):
+        write(name, [1.0, 0.9, 0.8])
+    write("b", [1.0, 0.9], leaves=True)
+    result = judge("a", "b", "a2")
+    assert result.judgement.reason == "end_state_unrecorded"
+    assert "call `close`" in result.judgement.message
+    write("c", [1.0, 0.9])
+    assert judge("a", "c", "a2").judgement.reason == "unequal_lengths"
+
+
+def test_a_recording_that_its_process_closed_says_so() -> None:
+    write("a", [1.0, 0.9], leaves=True)
+    write("b", [1.0, 0.9], leaves=True)
+    result = judge("a", "b")
+    assert result.judgement.status is Status.PASS
+    assert any(each.startswith("ending: ") for each in result.not_controlled)
