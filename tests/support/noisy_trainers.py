@@ -6,6 +6,7 @@ All have a learning rate that warms up and averaged weights. `faults` are what t
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,10 +23,13 @@ BEYOND = {"trajectory_match": Expectation("FAIL", "beyond_noise")}
 Batch = dict[str, Tensor]
 
 
+entropy: Callable[[int], bytes] = os.urandom  # a test may give bytes that it repeats: the rule errs once in 252 runs
+
+
 def drawn_like(tensor: Tensor) -> Tensor:
     """Return normal numbers from the operating system's own entropy, which no seed repeats."""
-    entropy = int.from_bytes(os.urandom(16), "little")
-    numbers = np.random.default_rng(entropy).standard_normal(tuple(tensor.shape))
+    seed = int.from_bytes(entropy(16), "little")
+    numbers = np.random.default_rng(seed).standard_normal(tuple(tensor.shape))
     return torch.from_numpy(numbers).to(tensor)
 
 

@@ -39,7 +39,7 @@ def no_fake_tensors_left() -> Iterator[None]:
     """
     # Nothing ages meanwhile: the collection afterwards looks at young objects alone. Freezing the old ones would end in
     # `gc.unfreeze`, of all that the process froze: each later collection would look through torch, for 0.25 s.
-    enabled = gc.isenabled()
+    enabled, earlier = gc.isenabled(), len(_modes)
     gc.disable()
     try:
         yield
@@ -50,18 +50,19 @@ def no_fake_tensors_left() -> Iterator[None]:
             for frame, _ in traceback.walk_tb(reason.__traceback__):
                 _ = frame.f_locals  # what a look at it showed is forgotten when it is looked at again
             reason = reason.__cause__ or reason.__context__
-        _require_none(error)
+        _require_none(error, earlier)
         raise
     else:
-        _require_none(None)
+        _require_none(None, earlier)
     finally:
         if enabled:
             gc.enable()
 
 
-def _require_none(error: BaseException | None) -> None:
-    modes, places = [*_modes], list[str]()
-    _modes.clear()
+def _require_none(error: BaseException | None, earlier: int) -> None:
+    """Raise if a fake tensor of a mode is alive that was remembered after so many earlier ones."""
+    modes, places = _modes[earlier:], list[str]()
+    del _modes[earlier:]
     gc.collect(1)  # what the function made is young
     if any(mode() is not None for mode in modes):
         gc.unfreeze()
