@@ -37,8 +37,6 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
     if judgement.run_directory is not None and (judgement.run_directory / "report.html").exists():
         print_line(f"report: {judgement.run_directory / 'report.html'}", whole=True)
         print_manifest(judgement)
-    if recorded := judgement.view.recorded_sentence():
-        print_line(recorded)
     annotate(judgement.view, print_workflow_command)
 
 

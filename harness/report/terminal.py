@@ -48,6 +48,7 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
         view.resumed_sentence(),
         view.excused_sentence(),
         view.unchecked_sentence(),
+        view.recorded_sentence(),
     ):
         if note:
             print_line(note, file=out)

@@ -266,10 +266,12 @@ def test_the_step_summary_and_annotations_under_github_actions(
     write_contract(contracts, "held", "violated")
     done = called("verify", contracts)
     annotations = [line for line in done.stdout.splitlines() if line.startswith("::")]
-    assert len(annotations) == 1
-    assert annotations[0].startswith("::error title=SCRIPT-001 on violated%3A violated::the losses of")
+    [(place, text)] = [each.removeprefix("::error ").split("::", 1) for each in annotations]
+    assert place == "file=contracts/scripted-v1.yaml,line=12,title=SCRIPT-001 on violated%3A violated"
+    assert text.startswith("the losses of")
     summary = Path("summary.md").read_text()
-    assert summary.startswith("what another step wrote\n2 planned · 1 held · 1 violated")
+    assert summary.startswith("what another step wrote\n**VIOLATED**: ")
+    assert "2 planned · 1 held · 1 violated" in summary
 
 
 def test_a_drill_is_told_and_kept_under_its_name(contracts: Path, played: None) -> None:

@@ -160,7 +160,7 @@ def test_a_run_and_all_that_is_made_of_it(
         code, out, err = called(*arguments)
         commands = [line for line in out.split("\n") if line.startswith("::")]
         assert bool(commands) is bool(actions)
-        assert all(line.startswith(("::error title=", "::warning title=")) for line in commands)
+        assert all(line.startswith(("::error file=", "::warning file=")) for line in commands)
         rest = "\n".join(line.removeprefix("::") for line in out.split("\n"))
         harmless((code, rest, err), 12)
     _, out, err = called("judge", "--json", run)
