@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +37,7 @@ from harness.devices import environment
 from harness.errors import UsageError
 from harness.evidence import layout
 from harness.evidence.files import write_text
+from harness.evidence.own_places import remove
 from harness.judging.verdict import Verdict
 from harness.planning.baseline import baseline_checkout, described_baseline
 from harness.planning.plan import Plan, plan
@@ -42,7 +46,7 @@ from harness.report.view import ReportView
 from harness.run_directory.interrupted_run import Described, made_directory
 from harness.run_directory.journal import changed_since
 from harness.run_directory.verdict_file import write_verdicts
-from harness.run_directory.writer import KEPT, require_place, write_problems
+from harness.run_directory.writer import KEPT, BundleWriter, require_place, write_problems
 from harness.system.described import LIMIT_S, describe_all
 from harness.system.described import describe as describe  # noqa: PLC0414
 
@@ -179,15 +183,43 @@ def _verified(
             read.require_unchanged()
             writer.settle(changed_since(writer.path, journal.content))
             judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
-            failed = judgement.verdicts if options.where else []
-            if locate_all(writer.bundle(), contracts, failed, checkout, redacted, watch.moves if watch else None):
-                judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
             write_judgement(writer.path, judgement)
             directory = writer.finish()
         except BaseException as error:
             error.add_note(f"{KEPT}: {writer.abandon()}")
             raise
-        return Judgement(judgement.view, directory, writer.digest)
+    if options.where:
+        locates = partial(locate_all, checkout=checkout, redacted=redacted, tell=watch.moves if watch else None)
+        judgement = _located(writer, contracts, judgement, locates)
+    return Judgement(judgement.view, directory, writer.digest)
+
+
+def _located(
+    writer: BundleWriter, contracts: Sequence[LoadedContract], judgement: Judgement, locates: Callable[..., bool]
+) -> Judgement:
+    """Add first differences to a run directory that is whole without them, and stays so whatever comes in between."""
+    kept = writer.path / layout.WHERE
+    try:
+        with tempfile.TemporaryDirectory(prefix="harness-where-", ignore_cleanup_errors=True) as folder:
+            if not locates(writer.bundle(), contracts, judgement.verdicts, Path(folder)):
+                return judgement
+            try:
+                shutil.move(Path(folder) / layout.WHERE, kept)
+                located = judge_bundles([writer.bundle()], contracts, gate=judgement.view.gate)
+                write_judgement(writer.path, located)
+                writer.seal_again()
+                return located
+            except BaseException:
+                with suppress(Exception):  # what is not as it was, the manifest shows
+                    remove(kept)
+                    write_judgement(writer.path, judgement)
+                    writer.seal_again()
+                raise
+    except Exception:
+        return judgement
+    except BaseException as error:
+        error.add_note(f"all verdicts are in {writer.path}, without the first differences")
+        raise
 
 
 def write_judgement(directory: Path, judgement: Judgement) -> None:

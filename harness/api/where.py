@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -13,10 +12,10 @@ from harness.commits.checkout import Checkout
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
 from harness.devices import environment
-from harness.errors import EvidenceError, HarnessError
+from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.observed_step import ObservedStep
-from harness.evidence.own_places import empty_folder
+from harness.evidence.own_places import empty_folder, remove
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.redaction import Redaction
@@ -24,6 +23,7 @@ from harness.judging.first_difference import FirstDifference, answer_of, first_d
 from harness.judging.verdict import Status, Verdict
 from harness.planning.where import LIMIT_S, where_name, where_run
 from harness.run_directory.bundle import Bundle
+from harness.run_directory.listing import listing
 
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress
@@ -115,23 +115,29 @@ def locate_all(
     bundle: Bundle,
     contracts: Sequence[LoadedContract],
     verdicts: Sequence[Verdict],
+    into: Path,
     checkout: Checkout | None = None,
     redacted: Redaction | None = None,
     tell: Tell | None = None,
 ) -> bool:
-    """Locate the difference of each unit that failed, into the run directory. Return True if anything was executed.
+    """Locate the difference of each unit that failed, into a folder of this process. Return True if it has anything.
 
-    All of them together take no more than `LIMIT_S`, beside the start of processes; the rest is left out.
+    All of them together take no more than `LIMIT_S`, beside the start of processes; the rest is left out. Whatever goes
+    wrong costs the answer, and so does what no run directory holds (links, sockets, files that are too large).
     """
-    by_id = {loaded.contract.id: loaded.contract for loaded in contracts}
-    until, ran = monotonic() + LIMIT_S, False
+    claims = {(each.contract.id, claim.id): claim for each in contracts for claim in each.contract.claims}
+    until = monotonic() + LIMIT_S
     for verdict in verdicts:
-        claim = next((each for each in by_id[verdict.contract].claims if each.id == verdict.claim), None)
-        left = until - monotonic()
-        run = run_of(bundle, claim, verdict, left) if left > 0 else None
-        if run is not None:
-            folder = bundle.root / layout.WHERE / run.id
-            with suppress(HarnessError, OSError):  # it costs the answer, and no verdict
-                locate(run, executing_into(folder, checkout, redacted, tell))
-            ran = True
-    return ran
+        left, run = until - monotonic(), None
+        if left <= 0:
+            break
+        try:
+            run = run_of(bundle, claims.get((verdict.contract, verdict.claim)), verdict, left)
+            if run is not None:
+                locate(run, executing_into(into / layout.WHERE / run.id, checkout, redacted, tell))
+            is_fit = not listing(into).unfit
+        except Exception:
+            is_fit = False
+        if run is not None and not is_fit:
+            remove(into / layout.WHERE / run.id)
+    return (into / layout.WHERE).is_dir() and any((into / layout.WHERE).iterdir())

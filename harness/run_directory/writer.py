@@ -20,7 +20,7 @@ from harness.numbers import dump_json
 from harness.platform.signals_noted import raise_if_noted
 from harness.run_directory.bundle import Bundle, Header, LoadedContract, unused
 from harness.run_directory.listing import listing
-from harness.run_directory.manifest import digest_of, manifest_text
+from harness.run_directory.manifest import digest_of, is_seen, manifest_text, read_manifest
 from harness.run_directory.names import shown
 from harness.run_directory.output_paths import temporary_folder
 from harness.run_directory.places import Place
@@ -148,6 +148,17 @@ class BundleWriter:
         write_manifest(self.path, manifest)
         return self.path
 
+    def seal_again(self) -> None:
+        """Seal the finished directory with what was added to it. Raises EvidenceError if what was seen has changed."""
+        sealed, _ = read_manifest(self.path)
+        today = manifest_of(self.path, before=sealed)
+        listed, added = today.by_path(), f"{layout.WHERE}/"
+        seen = (file for file in sealed.files if is_seen(file.path) and not file.path.startswith(added))
+        if any(listed.get(file.path) != file for file in seen):
+            rule, got = "evidence is never rewritten", "other evidence than was sealed"
+            raise EvidenceError(rule, where=str(self.path), got=got)
+        self.digest = write_manifest(self.path, today)
+
     def abandon(self) -> Path:
         """Keep what there is, marked INCOMPLETE, under the final name if that is free; return its path.
 
@@ -169,7 +180,8 @@ class BundleWriter:
 
     def _remove_what_was_made_of_it(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
         """Remove manifest, verdicts and pages, and what was being written when a process was killed."""
-        made = [self.path / name for name in (layout.MANIFEST, layout.VERDICTS, layout.DRILL, layout.PROBLEMS, *PAGES)]
+        of_verdicts = (layout.MANIFEST, layout.VERDICTS, layout.DRILL, layout.PROBLEMS, layout.WHERE, *PAGES)
+        made = [self.path / name for name in of_verdicts]
         begun = [path for name in OWN_FILES for path in half_written(self.path, name)]
         begun += [path for folder in OWN_FOLDERS for path in half_written(self.path / folder, "*.yaml")]
         for path in (*made, *begun):

@@ -1,0 +1,116 @@
+"""Differences are located once all is decided and sealed: whatever ends that costs an answer, and no verdict."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.api import session
+from harness.errors import ExitCode
+from harness.evidence.plan_records import Run
+from harness.finished_runs.rejudge import rejudged
+
+RUN = Path("harness-reports/run")
+
+
+@pytest.fixture
+def contracts(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from scripted_system import contract_text
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.api.session.write_reports", lambda *_: None)
+    (tmp_path / "scripted-v1.yaml").write_text(contract_text("held", "violated"))
+    return tmp_path / "scripted-v1.yaml"
+
+
+def verified(contracts: Path, monkeypatch: pytest.MonkeyPatch, locates: Callable[[Path], None]) -> session.Judgement:
+    import scripted_system
+
+    def play(run: Run, directory: Path, *_: object, **__: object) -> object:
+        death = scripted_system.play(run, directory)
+        if run.probe == "where":
+            assert rejudged(RUN).problems == []  # it is whole by then
+            locates(directory)
+        return death
+
+    monkeypatch.setattr("harness.execution.supervisor.execute", play)
+    return session.verify([contracts], session.VerifyOptions(name="run", where=True))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_leaves_the_run_whole(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def locates(_folder: Path) -> None:
+        raise error
+
+    with pytest.raises(error) as interrupted:
+        verified(contracts, monkeypatch, locates)
+    assert interrupted.value.__notes__ == [f"all verdicts are in {RUN}, without the first differences"]
+    assert not (RUN / "where").exists()
+    assert [str(verdict.status) for verdict in rejudged(RUN).judgement.verdicts] == ["PASS", "FAIL"]
+    assert rejudged(RUN).problems == []
+
+
+def test_what_is_located_is_sealed_with_the_run(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judgement = verified(contracts, monkeypatch, lambda _folder: None)
+    assert [path.name for path in RUN.glob("where/*/*")] == ["0"]
+    assert [rejudged(RUN).problems, rejudged(RUN).bundle.seal.digest] == [[], judgement.manifest]
+
+
+@pytest.mark.parametrize("error", [IndexError, KeyError, ValueError, MemoryError, OSError])
+def test_an_error_costs_the_answer(contracts: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def locates(_folder: Path) -> None:
+        raise error
+
+    assert verified(contracts, monkeypatch, locates).exit_code is ExitCode.VIOLATED
+    assert not (RUN / "where").exists()
+    assert rejudged(RUN).problems == []
+
+
+def _socket(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        made.bind("s")
+
+
+@pytest.mark.parametrize(
+    "leaves", [lambda folder: (folder / "link").symlink_to("/"), _socket], ids=["a link", "a socket"]
+)
+def test_what_no_run_directory_holds_costs_the_answer(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch, leaves: Callable[[Path], None]
+) -> None:
+    assert verified(contracts, monkeypatch, leaves).exit_code is ExitCode.VIOLATED
+    assert not (RUN / "where").exists()
+    assert rejudged(RUN).problems == []
+
+
+def test_an_interruption_while_it_is_added_leaves_the_run_whole(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[int]()
+    write = session.write_verdicts
+
+    def write_second(*given: object) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        write(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("harness.api.session.write_verdicts", write_second)
+    with pytest.raises(KeyboardInterrupt):
+        verified(contracts, monkeypatch, lambda _folder: None)
+    assert not (RUN / "where").exists()
+    assert rejudged(RUN).problems == []
+
+
+def test_evidence_that_changed_meanwhile_is_not_sealed_again(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locates(_folder: Path) -> None:
+        [records, *_] = sorted(RUN.glob("evidence/*/records.jsonl"))
+        records.write_text(records.read_text() + "more")
+
+    verified(contracts, monkeypatch, locates)
+    assert not rejudged(RUN).bundle.seal.whole
