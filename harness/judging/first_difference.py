@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Literal
 
@@ -258,13 +258,56 @@ def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]
     mine, other = _of_the_step(ours), _of_the_step(theirs)
     pairs: list[Pair] = []
     before = (0, 0)
-    for block in SequenceMatcher(
-        None, [_token(ours[each]) for each in mine], [_token(theirs[each]) for each in other], autojunk=False
-    ).get_matching_blocks():
-        pairs += _between(ours, theirs, mine[before[0] : block.a], other[before[1] : block.b])
-        pairs += zip(mine[block.a : block.a + block.size], other[block.b : block.b + block.size], strict=True)
-        before = block.a + block.size, block.b + block.size
+    alike = _in_order([_token(ours[each]) for each in mine], [_token(theirs[each]) for each in other])
+    for left, right in [*alike, (len(mine), len(other))]:
+        pairs += _between(ours, theirs, mine[before[0] : left], other[before[1] : right])
+        pairs += zip(mine[left : left + 1], other[right : right + 1], strict=True)
+        before = left + 1, right + 1
     return pairs[::-1]
+
+
+def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair]:
+    """Return the places of equal tokens in one order: those that pair by their number, then again between these."""
+    pairs: list[Pair] = []
+    waiting = [((0, len(ours)), (0, len(theirs)))]
+    while waiting:
+        (begin, end), (its_begin, its_end) = waiting.pop()
+        found = _rising(ours[begin:end], theirs[its_begin:its_end])
+        before = begin, its_begin
+        for mine, other in [(begin + mine, its_begin + other) for mine, other in found]:
+            pairs.append((mine, other))
+            if before[0] < mine and before[1] < other:
+                waiting.append(((before[0], mine), (before[1], other)))
+            before = mine + 1, other + 1
+        if found and before[0] < end and before[1] < its_end:
+            waiting.append(((before[0], end), (before[1], its_end)))
+    return sorted(pairs)
+
+
+def _rising(ours: Iterable[Hashable], theirs: Iterable[Hashable]) -> list[Pair]:
+    """Return the longest sequence of pairs that rises on both sides; the k-th time of a token pairs with its k-th."""
+    places = {token: place for place, token in enumerate(_numbered(theirs))}
+    found = [(mine, places[token]) for mine, token in enumerate(_numbered(ours)) if token in places]
+    ends: list[int] = []  # of the best sequence of each length: the place that it ends in,
+    last: list[int] = []  # and which of `found` that is
+    earlier: list[int | None] = []  # of each found: the one before it in its sequence
+    for number, (_, place) in enumerate(found):
+        length = bisect_left(ends, place)
+        earlier.append(last[length - 1] if length else None)
+        ends[length : length + 1], last[length : length + 1] = [place], [number]
+    pairs: list[Pair] = []
+    at = last[-1] if last else None
+    while at is not None:
+        pairs.append(found[at])
+        at = earlier[at]
+    return pairs[::-1]
+
+
+def _numbered(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
+    times: Counter[Hashable] = Counter()
+    for token in tokens:
+        times[token] += 1
+        yield token, times[token]
 
 
 def _of_the_step(operators: Sequence[ObservedOperator]) -> list[int]:
@@ -285,11 +328,8 @@ def _between(
     alike = {form for form, count in times[0].items() if times[1][form] == count}
     left = [each for each in mine if _form(ours[each]) in alike]
     right = [each for each in other if _form(theirs[each]) in alike]
-    matcher = SequenceMatcher(
-        None, [_form(ours[each]) for each in left], [_form(theirs[each]) for each in right], autojunk=False
-    )
-    for block in matcher.get_matching_blocks():
-        yield from zip(left[block.a : block.a + block.size], right[block.b : block.b + block.size], strict=True)
+    for a, b in _in_order([_form(ours[each]) for each in left], [_form(theirs[each]) for each in right]):
+        yield left[a], right[b]
 
 
 def _form(operator: ObservedOperator) -> tuple[object, ...]:
