@@ -19,8 +19,9 @@ from harness.evidence.own_places import empty_folder, remove
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.redaction import Redaction
+from harness.judging import reasons
 from harness.judging.first_difference import FirstDifference, answer_of, first_differing, kept_results
-from harness.judging.verdict import Status, Verdict
+from harness.judging.verdict import Verdict
 from harness.planning.where import LIMIT_S, where_name, where_run
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.listing import listing
@@ -28,6 +29,14 @@ from harness.run_directory.listing import listing
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress
 
+# What is decided by a difference between two trainings, in a step, in what they started from or in their ends.
+DIFFERENCES = frozenset(
+    {
+        *(reasons.NON_FINITE, reasons.NON_FINITE_END, reasons.UNEQUAL_START, reasons.UNEQUAL_BATCHES),
+        *(reasons.UNEQUAL_TOKENS, reasons.DIFFERS, reasons.END_DIFFERS, reasons.ENDS_APART, reasons.EXCEEDS_TOLERANCE),
+        *(reasons.BEYOND_NOISE, reasons.TENSORS_MISSING, reasons.NOT_RESTORED, reasons.EVALUATION_CHANGED_STATE),
+    }
+)
 Execute = Callable[[Run], Sequence[ObservedStep]]
 Tell = Callable[[Run, str, float], None]  # of the phase of a run, and its seconds
 
@@ -35,7 +44,7 @@ Tell = Callable[[Run, str, float], None]  # of the phase of a run, and its secon
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
     """Return the run that locates the difference of a unit that failed; None if there is nothing to locate."""
     unit = unit_of(bundle, verdict)
-    if claim is None or unit is None or verdict.status is not Status.FAIL:
+    if claim is None or unit is None or verdict.reason not in DIFFERENCES:
         return None
     made = [run for name in unit.runs if (run := bundle.made(name)) is not None]
     return where_run(claim, unit, made, {name: each.value for name, each in verdict.figures.items()}, limit_s)

@@ -114,3 +114,13 @@ def test_evidence_that_changed_meanwhile_is_not_sealed_again(contracts: Path, mo
 
     verified(contracts, monkeypatch, locates)
     assert not rejudged(RUN).bundle.seal.whole
+
+
+def test_only_what_a_difference_decided_is_located(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses that differ within a tolerance fail no claim; the guard that does has nothing to locate."""
+    text = contracts.read_text().replace("guards: {steps: 5}", "guards: {steps: 6}")
+    contracts.write_text(text.replace("steps: 5, needs", "steps: 6, needs"))
+    located = list[Path]()
+    judgement = verified(contracts, monkeypatch, located.append)
+    assert {verdict.reason for verdict in judgement.verdicts} == {"vacuous_steps", "differs"}
+    assert len(located) == 1
