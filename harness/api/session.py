@@ -208,13 +208,13 @@ def _located(
                 located = judge_bundles([writer.bundle()], contracts, gate=judgement.view.gate)
                 write_judgement(writer.path, located)
                 writer.seal_again()
-                return located
             except BaseException:
                 with suppress(Exception):  # what is not as it was, the manifest shows
                     remove(kept)
                     write_judgement(writer.path, judgement)
                     writer.seal_again()
                 raise
+            return located
     except Exception:
         return judgement
     except BaseException as error:

@@ -12,13 +12,13 @@ from harness.commits.checkout import Checkout
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
 from harness.devices import environment
-from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.observed_step import ObservedStep
 from harness.evidence.own_places import empty_folder, remove
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.redaction import Redaction
+from harness.evidence.run_evidence import Death, RunEvidence
 from harness.judging import reasons
 from harness.judging.first_difference import FirstDifference, answer_of, first_differing, kept_results
 from harness.judging.verdict import Verdict
@@ -37,7 +37,7 @@ DIFFERENCES = frozenset(
         *(reasons.BEYOND_NOISE, reasons.TENSORS_MISSING, reasons.NOT_RESTORED, reasons.EVALUATION_CHANGED_STATE),
     }
 )
-Execute = Callable[[Run], Sequence[ObservedStep]]
+Execute = Callable[[Run], Sequence[RunEvidence]]
 Tell = Callable[[Run, str, float], None]  # of the phase of a run, and its seconds
 
 
@@ -57,19 +57,30 @@ def unit_of(bundle: Bundle, verdict: Verdict) -> Unit | None:
 
 
 def locate(run: Run, execute: Execute) -> FirstDifference:
-    """Execute the arms of a `where_run` at most three times, and return what differs first."""
-    steps = execute(run)
+    """Execute the arms of a `where_run` at most three times, within its limit, and return what differs first."""
+    until = monotonic() + float(str(run.settings["limit_s"]))
+
+    def execute_in_time(run: Run) -> tuple[list[ObservedStep], list[Death]]:
+        return _seen(execute(_with_settings(run, limit_s=max(0.0, until - monotonic()))))
+
+    steps, deaths = execute_in_time(run)
     arms = (str(run.settings["candidate"]), str(run.settings["baseline"]))
     candidate, baseline = ([each for each in steps if each.arm == arm] for arm in arms)
     step = first_differing(candidate, baseline)
     if step is None:
-        return answer_of(run, steps)
-    observing = _with_settings(run, last=step, observed=True)
-    steps = execute(observing)
-    if kept := kept_results(observing, steps):
+        return answer_of(run, steps, deaths)
+    observing, began = _with_settings(run, last=step, observed=True), monotonic()
+    steps, deaths = execute_in_time(observing)
+    ended = monotonic()
+    if (kept := kept_results(observing, steps)) and ended - began < until - ended:
         observing = _with_settings(observing, values=kept)
-        steps = execute(observing)
-    return answer_of(observing, steps)
+        steps, deaths = execute_in_time(observing)
+    return answer_of(observing, steps, deaths)
+
+
+def _seen(evidence: Sequence[RunEvidence]) -> tuple[list[ObservedStep], list[Death]]:
+    deaths = [each.death for each in evidence if each.death is not None]
+    return [step for each in evidence for step in each.observed_steps], deaths
 
 
 def _with_settings(run: Run, **settings: object) -> Run:
@@ -81,12 +92,12 @@ def executing_into(
 ) -> Execute:
     """Return a function that executes a run's arms, in a worker for each commit, and replaces what is in `folder`."""
 
-    def execute(run: Run) -> Sequence[ObservedStep]:
+    def execute(run: Run) -> Sequence[RunEvidence]:
         from harness.execution.interpreters import Interpreters
         from harness.execution.schedule import Schedule, Work, tasks_of
 
         empty_folder(folder)
-        machine, found = environment.machine(), list[ObservedStep]()
+        machine, found = environment.machine(), list[RunEvidence]()
         for number, commit in enumerate(dict.fromkeys(planned.commit for planned in run.arms.values())):
             arms = {arm: planned for arm, planned in run.arms.items() if planned.commit == commit}
             part = run.model_copy(update={"arms": arms})
@@ -96,7 +107,7 @@ def executing_into(
                 Schedule(machine, waiting, checkout).execute(tasks_of(work, machine))
             if redacted is not None:
                 redacted.directory(folder / str(number))
-            found += read_run(folder / str(number))[1].observed_steps
+            found.append(read_run(folder / str(number))[1])
         return found
 
     return execute
@@ -110,13 +121,10 @@ def _moves(tell: Tell | None, run: Run, progress: Progress) -> None:
 def recorded(bundle: Bundle, unit: Unit) -> FirstDifference | None:
     """Return the first difference of a unit by what the run directory keeps of it; None if it keeps nothing."""
     folder = bundle.root / layout.WHERE / where_name(unit)
-    parts = sorted(folder.iterdir()) if folder.is_dir() else []
-    if not parts:
-        return None
     try:
-        read = [read_run(part) for part in parts]
-        return answer_of(read[0][0], [step for _, evidence in read for step in evidence.observed_steps])
-    except (EvidenceError, KeyError, ValueError):  # damage costs the answer, and no verdict
+        read = [read_run(part) for part in sorted(folder.iterdir())] if folder.is_dir() else []
+        return answer_of(read[0][0], *_seen([evidence for _, evidence in read])) if read else None
+    except Exception:  # damage costs the answer, and no verdict
         return None
 
 

@@ -35,7 +35,7 @@ def where(
     ] = None,
     limit: Annotated[
         float,
-        typer.Option("--limit", min=1.0, metavar="SECONDS", help="End the steps of each of three runs after this."),
+        typer.Option("--limit", min=1.0, metavar="SECONDS", help="End the search after this."),
     ] = LIMIT_S,
     json: Json = False,
 ) -> None:
@@ -85,7 +85,7 @@ def _looked_for(
         )
     commits = bundle.header.commits
     steps = counted(int(str(run.settings["last"])) + 1, "step")
-    print_error(f"locating: at most three runs of {steps} in both arms, of {limit_s:g} s each")
+    print_error(f"locating: at most three runs of {steps} in both arms, within {limit_s:g} s")
     with (
         tempfile.TemporaryDirectory(prefix="harness-where-") as folder,
         baseline_checkout(contracts, None if commits is None else commits.baseline.commit, Path(folder)) as checkout,

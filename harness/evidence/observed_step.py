@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from harness.evidence.base import Record, RunRecord
 from harness.numbers import Count
@@ -58,3 +58,11 @@ class ObservedStep(RunRecord):
     gradients: dict[str, str]
     after: dict[str, str]
     operators: list[ObservedOperator] | None = None
+
+    @model_validator(mode="after")
+    def _made_before(self) -> Self:
+        """Refuse a tensor that is read before the operator that made it: whoever follows sources comes to an end."""
+        for number, operator in enumerate(self.operators or []):
+            if any(read.source is not None and read.source >= number for read in operator.reads):
+                raise ValueError(f"operator {number} reads what a later one made")
+        return self

@@ -27,6 +27,7 @@ from harness.evidence.observed_step import (
     ReadTensor,
 )
 from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import Death
 
 Answer = Literal["equal", "differs", "not_seen"]
 Pair = tuple[int, int]  # numbers of an operator of the candidate and of one of the baseline
@@ -69,6 +70,7 @@ class FirstDifference(Record):
     steps: int  # that were compared
     step: int | None = None
     why: str = ""  # not_seen: what stands against it
+    ended: tuple[str, str] | None = None  # the arm whose execution ended, or "", and how
     path: list[PathRow] = Field(default_factory=list)
     part: str | None = None
     how: Literal["numbers", "reads", "result", "writes"] | None = None
@@ -164,23 +166,30 @@ def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDiffe
 Told = tuple[str, tuple[int | None, int | None], str | None, list[str], tuple[ReadTensor | None, ReadTensor | None]]
 
 
-def answer_of(run: Run, steps: Sequence[ObservedStep]) -> FirstDifference:
-    """Return what the steps of a run of the where probe say."""
+def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] = ()) -> FirstDifference:
+    """Return what the steps of a run of the where probe say. deaths: of its workers."""
     candidate, baseline = (str(run.settings[role]) for role in ("candidate", "baseline"))
     last = int(str(run.settings["last"]))
     known = {(each.arm, each.replica, each.step): each for each in steps}
-    compared = sum((candidate, 0, step) in known and (baseline, 0, step) in known for step in range(last + 1))
+    compared = sum(each[:2] == (candidate, 0) and (baseline, *each[1:]) in known for each in known)
     nothing = FirstDifference(found="does_not_repeat", candidate=candidate, baseline=baseline, steps=compared)
-    if (candidate, 0, last) not in known or (baseline, 0, last) not in known:
-        return nothing.model_copy(update={"found": "not_seen", "why": "limit"})
+    replicas = (UNOBSERVED, OBSERVED) if run.settings["observed"] else (UNOBSERVED,)
+    if not all((arm, replica, last) in known for arm in (candidate, baseline) for replica in replicas):
+        ended = next((_ended(death, run) for death in deaths), None)
+        why = "limit" if ended is None else "ended"
+        return nothing.model_copy(update={"found": "not_seen", "why": why, "ended": ended})
     if not run.settings["observed"]:
         return nothing
-    arms = (candidate, baseline)
-    observed = [known[arm, OBSERVED, last] for arm in arms if (arm, OBSERVED, last) in known]
-    alike = [_bits(each) == _bits(known[each.arm, UNOBSERVED, last]) for each in observed]
-    if len(observed) < len(arms) or not all(alike):
+    observed = [known[arm, OBSERVED, last] for arm in (candidate, baseline)]
+    if any(_bits(each) != _bits(known[each.arm, UNOBSERVED, last]) for each in observed):
         return nothing.model_copy(update={"found": "not_seen", "why": "observed", "step": last})
     return difference_of(observed[0], observed[1])
+
+
+def _ended(death: Death, run: Run) -> tuple[str, str]:
+    """Return the arm in whose execution a worker died, and how; "" where none had begun."""
+    arm = (death.phase or "").partition(": ")[0].rpartition(".")[0]
+    return arm if arm in (run.settings["candidate"], run.settings["baseline"]) else "", death.detail
 
 
 def _bits(step: ObservedStep) -> ObservedStep:

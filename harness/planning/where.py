@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.evidence.plan_records import PlannedArm, Run, Unit
 
-LIMIT_S = 60.0  # for the steps of one run of both arms
+LIMIT_S = 60.0  # for all executions of both arms
 # Of a verdict: the step at which a difference was seen, which is the first one or a later one.
 _SEEN_AT = ("first_differing_step", "first_exceeding_step", "first_unequal_step", "first_non_finite_step")
 _BLOCK = "first_differing_block"  # its first step
@@ -42,7 +42,16 @@ def where_run(
         "limit_s": limit_s,
         **{setting: {candidate: value} for setting, value in between.items()},
     }
-    fields = ("contract", "workload_name", "workload", "fault", "data", "model_directory", "heartbeat_s")
+    fields = (
+        "contract",
+        "workload_name",
+        "workload",
+        "fault",
+        "data",
+        "model_directory",
+        "wall_limit_s",
+        "heartbeat_s",
+    )
     return Run(
         id=where_name(unit),
         probe="where",

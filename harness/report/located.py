@@ -34,6 +34,9 @@ def located(found: FirstDifference) -> str:
         steps = counted(found.steps, "step")
         return f"does not repeat: executed again, both arms are equal in {steps}, with all state that is found"
     if found.found == "not_seen":
+        if found.ended is not None:
+            arm, how = found.ended
+            return f"not seen: {f'arm `{line(arm, 80)}`' if arm else 'the process'} ended: {line(how, 200)}"
         return f"not seen: {_WHY[found.why]}"
     return f"arm `{line(found.candidate, 80)}`, step {found.step}: {_equal(found)}{_differing(found)}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from harness.api import session
 from harness.errors import ExitCode
 from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import Death
 from harness.finished_runs.rejudge import rejudged
+from harness.report.located import located
 
 RUN = Path("harness-reports/run")
 
@@ -26,7 +29,9 @@ def contracts(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path / "scripted-v1.yaml"
 
 
-def verified(contracts: Path, monkeypatch: pytest.MonkeyPatch, locates: Callable[[Path], None]) -> session.Judgement:
+def verified(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch, locates: Callable[[Path], None], **options: float
+) -> session.Judgement:
     import scripted_system
 
     def play(run: Run, directory: Path, *_: object, **__: object) -> object:
@@ -37,7 +42,7 @@ def verified(contracts: Path, monkeypatch: pytest.MonkeyPatch, locates: Callable
         return death
 
     monkeypatch.setattr("harness.execution.supervisor.execute", play)
-    return session.verify([contracts], session.VerifyOptions(name="run", where=True))
+    return session.verify([contracts], session.VerifyOptions(name="run", where=True, **options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -120,7 +125,33 @@ def test_only_what_a_difference_decided_is_located(contracts: Path, monkeypatch:
     """Losses that differ within a tolerance fail no claim; the guard that does has nothing to locate."""
     text = contracts.read_text().replace("guards: {steps: 5}", "guards: {steps: 6}")
     contracts.write_text(text.replace("steps: 5, needs", "steps: 6, needs"))
-    located = list[Path]()
-    judgement = verified(contracts, monkeypatch, located.append)
+    asked = list[Path]()
+    judgement = verified(contracts, monkeypatch, asked.append)
     assert {verdict.reason for verdict in judgement.verdicts} == {"vacuous_steps", "differs"}
-    assert len(located) == 1
+    assert len(asked) == 1
+
+
+def test_an_arm_that_ended_is_named(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(folder: Path) -> None:
+        death = Death(cause="signal", detail="SIGSEGV", phase="fast.0: steps", stack="")
+        (folder / "death.json").write_text(death.model_dump_json())
+
+    [found] = verified(contracts, monkeypatch, dies).view.located.values()
+    assert located(found) == "not seen: arm `fast` ended: SIGSEGV"
+
+
+def test_the_wall_limit_is_that_of_the_run(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verified(contracts, monkeypatch, lambda _folder: None, wall_limit_s=7.0)
+    [run] = RUN.glob("where/*/0/run.json")
+    assert json.loads(run.read_text())["wall_limit_s"] == 7.0
+
+
+@pytest.mark.parametrize("settings", [{}, {"last": "x"}, {"candidate": [], "last": 10**15}])
+def test_damage_of_what_was_located_ends_no_judging(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
+) -> None:
+    verified(contracts, monkeypatch, lambda _folder: None)
+    [path] = RUN.glob("where/*/0/run.json")
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps({**run, "settings": {**run["settings"], **settings} if settings else {}}))
+    assert [str(verdict.status) for verdict in rejudged(RUN).judgement.verdicts] == ["PASS", "FAIL"]

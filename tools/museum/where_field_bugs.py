@@ -19,9 +19,9 @@ import forked_runs
 from verify_field_bugs import drafted, wanted_of
 
 from harness.api.where import locate
-from harness.evidence.observed_step import ObservedStep
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
+from harness.evidence.run_evidence import RunEvidence
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Status
 from harness.planning.where import where_run
@@ -73,14 +73,14 @@ def ask(entry: Path) -> None:
         print(f"{entry.stem}: no claim fails by a difference here")
 
 
-def executing(folder: Path) -> Callable[[Run], Sequence[ObservedStep]]:
+def executing(folder: Path) -> Callable[[Run], Sequence[RunEvidence]]:
     """Return a function that executes a run in a fork, with its evidence below `folder`."""
     numbers = count()
 
-    def execute(run: Run) -> Sequence[ObservedStep]:
+    def execute(run: Run) -> Sequence[RunEvidence]:
         place = folder / str(next(numbers))
         forked_runs.execute(run, place, LIMIT_S)
-        return read_run(place)[1].observed_steps
+        return [read_run(place)[1]]
 
     return execute
 

@@ -33,6 +33,8 @@ def execute(run: Run, recorder: Recorder) -> None:
     until = monotonic() + float(str(run.settings["limit_s"]))
     for arm in run.arms:
         for replica in (UNOBSERVED, OBSERVED) if run.settings["observed"] else (UNOBSERVED,):
+            if monotonic() > until:
+                return
             recorder.phase(f"{arm}.{replica}: steps")
             with ExitStack() as stack:
                 _Execution(run, arm, replica, recorder, stack).train(until)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +15,13 @@ import parting_systems
 import pytest
 import torch
 from claims_in_process import CLAIM, contract_of, executed, planned_of
+from pydantic import ValidationError
 
 from harness.api.where import locate
 from harness.evidence.observed_step import OBSERVED, UNOBSERVED, ObservedOperator, ObservedStep
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
+from harness.evidence.run_evidence import RunEvidence
 from harness.judging.first_difference import FirstDifference, aligned, answer_of
 from harness.planning.where import where_run
 from harness.report.located import located, path_rows
@@ -46,10 +50,11 @@ class Executing:
     def __init__(self, folder: Path) -> None:
         self.folder, self.runs, self.steps = folder, list[Run](), list[Sequence[ObservedStep]]()
 
-    def __call__(self, run: Run) -> Sequence[ObservedStep]:
+    def __call__(self, run: Run) -> Sequence[RunEvidence]:
         self.runs.append(run)
-        self.steps.append(executed(run, self.folder / str(len(self.runs))).observed_steps)
-        return self.steps[-1]
+        found = executed(run, self.folder / str(len(self.runs)))
+        self.steps.append(found.observed_steps)
+        return [found]
 
 
 @cache
@@ -164,6 +169,31 @@ def test_a_limit_that_is_too_short_is_said(tmp_path: Path) -> None:
     run = run_for({"fault": "late"})
     answer = locate(run.model_copy(update={"settings": {**run.settings, "limit_s": 0.0}}), executing)
     assert located(answer) == "not seen: the limit of time ended it before the step was reached in both arms"
+
+
+def test_no_arm_is_opened_behind_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = list[object]()
+    monkeypatch.setattr("harness.execution.probes.where.opened", lambda *given: opened.append(given))
+    run = run_for({})
+    Executing(tmp_path)(run.model_copy(update={"settings": {**run.settings, "limit_s": -1.0}}))
+    assert opened == []
+
+
+def test_one_limit_is_for_all_executions() -> None:
+    limits = [float(str(run.settings["limit_s"])) for run in executions(fault="drawn").runs]
+    assert len(limits) == 3
+    assert sorted(limits, reverse=True) == limits
+    assert len({*limits, 60.0}) == 4
+
+
+@pytest.mark.parametrize("source", [10**6, 5, "5", None])
+def test_a_tensor_that_was_made_later_is_damage(source: object) -> None:
+    [step] = [each for each in executions(fault="scaled").steps[-1] if each.operators and each.arm == "plain"]
+    forged = step.model_dump()
+    forged["operators"][5]["reads"][:1] = [{"digest": None, "form": "float32 1", "source": source}]
+    damage = nullcontext() if source is None else pytest.raises(ValidationError)
+    with damage:
+        ObservedStep.model_validate_json(json.dumps(forged))
 
 
 def test_steps_that_agree_are_not_observed_and_no_run_goes_on_behind_the_first_that_differs(tmp_path: Path) -> None:
