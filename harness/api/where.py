@@ -38,7 +38,7 @@ DIFFERENCES = frozenset(
     }
 )
 Execute = Callable[[Run], Sequence[RunEvidence]]
-Tell = Callable[[Run, str, float], None]  # of the phase of a run, and its seconds
+Tell = Callable[[Run, str, float], None]  # of the phase of a run, named after its claim, and its seconds
 
 
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
@@ -88,7 +88,11 @@ def _with_settings(run: Run, **settings: object) -> Run:
 
 
 def executing_into(
-    folder: Path, checkout: Checkout | None = None, redacted: Redaction | None = None, tell: Tell | None = None
+    folder: Path,
+    claim: str,
+    checkout: Checkout | None = None,
+    redacted: Redaction | None = None,
+    tell: Tell | None = None,
 ) -> Execute:
     """Return a function that executes a run's arms, in a worker for each commit, and replaces what is in `folder`."""
 
@@ -101,7 +105,7 @@ def executing_into(
         for number, commit in enumerate(dict.fromkeys(planned.commit for planned in run.arms.values())):
             arms = {arm: planned for arm, planned in run.arms.items() if planned.commit == commit}
             part = run.model_copy(update={"arms": arms})
-            moves = partial(_moves, tell, part)
+            moves = partial(_moves, tell, part.model_copy(update={"id": f"locating {claim}"}))
             work = [Work(part, folder / str(number), moves, lambda _death: None)]
             with Interpreters(1) as waiting:
                 Schedule(machine, waiting, checkout).execute(tasks_of(work, machine))
@@ -151,7 +155,7 @@ def locate_all(
         try:
             run = run_of(bundle, claims.get((verdict.contract, verdict.claim)), verdict, left)
             if run is not None:
-                locate(run, executing_into(into / layout.WHERE / run.id, checkout, redacted, tell))
+                locate(run, executing_into(into / layout.WHERE / run.id, verdict.claim, checkout, redacted, tell))
             is_fit = not listing(into).unfit
         except Exception:
             is_fit = False

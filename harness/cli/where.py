@@ -91,4 +91,4 @@ def _looked_for(
         baseline_checkout(contracts, None if commits is None else commits.baseline.commit, Path(folder)) as checkout,
         Progress(verdicts=False) as watch,
     ):
-        return locate(run, executing_into(Path(folder) / "where", checkout, tell=watch.moves))
+        return locate(run, executing_into(Path(folder) / "where", verdict.claim, checkout, tell=watch.moves))

@@ -67,15 +67,16 @@ class Progress:
 
     def moves(self, run: Run, phase: str, seconds: float) -> None:
         with self._lock:
-            self._to_go.moves(run.id, seconds, over=not phase)
+            if self._has_begun(run.id):
+                self._to_go.moves(run.id, seconds, over=not phase)
             if phase:
                 self._phases[run.id] = phase, time.monotonic() - seconds
             else:
                 self._phases.pop(run.id, None)
             if not phase or not self._status.live:
-                to_go = self._time_to_go()
-                told = line(phase, 120) or "; ".join(part for part in ("ended", to_go, self._so_far()) if part)
-                self._print((f"[{self._ended()}] {line(run.id, 120)}  {seconds:.1f} s  {told}", "dim"))
+                session = (self._time_to_go(), self._so_far()) if self._has_begun(run.id) else ()
+                told = line(phase, 120) or "; ".join(part for part in ("ended", *session) if part)
+                self._print((f"{self._ended(run.id)}{line(run.id, 120)}  {seconds:.1f} s  {told}", "dim"))
             self._show()
 
     def judged(self, verdict: Verdict) -> None:
@@ -113,8 +114,12 @@ class Progress:
         print_line(*spans, file=self._stream, hang=hang)
         self._stream.flush()
 
-    def _ended(self) -> str:
-        return f"{len(self._to_go.ended)}/{len(self._to_go.runs)}"
+    def _has_begun(self, name: str) -> bool:
+        """Return True for a run of the session; what is executed after it has no place in its counts."""
+        return any(run.id == name for run in self._to_go.runs)
+
+    def _ended(self, name: str) -> str:
+        return f"[{len(self._to_go.ended)}/{len(self._to_go.runs)}] " if self._has_begun(name) else ""
 
     def _so_far(self) -> str:
         """Return how many units ended how, such as `2 held, 1 violated`, where no line shows each."""
@@ -132,7 +137,7 @@ class Progress:
         beside = f" (+{len(self._phases) - 1} more)" if len(self._phases) > 1 else ""
         doing = f"{line(phase, 60)}, {time.monotonic() - began:.0f} s"
         parts = [self._so_far(), self._time_to_go(), f"{line(name, 60)}{beside}", doing]
-        self._status.show(f"[{self._ended()}] {' · '.join(part for part in parts if part)}")
+        self._status.show(f"{self._ended(name)}{' · '.join(part for part in parts if part)}")
 
     def _tick(self) -> None:
         while not self._over.wait(1.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from harness.api import session
 from harness.errors import ExitCode
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
+from harness.execution.watched_worker import Progress as Moved
 from harness.finished_runs.rejudge import rejudged
 from harness.report.located import located
+from harness.report.progress import Progress
 
 RUN = Path("harness-reports/run")
 
@@ -30,19 +33,24 @@ def contracts(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def verified(
-    contracts: Path, monkeypatch: pytest.MonkeyPatch, locates: Callable[[Path], None], **options: float
+    contracts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    locates: Callable[[Path], None],
+    watch: Progress | None = None,
+    **options: float,
 ) -> session.Judgement:
     import scripted_system
 
-    def play(run: Run, directory: Path, *_: object, **__: object) -> object:
+    def play(run: Run, directory: Path, tell: Callable[[Moved], None], **_: object) -> object:
         death = scripted_system.play(run, directory)
         if run.probe == "where":
+            tell(Moved(run.id, "fast.0: steps", 1.0))
             assert rejudged(RUN).problems == []  # it is whole by then
             locates(directory)
         return death
 
     monkeypatch.setattr("harness.execution.supervisor.execute", play)
-    return session.verify([contracts], session.VerifyOptions(name="run", where=True, **options))  # type: ignore[arg-type]
+    return session.verify([contracts], session.VerifyOptions(name="run", where=True, **options), watch)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -155,3 +163,10 @@ def test_damage_of_what_was_located_ends_no_judging(
     run = json.loads(path.read_text())
     path.write_text(json.dumps({**run, "settings": {**run["settings"], **settings} if settings else {}}))
     assert [str(verdict.status) for verdict in rejudged(RUN).judgement.verdicts] == ["PASS", "FAIL"]
+
+
+def test_the_claim_is_named_while_it_is_located(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as watch:
+        verified(contracts, monkeypatch, lambda _folder: None, watch)
+    assert stream.getvalue().splitlines()[-1] == "locating SCRIPT-001  1.0 s  fast.0: steps"

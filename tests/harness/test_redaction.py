@@ -183,6 +183,38 @@ def test_a_run_that_was_cut_off_is_redacted_too(contracts: Path, monkeypatch: py
     assert names_in(Path("harness-reports/run")) == []
 
 
+def test_what_was_located_has_no_name_either(contracts: Path) -> None:
+    directory = verified(contracts, redact=True, where=True)
+    assert list(directory.glob("where/*/0/stderr.txt"))
+    assert names_in(directory) == []
+    assert rejudged(directory).problems == []
+
+
+def test_a_search_that_was_cut_off_leaves_no_name(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute, folders = supervisor.execute, list[Path]()
+
+    def interrupted(run: Run, directory: Path, *rest: object, **options: object) -> None:
+        execute(run, directory)
+        if run.probe == "where":
+            folders.append(directory)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.execution.supervisor.execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        verified(contracts, redact=True, where=True)
+    assert [folder.exists() for folder in folders] == [False]
+    assert names_in(Path("harness-reports/run")) == []
+
+
+def test_what_was_located_is_packed_without_names(contracts: Path) -> None:
+    run = verified(contracts, redact=False, where=True)
+    assert [path.name for path in run.glob("where/*/*/*") if path.name in names_in(run / "where")]
+    published(run, contracts.parent / "published", redact=True)
+    [bundle], _ = judged([contracts.parent / "published"])
+    assert list(bundle.root.glob("where/*/0/stderr.txt"))
+    assert names_in(bundle.root) == []
+
+
 def _packed(contracts: Path, *, redact: bool) -> Path:
     """A run with names, published. Runs with an error are whole, too."""
     out = contracts.parent / "published"

@@ -70,6 +70,21 @@ def test_a_log_has_a_line_for_each_phase_and_counts_the_runs_that_ended() -> Non
     ]
 
 
+def test_what_is_executed_after_the_session_has_no_place_in_its_counts(terminal: Terminal) -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as watch:
+        watch.begins([run("tiny-paired")])
+        watch.moves(run("tiny-paired"), "", 4.0)
+        watch.moves(run("locating F-1"), "fast.0: steps", 1.0)
+        watch.moves(run("locating F-1"), "", 2.0)
+    _, phase, ended = stream.getvalue().splitlines()
+    assert (phase, ended) == ("locating F-1  1.0 s  fast.0: steps", "locating F-1  2.0 s  ended")
+    with Progress(stream=terminal) as watch:
+        watch.moves(run("locating F-1"), "fast.0: steps", 1.0)
+    assert "locating F-1 · fast.0: steps" in terminal.getvalue()
+    assert "[0/0]" not in terminal.getvalue()
+
+
 def test_one_message_of_many_units_is_told_once() -> None:
     stream = io.StringIO()
     with Progress(stream=stream) as watch:
