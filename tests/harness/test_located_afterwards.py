@@ -18,6 +18,7 @@ from harness.execution.watched_worker import Progress as Moved
 from harness.finished_runs.rejudge import rejudged
 from harness.report.located import located
 from harness.report.progress import Progress
+from harness.run_directory.verdict_file import write_verdicts
 
 RUN = Path("harness-reports/run")
 
@@ -105,7 +106,7 @@ def test_an_interruption_while_it_is_added_leaves_the_run_whole(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = list[int]()
-    write = session.write_verdicts
+    write = write_verdicts
 
     def write_second(*given: object) -> None:
         calls.append(1)
