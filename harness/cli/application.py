@@ -8,6 +8,7 @@ import importlib
 import io
 import os
 import sys
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ from harness.platform.signals_noted import CODES, noted
 from harness.platform.standard_streams import print_line, print_lines, print_quoted, surviving_streams
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import typer
 
 
@@ -103,7 +106,7 @@ def application(arguments: list[str]) -> typer.Typer:
     for name in named or (LIGHTEST if arguments == ["--version"] else COMMANDS):
         module = MODULES.get(name, name)
         function = getattr(importlib.import_module(f"harness.cli.{module}"), module)
-        app.command(name, epilog=epilog(name))(function)
+        app.command(name, epilog=epilog(name))(_behind_no_code_of_the_project(function))
     shown = typer.Option(False, "--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
 
     def harness(version: bool = shown) -> None:
@@ -125,7 +128,6 @@ def main() -> None:
     """Run the command line, and map errors and signals to exit codes in one place."""
     with surviving_streams(), interruption.watched():
         try:
-            _refuse_code_of_the_project()
             run = application(sys.argv[1:])
             _collect_from_now_on()
             code = run(standalone_mode=False) or ExitCode.HELD
@@ -142,23 +144,38 @@ def main() -> None:
         sys.exit(code)
 
 
+def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[..., object]:
+    """Return a command that refuses to begin behind code of the project; `--help` and `--version` end before it."""
+
+    @wraps(command)
+    def begun(*values: object, **options: object) -> object:
+        _refuse_code_of_the_project()
+        return command(*values, **options)
+
+    return begun
+
+
 def _refuse_code_of_the_project() -> None:
-    """Raise HarnessError if Python, by its path, ran code of the working directory before it came here."""
+    """Raise HarnessError if Python ran code at its start that it found by PYTHONPATH in the working directory."""
+    from harness.evidence.modules import is_users
+
+    project, own = Path.cwd(), Path(__file__).resolve().parents[2]  # a checkout of the harness may hold its own
+    entries = {Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
     for name in ("sitecustomize", "usercustomize"):  # `site` imports these two
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is None:
+        module = sys.modules.get(name)
+        if module is None or module.__file__ is None:
             continue
-        from harness.evidence.modules import is_users
-
-        own = Path(__file__).parents[2]  # a checkout of the harness may hold its own
-        if _within(file, Path.cwd()) and not _within(file, own) and is_users(Path(file)):
-            rule = "no code of the project runs before contracts are read"
-            remedy = "take its folder off PYTHONPATH, or move the file: the harness finds the project by itself"
-            raise HarnessError(rule, where=file, got="Python ran it at its start", remedy=remedy)
-
-
-def _within(file: str, folder: Path) -> bool:
-    return Path(file).resolve().is_relative_to(folder.resolve())
+        above = Path(module.__file__).parents  # not of the link's target: Debian's Python links its own into /etc
+        folder = above[1 if hasattr(module, "__path__") else 0].resolve()
+        of_project = folder.is_relative_to(project) and not folder.is_relative_to(own) and is_users(folder)
+        if folder in entries and of_project:
+            raise HarnessError(
+                "no code of the project runs before contracts are read",
+                where=module.__file__,
+                got="Python ran it at its start",
+                remedy="take its folder off PYTHONPATH, or move the file: the harness finds the project by itself; "
+                "what each process is to run, such as coverage's start, goes into a `.pth` file of the environment",
+            )
 
 
 def _collect_from_now_on() -> None:

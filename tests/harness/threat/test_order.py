@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from run_builders import stand_in_run
 from strange_systems import SYSTEM
 
 from harness.api import session
+from harness.cli import application as cli
 from harness.cli.check import findings_of
 from harness.errors import EvidenceError, ExitCode
 from harness.evidence import layout
@@ -186,14 +188,47 @@ def test_a_child_starts_with_the_path_of_the_command_alone(tmp_path: Path, monke
     assert str(tmp_path) not in given["PYTHONPATH"].split(os.pathsep)
 
 
+def begun(arguments: list[str], at: Path, path: str) -> subprocess.CompletedProcess[str]:
+    """Call the command line in a folder, with this PYTHONPATH in addition to the test's own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (path, os.environ.get("PYTHONPATH"))))}
+    command = [sys.executable, "-P", "-m", "harness", *arguments]
+    return subprocess.run(command, cwd=at, env=environment, capture_output=True, text=True, check=False)
+
+
 def test_the_command_refuses_to_begin_behind_code_of_the_project(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SITE)
-    command = [sys.executable, "-P", "-m", "harness", "--version"]
-    for path, code in ((str(tmp_path), ExitCode.ERROR), ("", 0)):
-        environment = {**os.environ, "PYTHONPATH": path}
-        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    for path, code in ((str(tmp_path), ExitCode.ERROR), (".", ExitCode.ERROR), ("", 0)):
+        ended = begun(["schema"], tmp_path, path)
         assert ended.returncode == code, ended.stderr
         assert ("no code of the project runs before contracts are read" in ended.stderr) == (code == ExitCode.ERROR)
+        assert ("`.pth` file" in ended.stderr) == (code == ExitCode.ERROR)
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["verify", "--help"]])
+def test_help_and_version_are_given_behind_code_of_the_project(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    ended = begun(arguments, tmp_path, str(tmp_path))
+    assert (ended.returncode, (tmp_path / "seen").exists()) == (0, True), ended.stderr
+
+
+@pytest.mark.parametrize("of_python", [True, False])
+def test_a_link_of_pythons_own_into_the_working_directory_is_no_code_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_python: bool
+) -> None:
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/sitecustomize.py").write_text("")
+    link = tmp_path / "usr/sitecustomize.py"
+    link.symlink_to("../etc/sitecustomize.py")  # as Debian's, where the working directory is `/`
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "etc" if of_python else "usr")
+    spec = spec_from_file_location("sitecustomize", link)
+    assert spec is not None
+    monkeypatch.setitem(sys.modules, "sitecustomize", module_from_spec(spec))
+    monkeypatch.setattr(sys, "argv", ["harness", "schema"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == (0 if of_python else ExitCode.ERROR)
 
 
 def test_a_child_has_no_command_and_no_token_of_ci() -> None:
