@@ -7,6 +7,7 @@ the command itself was started with, and the folders that the harness added sinc
 from __future__ import annotations
 
 import os
+import site
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,14 +23,24 @@ def child_path() -> str:
     return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
 
 
+def path_at_start() -> str:
+    """Return the PYTHONPATH that the command was started with, and with it the harness where Python would lack it.
+
+    Python searches PYTHONPATH before its standard library. A folder of installed packages in it could hide a module of
+    Python behind an old backport.
+    """
+    of_installed = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    lacks = _HARNESS not in map(os.path.realpath, of_installed)
+    given = os.environ.get("PYTHONPATH", "")
+    return os.environ.get(VARIABLE) or os.pathsep.join(filter(None, (given, _HARNESS if lacks else "")))
+
+
 def path_of_child(found: str | None) -> Mapping[str, str]:
     """Return the variables of a child: the path to start with and, for later, `found`.
 
     found: the whole path that the child is to use; None: the one that this process gives to its children.
     """
-    given = os.environ.get("PYTHONPATH", "")
-    first = os.environ.get(VARIABLE) or os.pathsep.join(filter(None, (given, _HARNESS)))
-    return {"PYTHONPATH": first, VARIABLE: given if found is None else found}
+    return {"PYTHONPATH": path_at_start(), VARIABLE: os.environ.get("PYTHONPATH", "") if found is None else found}
 
 
 def use_given_path() -> None:

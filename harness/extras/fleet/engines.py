@@ -18,7 +18,7 @@ from harness.devices.cuda_driver import devices
 from harness.errors import HarnessError, UsageError
 from harness.extras.fleet.job import Outcome, ShardJob
 from harness.platform.installing import command_for
-from harness.processes.import_path import child_path
+from harness.processes.import_path import path_at_start
 
 if TYPE_CHECKING:
     from submitit import Job
@@ -99,7 +99,7 @@ class Local:
 
         executor = LocalExecutor(folder)
         executor.update_parameters(timeout_min=LONGEST_MIN)
-        with _as_jobs_find_it():
+        with _as_jobs_begin():
             return executor.submit(job)
 
     def under_way(self, jobs: Collection[Job[Outcome]]) -> set[str]:
@@ -146,7 +146,7 @@ class Slurm:
             additional_parameters={"requeue": True, **asked},
         )
         try:
-            with _as_jobs_find_it():
+            with _as_jobs_begin():
                 return executor.submit(job)
         except FailedJobError as error:
             got = str(error).strip().partition("\n")[0].removeprefix("sbatch: error: ")
@@ -187,8 +187,8 @@ def _slurm(*command: str) -> str:
 
 
 @contextmanager
-def _as_jobs_find_it() -> Iterator[None]:
-    """Let processes that begin in the block find this process's modules, and keep the terminal's signals from them.
+def _as_jobs_begin() -> Iterator[None]:
+    """Start processes in the block with the command's own path, and keep the terminal's signals from them.
 
     Signals that arrive meanwhile wait for the end of the block. A job is interrupted once, by its submitter.
     """
@@ -196,7 +196,7 @@ def _as_jobs_find_it() -> Iterator[None]:
 
     spared = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
-        with environment_variables(PYTHONPATH=child_path(), PYTHONSAFEPATH="1"):
+        with environment_variables(PYTHONPATH=path_at_start(), PYTHONSAFEPATH="1"):
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, spared)

@@ -16,7 +16,6 @@ from harness.errors import ExitCode
 from harness.evidence import layout
 from harness.extras.fleet.moved import run_directories, set_aside, settled_claims
 from harness.extras.fleet.shards import Shard
-from harness.processes.import_path import child_path
 from harness.processes.kept import KeptProcess
 from harness.run_directory.interrupted_run import is_made_elsewhere, left_unfinished
 from harness.run_directory.journal import is_free
@@ -99,7 +98,7 @@ class ShardJob:
         with (self.directory / f"{self.shard.name}.txt").open("ab") as log:
             process = KeptProcess(
                 [*self.harness, *words],
-                env={**inherited, **self.variables, "PYTHONPATH": child_path()},
+                env={**inherited, **self.variables},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

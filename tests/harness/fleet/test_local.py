@@ -364,9 +364,13 @@ def test_shards_end_with_a_gate_that_is_killed(waiting: Path) -> None:
 
 
 def test_shards_are_judged_together(scripted: Path, tmp_path: Path) -> None:
-    """Two contracts, a shard each: one count over both, and the gate's exit code."""
+    """Two contracts, a shard each: one count over both, and the gate's exit code.
+
+    Shards start, as the command does, without the project's folder on their path.
+    """
     from scripted_system import contract_text
 
+    (tmp_path / "sitecustomize.py").write_text("")  # behind which a shard refuses to begin
     for name in ("one", "two"):
         (tmp_path / f"{name}.yaml").write_text(contract_text("not_run").replace("scripted-v1", name))
     command = harness("verify", tmp_path, "--gpus", "0,1", "--gate", "--json", "--reports", "r", "--name", "all")

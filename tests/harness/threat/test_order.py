@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 from run_builders import stand_in_run
 from strange_systems import SYSTEM
 
+import harness
 from harness.api import session
 from harness.cli import application as cli
 from harness.cli.check import findings_of
@@ -186,6 +190,24 @@ def test_a_child_starts_with_the_path_of_the_command_alone(tmp_path: Path, monke
     assert str(tmp_path) in given[VARIABLE].split(os.pathsep)
     assert str(tmp_path / "first") in given["PYTHONPATH"].split(os.pathsep)
     assert str(tmp_path) not in given["PYTHONPATH"].split(os.pathsep)
+
+
+def test_a_stale_backport_next_to_an_installed_harness_is_in_no_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venv.create(tmp_path / "env", symlinks=True)
+    python = tmp_path / "env/bin/python"
+    folder = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "env")}))
+    shutil.copytree(Path(harness.__file__).parent, folder / "harness", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "dataclasses.py").write_text("raise ImportError('a backport for Python 3.6')")
+    (folder / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    (tmp_path / "found_later.py").write_text(SYSTEM.format(body=""))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    says = "from harness.system.described import describe; import harness; "
+    says += "print(harness.__file__, describe('found_later:System').name)"
+    ended = subprocess.run([python, "-P", "-c", says], capture_output=True, text=True, check=False)
+    assert ended.stdout == f"{folder / 'harness/__init__.py'} strange\n", ended.stderr
 
 
 def begun(arguments: list[str], at: Path, path: str) -> subprocess.CompletedProcess[str]:
