@@ -24,6 +24,7 @@ from harness.finished_runs.rejudge import (
     rejudged,
     replaced,
     rewritten,
+    whole_commit,
 )
 from harness.finished_runs.shared_page import refuse_used, write_shared
 from harness.platform.standard_streams import print_error, print_json, print_line
@@ -89,7 +90,7 @@ def judge(
         raise typer.Exit(replace_recorded(run_directories, gate=gate))
     if not_before is not None and not_before.tzinfo is None:
         not_before = not_before.replace(tzinfo=UTC)
-    known = Known(contracts or (), commit, not_before)
+    known = Known(contracts or (), None if commit is None else whole_commit(commit), not_before)
     code = print_verdicts(run_directories, known, gate=gate, as_json=json, out=out, badge=badge)
     raise typer.Exit(code)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness.evidence.environment_records import CHANGES, GitFacts
-from harness.evidence.modules import module_spec
+from harness.evidence.modules import is_library, module_spec
 
 _TIMEOUT_S = 10.0
 # of the repository in which git itself was called, in a hook say
@@ -37,8 +37,8 @@ def git(folder: Path, *arguments: str) -> str | None:
 def trainers(systems: Iterable[str]) -> dict[str, GitFacts]:
     """Return the commit of each system (`module:attribute`), with `+changes` when its repository's files differ.
 
-    A system has no commit where its module is not found, or no repository has its file, as for an installed package.
-    Nothing of the system is imported.
+    A file that its repository does not hold differs, too. A system has no commit if its module is not found, if its
+    file lies in no repository, or if it is an installed package's. Nothing of the system is imported.
     """
     return {system: GitFacts(commit=_commit(system.partition(":")[0])) for system in systems}
 
@@ -48,8 +48,9 @@ def _commit(module: str) -> str | None:
     if spec is None or not spec.has_location or spec.origin is None:
         return None
     file = Path(spec.origin).resolve()
-    if git(file.parent, "ls-files", "--error-unmatch", "--", file.name) is None:
+    held = git(file.parent, "ls-files", "--error-unmatch", "--", file.name) is not None
+    if not held and is_library(file):
         return None
     commit = git(file.parent, "rev-parse", "HEAD")
-    changes = commit and git(file.parent, "status", "--porcelain", "--untracked-files=no", "--", ":/")
-    return f"{commit}{CHANGES}" if changes else commit
+    changes = not held or git(file.parent, "status", "--porcelain", "--untracked-files=no", "--", ":/")
+    return f"{commit}{CHANGES}" if commit and changes else commit

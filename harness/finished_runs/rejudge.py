@@ -55,13 +55,23 @@ class Known:
     waivers: Path | None = None
 
     def require(self, bundles: Sequence[Bundle]) -> None:
-        """Raise EvidenceError for a run of another commit, or one that started earlier."""
+        """Raise EvidenceError for a run of another commit, or one that started earlier.
+
+        A system that lies in no repository, as an installed package does, is of no commit: the others are compared.
+        """
         for bundle in bundles:
             where, header = str(bundle.path), bundle.header
-            trained = {facts.commit or "none" for facts in header.environment.trainers.values()}
+            trained = {facts.commit for facts in header.environment.trainers.values() if facts.commit}
             if self.commit is not None and trained != {self.commit}:
-                rule, got = "the run is of the commit that was asked for, without changes", ", ".join(sorted(trained))
-                raise EvidenceError(rule, where=where, got=got or "none", remedy=f"verify {self.commit} anew")
+                rule, remedy = (
+                    "the run is of the commit that was asked for, without changes",
+                    f"verify {self.commit} anew",
+                )
+                got = ", ".join(sorted(trained))
+                if not got:
+                    got = "no commit: each system is an installed package's, or lies in no repository"
+                    remedy = "run the trainer from a checkout, say after `pip install -e .` there, and verify anew"
+                raise EvidenceError(rule, where=where, got=got, remedy=remedy)
             if self.not_before is not None and started(header) < self.not_before:
                 rule = f"the run started at {self.not_before.isoformat()} or later"
                 raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify anew")
@@ -147,6 +157,14 @@ def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Seque
     ]
     altered = (*view.altered, *(line for lines in against.values() for line in lines))
     return replace(view, altered=altered, parts=tuple(parts))
+
+
+def whole_commit(given: str) -> str:
+    """Return a commit as evidence has it. Raises UsageError for one that is not whole, such as a short one or HEAD."""
+    if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", given.lower()) is None:
+        rule, remedy = "--commit takes a whole commit, 40 or 64 digits in hexadecimal", '`"$(git rev-parse HEAD)"`'
+        raise UsageError(rule, got=repr(given), remedy=f"such as {remedy}")
+    return given.lower()
 
 
 def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:

@@ -60,10 +60,19 @@ def test_a_change_beside_the_package_is_one_of_the_repository(repository: Path) 
     assert str(commit_of("a_trainers_package.system:Trainer")).endswith("+changes")
 
 
-def test_a_file_that_the_repository_does_not_hold_has_no_commit(repository: Path) -> None:
-    """As of a package that is installed inside a checkout."""
+def test_a_file_that_the_repository_does_not_hold_is_a_change(repository: Path) -> None:
     (repository / "a_trainers_package" / "new.py").write_text("")
-    assert commit_of("a_trainers_package.new:Trainer") is None
+    assert commit_of("a_trainers_package.new:Trainer") == f"{commit_of('a_trainers_package.system:Trainer')}+changes"
+
+
+def test_a_package_that_is_installed_inside_a_checkout_has_no_commit(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = repository / "env" / "site-packages"
+    installed.mkdir(parents=True)
+    (installed / "an_installed_trainer.py").write_text("")
+    monkeypatch.syspath_prepend(str(installed))
+    assert commit_of("an_installed_trainer:Trainer") is None
 
 
 @pytest.mark.parametrize("system", ["a_trainers_package.lost:Trainer", "no_such_package_at_all:Trainer", "sys:exit"])

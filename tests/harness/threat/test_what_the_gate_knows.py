@@ -86,16 +86,46 @@ def test_a_contract_that_was_loosened_in_the_directory_is_not_judged_by(harness:
     assert harness("judge", "--gate", "--contracts", "contracts", RUN)[0] != 0
 
 
-@pytest.mark.parametrize(("of", "code"), [("this", 1), ("another", 12)])
+ONE, OTHER = "a1" * 20, "b2" * 20
+
+
+@pytest.fixture
+def verified_at(harness: Call, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str | None]], None]:
+    """Verify with systems of these commits, by what is in their names."""
+
+    def verify(commits: dict[str, str | None]) -> None:
+        facts = {name: GitFacts(commit=commit) for name, commit in commits.items()}
+        monkeypatch.setattr("harness.api.run_header.trainers", lambda _systems: facts)
+        harness("verify", "contracts", "--gate", "--name", "run")
+
+    return verify
+
+
+@pytest.mark.parametrize(("asked", "code"), [(ONE, 1), (ONE.upper(), 1), (OTHER, 12)])
 def test_a_run_of_another_commit_stands_for_none(
-    harness: Call, monkeypatch: pytest.MonkeyPatch, of: str, code: int
+    harness: Call, verified_at: Callable[[dict[str, str | None]], None], asked: str, code: int
 ) -> None:
-    facts = GitFacts(commit="1" * 40)
-    monkeypatch.setattr("harness.api.run_header.trainers", lambda systems: dict.fromkeys(systems, facts))
-    harness("verify", "contracts", "--gate", "--name", "run")
-    ended, said = harness("judge", "--gate", "--commit", ("1" if of == "this" else "2") * 40, RUN)
+    verified_at({"train:Step": ONE})
+    ended, said = harness("judge", "--gate", "--commit", asked, RUN)
     assert ended == code
     assert ("the run is of the commit that was asked for" in said) == (code == 12)
+
+
+@pytest.mark.parametrize(("commit", "code"), [(ONE, 1), (OTHER, 12), (f"{ONE}+changes", 12), (None, 12)], ids=str)
+def test_an_installed_system_is_of_no_commit_and_leaves_the_other_to_be_compared(
+    harness: Call, verified_at: Callable[[dict[str, str | None]], None], commit: str | None, code: int
+) -> None:
+    verified_at({"library:Plain": None, "train:Step": commit})
+    ended, said = harness("judge", "--gate", "--commit", ONE, RUN)
+    assert ended == code
+    assert ("an installed package" in said and "pip install -e" in said) == (commit is None)
+
+
+@pytest.mark.parametrize("asked", ["HEAD", ONE[:12], "main", ONE + "1", ""])
+def test_what_is_no_whole_commit_is_a_mistake_of_the_call(harness: Call, asked: str) -> None:
+    code, said = harness("judge", "--gate", "--commit", asked, RUN)
+    assert code == 2
+    assert "git rev-parse HEAD" in said
 
 
 @pytest.mark.parametrize(("days", "code"), [(-1, 1), (1, 12)])
