@@ -98,7 +98,7 @@ def test_shards_that_held_open_the_gate_on_one_page(shards: Shards) -> None:
     parts = [part for each in suites.iter("system-out") for part in re.findall(r"(?m)^part: (.+)$", each.text or "")]
     assert (suites.get("tests"), suites.get("failures"), parts) == ("2", "0", ["a", "b"])
     summary = (OUT / "summary.md").read_text()
-    assert summary.startswith("2 planned · 2 held · 0 violated")
+    assert "2 planned · 2 held · 0 violated" in summary
     assert re.findall(r"^\| (\w+) \| HELD \| 1 of 1 \|", summary, re.MULTILINE) == ["a", "b"]
     assert done.stdout.splitlines()[-1] == f"report: {OUT / 'report.html'}"
 
