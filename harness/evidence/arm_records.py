@@ -166,7 +166,8 @@ class RankSteps(ArmRecord):
     # by category: how many elements this rank held at the end, and how many there are
     held: dict[str, tuple[Count, Count]] = Field(default_factory=dict)
     # by the name of each generator that the step reaches: a digest of its state before the first step, and after each;
-    # the first digest alone where no step moved it. None: recorded before generators were
+    # the first digest alone where no step moved it, none where a step made it or bound it anew. None: recorded before
+    # generators were
     generators: dict[str, list[str]] | None = None
 
 

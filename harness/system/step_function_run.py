@@ -303,7 +303,8 @@ class StepFunctionRun:
 
         def results() -> Mapping[str, Tensor]:
             now = self._registered_buffers()
-            bound = {name: each for name, each in now.items() if each is not before.get(name)}
+            on_device = {name: each for name, each in now.items() if each.device == self._device}  # replayed there alone
+            bound = {name: each for name, each in on_device.items() if each is not before.get(name)}
             return {**_named(BUFFERS, bound), **_named(METRICS, self._named_metrics())}
 
         return results

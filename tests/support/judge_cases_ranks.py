@@ -343,6 +343,8 @@ AGREE_CASES = [
     ),
     Case("a generator that nobody draws from", "rank_draws_unseen", lambda: drawing(STILL, STILL, "separate")),
     Case("a generator that no step reaches", "rank_draws_unseen", lambda: drawing(SAME, OTHER, {"depth": "shared"})),
+    Case("a generator that a step made", "rank_draws_unseen", lambda: drawing(SAME, {"masks": []}, "separate")),
+    Case("a generator of one rank alone", "rank_draws_unseen", lambda: drawing(SAME, OTHER | DEPTH, "separate")),
     Case("generators that nobody noted", "evidence_missing", lambda: agreeing(generators="separate")),
     Case(
         "states of fewer steps",

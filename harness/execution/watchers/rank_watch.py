@@ -74,8 +74,16 @@ class RankWatch:
         )
 
     def _states(self) -> dict[str, list[str]]:
+        """Return each generator's states by its name; none of one that a step made, or bound anew."""
         by_name = {name: [states[name] for states in self._drawn] for name in self._drawn[0]}
-        return {name: states if len({*states}) > 1 else states[:1] for name, states in by_name.items()}
+        seen = {name: states if len({*states}) > 1 else states[:1] for name, states in by_name.items()}
+        known, now = (
+            {name: getattr(get, "__self__", None) for name, (get, _) in each.items()} for each in self._both()
+        )
+        return seen | {name: [] for name, owner in now.items() if name not in known or owner is not known[name]}
+
+    def _both(self) -> tuple[dict[str, Accessors], dict[str, Accessors]]:
+        return self._generators, _of_this_rank(self._training)
 
     def _trained(self) -> dict[str, list[Tensor]]:
         """Return what grows with the model: parameters, and the optimizer's tensors except counts and settings."""

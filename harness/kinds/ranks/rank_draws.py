@@ -42,10 +42,11 @@ def require_draws(
             settle(reasons.EVIDENCE_MISSING, "the states of the ranks' generators were not recorded")
         return ""
     made = len(steps[0].rows)
-    lengths = {len(each) for of_rank in states for each in of_rank.values()} - {1}
+    lengths = {len(each) for of_rank in states for each in of_rank.values()} - {0, 1}
     if lengths - {made + 1}:
         settle(reasons.EVIDENCE_INCONSISTENT, f"{made} steps were made and generators recorded {sorted(lengths)} times")
-    common = [name for name in states[0] if all(name in of_rank for of_rank in states)]
+    names = {name: [of_rank.get(name) for of_rank in states] for of_rank in states for name in of_rank}
+    common = [name for name, each in names.items() if all(each)]  # not made, or bound anew, in a step
     found = {name: _draws([of_rank[name] for of_rank in states], made) for name in common}
     drawn = {name: draws for name, draws in found.items() if draws.steps}
     if drawn:
@@ -54,11 +55,12 @@ def require_draws(
     for name, word in wanted.items():
         if name in drawn and word is not None:
             _require(name, word, drawn[name], sheet)
-    unseen = [name for name in wanted if name not in drawn]
+    unseen = [name for name in (names if isinstance(demanded, str) else wanted) if name not in common]
+    unseen += [name for name in wanted if name in common and name not in drawn]
     if unseen or (demanded is not None and not wanted):
         sheet.leave_open(
             reasons.RANK_DRAWS_UNSEEN,
-            f"no rank was seen to draw from {', '.join(unseen) or 'a generator'} in {made} steps",
+            f"not every rank was seen to draw from {', '.join(unseen) or 'a generator'} in {made} steps",
         )
     shared = [name for name, draws in drawn.items() if draws.alike and not draws.apart]
     return f"; they draw the same random numbers from {', '.join(shared)}" if shared else ""
