@@ -30,7 +30,7 @@ from harness.api.run_header import waiver_texts as waiver_texts  # noqa: PLC0414
 from harness.api.run_header import with_earlier_runs as with_earlier_runs  # noqa: PLC0414
 from harness.api.where import locate_all
 from harness.commits.checkout import Checkout
-from harness.contract.files_read import FilesRead
+from harness.contract.files_read import RESUME, FilesRead
 from harness.contract.load import LoadedContract, load_contracts, selected
 from harness.contract.waivers import Waiver, find_waivers
 from harness.devices import environment
@@ -180,7 +180,7 @@ def _verified(
             if watch is not None or judged is not None:
                 early = units_as_they_end(writer.bundle(), contracts, planned.runs, tell)
             execute(planned.runs, writer, watch, interpreters, redacted, checkout, journal, early)
-            read.require_unchanged()
+            read.require_unchanged(RESUME)
             writer.settle(changed_since(writer.path, journal.content))
             judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
             write_judgement(writer.path, judgement)

@@ -39,7 +39,7 @@ from harness.cli.arguments import (
 )
 from harness.cli.interruption import GRACE_S, LONG_GRACE_S, interruptible
 from harness.cli.printing import print_costs, print_forecast, print_judgement, print_shard, recorded_in
-from harness.contract.files_read import FilesRead
+from harness.contract.files_read import JUDGE, FilesRead
 from harness.contract.folders import folders_read
 from harness.contract.load import load_contracts
 from harness.contract.waivers import expired_on, find_waivers
@@ -151,7 +151,7 @@ def verify_on(
     passed_on = [word for name, value in given.items() if value is not None for word in (name, str(value))]
     passed_on += [] if options.where else ["--no-where"]
     fleet.run_shards(shards, jobs_of, directory, print_shard, [*passed_on, *redact_words(options.redact)])
-    read.require_unchanged()
+    read.require_unchanged(JUDGE)
     known = Known(
         paths, waivers=options.waivers
     )  # a shard could have loosened the contract of a later one, and restored it

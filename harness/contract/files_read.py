@@ -12,6 +12,12 @@ from harness.contract.load import LoadedContract
 from harness.contract.waivers import files_beside
 from harness.errors import EvidenceError
 
+ANEW = "put it back as it was, see what wrote it, and run again"
+# behind the last run of a directory that is kept
+RESUME = "nothing is lost: put it back as it was, see what wrote it, and resume with `--resume RUN_DIR`"
+# behind the last shard
+JUDGE = "the shards are kept: put it back as it was, see what wrote it, and `harness judge --contracts PATH` them"
+
 
 @dataclass(frozen=True)
 class FilesRead:
@@ -28,8 +34,8 @@ class FilesRead:
         shared = frozenset(Path(file.document.where) for one in contracts for file in one.shared)
         return cls(paths, waivers, shared, _digests(paths, waivers, shared))
 
-    def require_unchanged(self) -> None:
-        """Raise EvidenceError that names a file which was changed, added or removed since."""
+    def require_unchanged(self, remedy: str = ANEW) -> None:
+        """Raise EvidenceError that names a file which was changed, added or removed since, with this remedy."""
         now = _digests(self.paths, self.waivers, self.shared)
         changed = sorted(path for path in self.digests.keys() | now.keys() if self.digests.get(path) != now.get(path))
         if changed:
@@ -39,7 +45,7 @@ class FilesRead:
                 "contracts and waivers stay as they were read until the command ends",
                 where=str(first),
                 got=f"{how} while code of the project ran",
-                remedy="put it back as it was, see what wrote it, and run again",
+                remedy=remedy,
             )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.api import session
 from harness.api.early_verdicts import AsTheyEnd
 from harness.api.execute import work_of
-from harness.contract.files_read import FilesRead
+from harness.contract.files_read import RESUME, FilesRead
 from harness.contract.load import LoadedContract, load_contracts, selected
 from harness.devices import environment
 from harness.devices.environment import Machine
@@ -102,7 +102,7 @@ def drill(
             if watch is not None:
                 early = _rows_as_they_end(planned, contracts, writer.bundle(), watch.drilled)
             session.execute(runs_of(planned), writer, watch, redacted=redacted, journal=journal, early=early)
-            read.require_unchanged()
+            read.require_unchanged(RESUME)
             writer.settle(changed_since(writer.path, journal.content))
             record = _judge(contracts, planned, writer.bundle(), machine, started)
             _write(writer, contracts, record)

@@ -113,9 +113,28 @@ def test_a_contract_that_changes_during_the_run_ends_it_with_evidence_kept(
     file = contracts / "scripted-v1.yaml"
     loosened = file.read_text().replace("0.1", "9.1")
     while_it_runs(monkeypatch, lambda _: file.write_text(loosened))
-    with pytest.raises(EvidenceError, match=r"scripted-v1\.yaml"):
+    with pytest.raises(EvidenceError, match=r"scripted-v1\.yaml") as caught:
         session.verify([contracts], session.VerifyOptions(name="run"))
     assert not read_bundle(Path("harness-reports/run")).complete
+    assert "nothing is lost" in caught.value.remedy
+    assert "--resume" in caught.value.remedy
+
+
+def test_a_run_whose_contract_was_edited_meanwhile_ends_by_a_resumption_that_executes_nothing(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = contracts / "scripted-v1.yaml"
+    before = file.read_text()
+    while_it_runs(monkeypatch, lambda _: file.write_text(before + "\n# an editor's"))
+    with pytest.raises(EvidenceError):
+        session.verify([contracts], session.VerifyOptions(name="run"))
+    file.write_text(before)
+    executed: list[Path] = []
+    while_it_runs(monkeypatch, executed.append)
+    outcome = session.verify([contracts], session.VerifyOptions(resume=Path("harness-reports/run")))
+    assert [verdict.reason for verdict in outcome.verdicts] == ["held", "differs"]
+    assert executed == []
+    assert read_bundle(Path("harness-reports/run")).complete
 
 
 def test_a_log_that_grows_during_the_run_changes_nothing(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
