@@ -303,8 +303,8 @@ class StepFunctionRun:
 
         def results() -> Mapping[str, Tensor]:
             now = self._registered_buffers()
-            on_device = {name: each for name, each in now.items() if each.device == self._device}  # replayed there alone
-            bound = {name: each for name, each in on_device.items() if each is not before.get(name)}
+            bound = {name: each for name, each in now.items() if each is not before.get(name)}
+            bound = {name: each for name, each in bound.items() if each.device == self._device}  # replays run there
             return {**_named(BUFFERS, bound), **_named(METRICS, self._named_metrics())}
 
         return results
