@@ -43,6 +43,7 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
                 if name in contract.workloads and name in only_on.get(index, claim.judged_on):
                     yield from _on_workload(claim, part, path, name, contract.workloads[name])
                     yield from _shares(contract, part, path, name)
+                    yield from _warm_steps(contract, part, path, name)
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
@@ -139,6 +140,17 @@ def _shares(contract: Contract, part: AnyPart, path: Path, name: str) -> Iterato
             rule = "ranks take equal shares of a batch"
             got = f"'{arm}' has {ranks} ranks, and workload '{name}' batches of {size}"
             yield Problem((*path, *field.split(".")), rule, got, "make `batch_size` a multiple of `ranks`")
+
+
+def _warm_steps(contract: Contract, part: AnyPart, path: Path, name: str) -> Iterator[Problem]:
+    """Yield a problem for each arm whose workload ends before its capture."""
+    steps = contract.workloads[name].steps
+    for field, arm in part.arms().items():
+        warm = contract.arms[arm].warm_steps if arm in contract.arms else 0
+        if warm >= steps:
+            rule = "an arm is captured before its last step"
+            got = f"'{arm}' has {warm} warm steps, and workload '{name}' {steps} steps"
+            yield Problem((*path, *field.split(".")), rule, got, "lower `warm_steps`, or give the workload more steps")
 
 
 def _on_workload(claim: AnyClaim, part: AnyPart, path: Path, name: str, workload: Workload) -> Iterator[Problem]:

@@ -29,6 +29,7 @@ from harness.contract.base import (
 from harness.contract.claims import AnyClaim, Claim
 
 SCHEMA_VERSION = "contract/v2"
+MOST_WARM_STEPS = 4  # from the step that follows on the harness plants faults (`FAULTY_STEP`): a replay must meet them
 
 
 class Needs(Strict):
@@ -96,6 +97,14 @@ class Arm(BaseModel):
     """Processes that train it together, as `torchrun` starts them; each takes an equal share of every batch."""
     deterministic: bool = False
     """Run under torch's deterministic algorithms, with cuBLAS's and cuDNN's: slower, and equal in bits at each run."""
+    warm_steps: Annotated[int, Field(ge=0, le=MOST_WARM_STEPS)] = 0
+    """Plain steps before the capture, for state that an optimizer makes in its first step."""
+
+    @model_validator(mode="after")
+    def _warms_a_capture(self) -> Arm:
+        if self.warm_steps and self.capture == "none":
+            refuse("an arm that is not captured has no `warm_steps`: all its steps are plain", "warm_steps")
+        return self
 
     def settings(self) -> dict[str, Scalar]:
         """Return every key of the arm except the harness's own keys, which are the declared fields."""

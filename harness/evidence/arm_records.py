@@ -323,6 +323,7 @@ class CaptureEvidence(ArmRecord):
     unseen_operators: list[str] = Field(default_factory=list)
     # traced: where the step called compiled code, which was recorded as it is written; [] in older evidence
     as_written: list[str] = Field(default_factory=list)
+    warm_steps: Count = 0  # plain steps before the capture, none of `uncaptured_steps`; 0 in older evidence
 
 
 class SyncPlace(Record):

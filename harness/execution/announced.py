@@ -46,7 +46,8 @@ def of_captures(run: Run) -> int:
 
 
 def of_shapes(run: Run) -> int:
-    return shapes_of(run) * ROUNDS
+    """Return how many steps take every shape twice, after the warm steps of a captured arm."""
+    return shapes_of(run) * ROUNDS + max(planned.arm.warm_steps for planned in run.arms.values())
 
 
 def shapes_of(run: Run) -> int:

@@ -172,7 +172,8 @@ class ArmLife:
         """
         for watcher in self.watchers:
             self._ask(watcher, watcher.before, index)
-        is_second = self.steps_called == min(1, max(self._announced, 1) - 1)  # built to the end, or the only one
+        # built to the end, and as late in its replays as a plain arm in its steps; or the only one
+        is_second = self.steps_called == min(1 + self.planned.arm.warm_steps, max(self._announced, 1) - 1)
         drawing = self.watch_of_draws(index) if is_second else None
         watching = self._watching(index) if self.watchers else _NO_WATCHER
         followed, left = self.state.steps, self._announced - self.steps_called - 1

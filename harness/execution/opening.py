@@ -101,7 +101,7 @@ def _seed_generators(seed: int) -> None:
 def _planned(run: Run, arm: str) -> PlannedArm:
     if run.fault == DECOY_GRAPH and arm in run.fault_arms:
         planned = run.arms[arm]
-        return planned.model_copy(update={"arm": planned.arm.model_copy(update={"capture": "none"})})
+        return planned.model_copy(update={"arm": planned.arm.model_copy(update={"capture": "none", "warm_steps": 0})})
     if run.fault != SWAPPED_ARMS or arm not in run.fault_arms:
         return run.arms[arm]
     others = [other for other in run.fault_arms if other != arm]

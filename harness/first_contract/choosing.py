@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from harness.evidence.arm_records import RESUMES
+from harness.evidence.arm_records import RESUMES, CaptureEvidence
 from harness.first_contract.answers import why_untried
-from harness.first_contract.draft import COMPARED, Choice, Draft
+from harness.first_contract.draft import COMPARED, WHY_WARM, Choice, Draft
 from harness.first_contract.trying import Tried
 from harness.judging.excused_ends import is_of_optimizer
 from harness.judging.random_numbers import DECIDED_BY
@@ -26,6 +26,7 @@ from harness.judging.reasons import (
 from harness.judging.repeats import OF_BITS, other_operators, ran_otherwise
 from harness.judging.verdict import Status, Verdict
 from harness.report.text import line
+from harness.system.protocol import WARM_STEPS
 
 ALONE = "the plain step repeats itself under these alone"
 OF_THE_PROCESS = "the plain step repeats its bits within a process, and not in another one, which REPEATS claims"
@@ -37,8 +38,10 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     tried: a trial of bits whose plain arm came to its end. probe: tries another draft; it is called where the plain
     step does not repeat its bits.
     """
+    first, tried = tried, _warmed(tried, probe)
     draft = replace(
-        tried.draft,
+        first.draft,
+        warm_steps=tried.draft.warm_steps,
         unfit={**tried.draft.unfit, **dict(_unfit(tried))},
         undecided=_undecided(tried),
         host_values=_host_values(tried),
@@ -65,8 +68,23 @@ def compares(draft: Draft) -> str:
     return (
         f"compares: {COMPARED[draft.equality]}{under}{', since ' if why else ''}{line(why, 600)}"
         f"{'; undecided: ' if draft.undecided else ''}{line(draft.undecided, 600)}"
+        f"{f'; captured after 1 plain step (`warm_steps: 1`), since {WHY_WARM}' if draft.warm_steps else ''}"
         f"{_not_compared(draft)}"
     )
+
+
+def _warmed(tried: Tried, probe: Callable[[Draft], Tried]) -> Tried:
+    """Return a trial that captures after a plain step, if nothing but lazily made state kept this one from it."""
+    if not any(WARM_STEPS in (each.failure or "") for each in _captures(tried)):
+        return tried
+    again = probe(replace(tried.draft, warm_steps=1))
+    is_captured = not why_untried(again) and any(each.captured for each in _captures(again))
+    return again if is_captured else tried
+
+
+def _captures(tried: Tried) -> list[CaptureEvidence]:
+    runs = tried.judgement.view.evidence.values()
+    return [each.capture for run in runs for arm in run.arms.values() for each in arm if each.capture is not None]
 
 
 def _not_compared(draft: Draft) -> str:
@@ -91,9 +109,7 @@ def _host_values(tried: Tried) -> dict[str, str]:
     violated = any(verdict.status is Status.FAIL for verdict in verdicts)  # no reason would explain that
     if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
         return {}
-    runs = tried.judgement.view.evidence.values()
-    captures = [each.capture for run in runs for arm in run.arms.values() for each in arm if each.capture is not None]
-    numbers = [each for made in captures for each in made.host_numbers or ()]
+    numbers = [each for made in _captures(tried) for each in made.host_numbers or ()]
     return {each.name: each.read or "counted alone" for each in numbers if each.read or is_of_optimizer(each.name)}
 
 

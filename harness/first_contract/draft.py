@@ -54,6 +54,8 @@ WHY_MEMORY = (
 )
 
 
+WHY_WARM = "the step makes state of its own in its first execution, which no capture can hold"
+
 LEFT_TO_THE_CAPTURE = (
     "The batch is rebound and not copied, a number that changes from step to step is frozen in the capture, or its "
     "warm-up was not undone."
@@ -102,6 +104,7 @@ class Draft:
     host_values: Mapping[str, str] = field(default_factory=dict)  # that no replay changes, with what reads each
     gain: bool = True  # an optimized arm must be another step than the plain one, where no speed is timed
     long: int | None = None  # steps of the long run, beside the other claims; None: it is in the contract apart
+    warm_steps: int = 0  # plain ones before the capture, where the step was seen to make state in its first one
     commit_named: str = ""  # what the commit was asked for by, such as a branch
     commit: str = ""  # the plain step is compared with the same function at this commit, and no other arm with it
 
@@ -312,10 +315,11 @@ class Draft:
         if self.source.makes_trainer:
             changed = "torch_compile" if self.arms.compiled else "gradient_checkpointing"
             return f'capture: none, arguments: "{changed}=True"'
-        return "capture: step"
+        return f"capture: step, warm_steps: {self.warm_steps}" if self.warm_steps else "capture: step"
 
     def _two_arms(self) -> list[tuple[str, str]]:
-        return [(self.candidate, self._arm(self._settings)), (self.reference, self._arm("capture: none"))]
+        candidate = f"{self._arm(self._settings)}{f' # {WHY_WARM}' if self.warm_steps else ''}"
+        return [(self.candidate, candidate), (self.reference, self._arm("capture: none"))]
 
     def _arms(self) -> list[tuple[str, str]]:
         arms, compiled = self._two_arms(), "capture: none, compile: true"

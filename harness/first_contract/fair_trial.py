@@ -29,4 +29,5 @@ def fair_trial(
         return tried, draft
     fair = chosen(tried, probe)
     compared(fair)
-    return (run(fair, CHOSEN) if fair.choice != tried.draft.choice else tried), fair
+    is_tried = (fair.choice, fair.warm_steps) == (tried.draft.choice, tried.draft.warm_steps)
+    return (tried if is_tried else run(fair, CHOSEN)), fair

@@ -33,6 +33,7 @@ from harness.judging.unread_ends import unread_apart
 from harness.judging.verdict import Judgement, Status
 from harness.kinds import kind_of
 from harness.kinds.checks import names_of
+from harness.numbers import counted
 
 # a repetition is another process, with another hash seed, number and start
 UNREPEATED = (
@@ -82,6 +83,7 @@ class Comparison:
         others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
         self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
         self._unread = ""  # what nobody reads and ends apart, for the sentence
+        self._warm: dict[str, int] = {}  # plain steps before the capture, by arm
 
     def captured(
         self,
@@ -113,12 +115,19 @@ class Comparison:
                     f"arm {arm} never replayed a capture, so nothing about a captured step was measured{why}",
                 )
             steps = self._context.judged_steps(execution)
+            self.note_warm(arm, steps)
             if throughout:
                 _require_throughout(arm, capture, steps)
             self._require_explained(arm, capture)
             excuses = names_of("watched", role) | names_of("watched", _age(capture))
             if watched and not excuses & self._leaves_out.keys():
                 self._require_watched(arm, capture, steps, of_replays)
+
+    def note_warm(self, arm: str, steps: JudgedSteps) -> None:
+        """Note how many plain steps the arm made before its capture, for the sentence of what holds."""
+        if steps.warm:
+            self._warm[arm] = steps.warm
+            self._sheet.figure("warm_steps", max(self._warm.values()), "steps")
 
     def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
         """Leave the claim open where no replay changes a number that a step reads, even a later step."""
@@ -214,7 +223,8 @@ class Comparison:
             raise ValueError(f"{self._begun} groups began, and {len(self._ended)} ended")
         for executions in self._ended:
             require_recorded(executions)
-        return self._sheet.held(f"{message}{self._excused.sentence(self._sheet)}{self._unread}")
+        warm = "".join(f"; arm {arm} is captured after {counted(n, 'plain step')}" for arm, n in self._warm.items())
+        return self._sheet.held(f"{message}{warm}{self._excused.sentence(self._sheet)}{self._unread}")
 
     def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
         """Settle where two executions end apart in a tensor that noise may not change (`require_equal_ends`)."""
@@ -246,11 +256,11 @@ def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: Ar
 
 def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
     """Settle INCONCLUSIVE where steps ran outside the capture, or more were lost than those that record a capture."""
-    if capture.uncaptured_steps or capture.replays < steps.called - steps.unseen:
+    if steps.uncaptured or capture.replays < steps.called - steps.unseen:
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
             f"arm {arm} replayed a capture {capture.replays} times in {steps.called} steps and ran "
-            f"{capture.uncaptured_steps} outside it, so not every step measured was a captured one",
+            f"{steps.uncaptured} outside it, so not every step measured was a captured one",
         )
 
 

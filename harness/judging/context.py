@@ -75,7 +75,7 @@ class Context:
         """
         arms, named = self.contract.arms, {*part.arms().values()}
         # not by `model_dump`: threads judge, and a model that is first built in one crashed Python 3.13.0
-        settings = {name: {**dict(arm), "capture": None} for name, arm in arms.items()}
+        settings = {name: {**dict(arm), "capture": None, "warm_steps": None} for name, arm in arms.items()}
         captured = {name for name, arm in arms.items() if arm.capture != "none"}
         twins = {name for name in named if any(settings[name] == settings[other] for other in captured)}
         parts = [(each, claim) for claim in self.contract.claims for each in parts_of(claim)]
@@ -92,11 +92,14 @@ class Context:
         return [each for each in judged if isinstance(each, Capture)]
 
     def judged_steps(self, execution: ArmEvidence) -> JudgedSteps:
-        """Return how many steps an execution made, and how many of them watchers leave out."""
-        captures = execution.capture.captures if execution.capture is not None else 0
+        """Return how many steps an execution made that are judged, and how many of them watchers leave out."""
+        capture = execution.capture
+        captures, made = (0, 0) if capture is None else (capture.captures, capture.warm_steps)
+        warm = min(made, self.contract.arms[execution.start.arm].warm_steps)
+        uncaptured = 0 if capture is None else capture.uncaptured_steps + made - warm
         lengths = self.contract.workloads[self.workload].seq_len
         shapes = len(lengths) if isinstance(lengths, list) else 1
-        return JudgedSteps(end_of(execution).steps_called, max(shapes, captures))
+        return JudgedSteps(end_of(execution).steps_called - warm, max(shapes, captures), uncaptured, warm)
 
     def mechanism(self, part: AnyPart) -> str | None:
         """Return the replay mechanism that the part, or else its claim, is about; None when neither names one."""

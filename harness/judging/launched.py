@@ -43,10 +43,15 @@ class JudgedSteps(NamedTuple):
 
     A step that captures waits and does more than a replay does, and the first one, or each first one of a schedule of
     shapes, is recorded under modes of its own.
+
+    called: without `warm`, the plain steps that the contract lets the arm make before its capture.
+    uncaptured: steps that ran outside the capture, warm ones beyond the contract's number among them.
     """
 
     called: int
     unseen: int
+    uncaptured: int = 0
+    warm: int = 0
 
 
 def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:

@@ -146,6 +146,9 @@ def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe)
             if arm.capture not in system.captures:
                 message = f"arm {arm_name}: {system.name} does not understand `capture: {arm.capture}`"
                 return Obstacle(reason="capability_missing", message=message)
+            if arm.warm_steps and "warm_steps" not in system.capabilities:
+                message = f"arm {arm_name}: {system.name} lacks the capability `warm_steps`; leave these out"
+                return Obstacle(reason="capability_missing", message=message)
     return None
 
 

@@ -38,7 +38,7 @@ class AskedRun(StepFunctionRun):
 
     def __init__(self, opened: StepFunctionRun, arm: Arm) -> None:
         self._compiles = bool(arm.settings().get("compile"))
-        super().__init__(opened._function, capture=arm.capture, layers=opened._layers)
+        super().__init__(opened._function, capture=arm.capture, layers=opened._layers, warm_steps=arm.warm_steps)
 
     def _begin(self, function: StepFunction) -> None:
         import torch

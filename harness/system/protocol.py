@@ -48,7 +48,10 @@ CAPABILITIES = (
     "peer",
     "resume",
     "evaluate",
+    "warm_steps",
 )
+# the remedy in the failure of a capture whose step makes its state lazily
+WARM_STEPS = "say `warm_steps: 1` of the arm, which is then captured after a plain step"
 
 
 @dataclass(frozen=True)
@@ -269,6 +272,7 @@ class CaptureRecord:
     asked_whether_captured: Sequence[str] = ()  # traced: where it asked whether it is captured
     unseen_operators: Sequence[str] = ()  # traced: of which nothing says whether they wait for the device
     as_written: Sequence[str] = ()  # traced: where it called compiled code, which was recorded as it is written
+    warm_steps: int = 0  # plain steps before the capture that the arm asks for; none of `uncaptured_steps`
 
 
 @runtime_checkable

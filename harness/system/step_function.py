@@ -76,7 +76,7 @@ class StepFunctionSystem:
             arm_options=self.arm_options,
             workload_options=self.workload_options,
             capabilities=frozenset(
-                {"inputs", "parameters", "gradients", "capture", "state", "metrics", *_BETWEEN_STEPS}
+                {"inputs", "parameters", "gradients", "capture", "state", "metrics", *_BETWEEN_STEPS, "warm_steps"}
             ),
             captures=frozenset({"none", "step"}),
             faults=self._described_faults(),
@@ -112,7 +112,8 @@ class StepFunctionSystem:
             raise ValueError("a step function takes neither data nor a model directory")
         if fault is not None and fault not in self.faults:
             raise ValueError(f"{self.name} has no fault {fault!r} of its own")
-        return StepFunctionRun(self._built(workload, arm, fault), capture=arm.capture, layers=self.layers)
+        function = self._built(workload, arm, fault)
+        return StepFunctionRun(function, capture=arm.capture, layers=self.layers, warm_steps=arm.warm_steps)
 
     def _built(self, workload: Workload, arm: Arm, fault: str | None) -> StepFunction:
         self._require_settings(workload, arm)

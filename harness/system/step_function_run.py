@@ -22,7 +22,7 @@ from harness.system.adapter_checks import (
 from harness.system.batch_checks import require_batch
 from harness.system.batch_structure import structure_of
 from harness.system.built import StepFunction
-from harness.system.protocol import CaptureRecord, GradientWatch, Scalar
+from harness.system.protocol import CaptureRecord, GradientWatch, NotAvailable, Scalar
 from harness.system.users_code import innermost_frame
 
 if TYPE_CHECKING:
@@ -49,14 +49,19 @@ class _Shape:
 class StepFunctionRun:
     """Plain or captured training of a step function: a traced replay on a CPU, a CUDA graph on a GPU."""
 
-    def __init__(self, function: StepFunction, *, capture: str, layers: int) -> None:
-        self._requested, self._layers = capture != "none", layers
+    def __init__(self, function: StepFunction, *, capture: str, layers: int, warm_steps: int = 0) -> None:
+        """Take over what was built. warm_steps: plain steps before a capture. Raises `NotAvailable` for these if the
+        step captures itself.
+        """
+        self._requested, self._layers, self._warm_steps = capture != "none", layers, warm_steps
+        if warm_steps and function.captured is not None:
+            raise NotAvailable("`warm_steps` is for what the harness captures, and this step captures itself")
         self._first_found: set[str] | None = None  # loose tensors, when the state was read first, before a step
         self._captures_itself = function.captured is not None
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._metrics_are_kept = False
         self._failure: str | None = None
-        self._captures = self._replays = self._uncaptured = 0
+        self._captures = self._replays = self._uncaptured = self._warm = 0
         self._stream: Any = None
         self._watch_of: Callable[[Mapping[str, Tensor]], GradientWatch] | None = None
         self._begin(function)
@@ -84,10 +89,12 @@ class StepFunctionRun:
             on_host = self._device.type == "cuda" and source.device.type == "cpu"
             buffer.copy_(source.pin_memory() if on_host else source, non_blocking=True)
         ours = self._requested and not self._captures_itself
-        if ours and self._failure is None and self._current.captured is None:
+        is_warm = ours and self._warm < self._warm_steps
+        if ours and not is_warm and self._failure is None and self._current.captured is None:
             self._capture(self._current)
         if self._current.captured is None:
-            self._uncaptured += 1
+            self._warm += is_warm
+            self._uncaptured += not is_warm
             loss = self._uncaptured_step()
         else:
             self._replays += 1
@@ -268,6 +275,7 @@ class StepFunctionRun:
             host_numbers=None if captured is None else captured.host_numbers,
             asked_whether_captured=getattr(captured, "asked_whether_captured", []),
             as_written=getattr(captured, "as_written", []),
+            warm_steps=self._warm,
             unseen_operators=getattr(captured, "unseen_operators", []),
         )
 

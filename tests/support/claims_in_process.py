@@ -43,7 +43,7 @@ CLAIM: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class Loaded:
     contract: Contract
 
 
@@ -78,7 +78,7 @@ def contract_of(
 def planned_of(contract: Contract, fault: str | None = None) -> Plan:
     """Return the plan of a contract on a machine without a GPU."""
     return plan(
-        [_Loaded(contract)],
+        [Loaded(contract)],
         fault=fault,
         machine=NO_GPU,
         describe=lambda name: resolve(name).describe(),

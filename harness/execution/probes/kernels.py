@@ -13,7 +13,7 @@ from harness.devices.cuda_driver import Devices, devices
 from harness.devices.ptx import newest_version, read_module
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import KernelRecord, KernelsEvidence
-from harness.execution.announced import ROUNDS, shapes_of
+from harness.execution.announced import of_shapes
 from harness.execution.opening import opened
 from harness.execution.recorder import Recorder
 from harness.planning.gpu_needs import ON_DEVICE
@@ -67,7 +67,7 @@ def _on_device(run: Run, arm: str, recorder: Recorder) -> KernelsEvidence:
         if not isinstance(training, HasKernels):
             raise NotAvailable("an inventory of kernels needs the system's capability `kernels`")
         try:
-            train(training, shapes_of(run) * ROUNDS)
+            train(training, of_shapes(run))
         except KernelRefusedError as refusal:
             recorder.phase(f"{arm}: inventory after {refusal}")
         return evidence(arm, training.kernel_inventory(), compiled_for=None, device=found)

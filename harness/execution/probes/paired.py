@@ -124,7 +124,7 @@ def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_s
             arm,
             replica,
             announced=steps,
-            unwatched=shapes_of(run),
+            unwatched=shapes_of(run) + planned.arm.warm_steps,
             steps=steps if planned.watch_every_step and not every_step else OBSERVED_STEPS,
             every_step=every_step,
         )

@@ -21,7 +21,7 @@ from harness.devices.cuda_driver import devices
 from harness.devices.device import synchronize
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import JitEvent, PrewarmEvidence
-from harness.execution.announced import ROUNDS, shapes_of
+from harness.execution.announced import of_shapes
 from harness.execution.opening import opened
 from harness.execution.probes.kernels import evidence, train
 from harness.execution.probes.step_memory import SMALL_ALLOCATION, MemoryProbe, StepMemory
@@ -48,7 +48,7 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
     if probe is None:
         free, steps, failure = None, 0, None
         recorder.phase(f"{arm}: steps")
-        train(training, shapes_of(run) * ROUNDS)
+        train(training, of_shapes(run))
     else:
         probe.wait_until_ready()
         synchronize()  # what opening began is done: while the other measures, this process does nothing
@@ -57,7 +57,7 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
             memory = probe.measure()
             with full_memory(memory) as free:
                 recorder.phase(f"{arm}: steps")
-                steps, failure = _steps_in_full_memory(training, shapes_of(run) * ROUNDS)
+                steps, failure = _steps_in_full_memory(training, of_shapes(run))
             empty_cache()  # what was reserved, too
     # a capture that found no memory falls back to plain steps: they are not what was to run
     if failure is None and isinstance(training, HasCapture):

@@ -10,7 +10,7 @@ from typing import NoReturn, Self
 
 from harness.evidence.base import Record
 from harness.evidence.plan_records import Run
-from harness.execution.announced import ROUNDS, shapes_of
+from harness.execution.announced import of_shapes
 from harness.execution.job import Answer, ProcessFailed, answered, leave
 from harness.execution.opening import opened
 from harness.execution.probes.kernels import train
@@ -104,7 +104,7 @@ def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
     """
     from harness.devices.allocator import growth
 
-    grown = growth(lambda: train(training, shapes_of(run) * ROUNDS))
+    grown = growth(lambda: train(training, of_shapes(run)))
     # An instantiated graph lives outside torch's pools. Without one, whatever the driver gives is made too late.
     outside = max(0, grown.taken - grown.reserved) if run.arms[arm].arm.capture != "none" else 0
     return StepMemory(large_bytes=grown.large, small_bytes=grown.small, outside_bytes=outside, segments=grown.segments)

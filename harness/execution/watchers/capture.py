@@ -54,6 +54,7 @@ def capture_evidence(
         asked_whether_captured=[*record.asked_whether_captured][:NAMED],
         unseen_operators=[*record.unseen_operators][:NAMED],
         as_written=[*record.as_written][:NAMED],
+        warm_steps=record.warm_steps,
     )
 
 

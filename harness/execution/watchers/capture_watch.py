@@ -118,8 +118,10 @@ class CaptureWatch:
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
     """Return the windows of steps that are profiled, for a captured arm on CUDA.
 
-    They are the first steps, in which a capture that is recorded and not launched loses an update, and the last ones.
+    They are the first steps after the arm's warm ones, in which a capture that is recorded and not launched loses an
+    update, and the last steps.
     """
+    steps = steps[planned.arm.warm_steps :]
     if planned.arm.capture == "none" or not has_cuda() or not steps:
         return {}
     first = min(WATCHED_STEPS, len(steps))
@@ -138,7 +140,7 @@ def _watch_of_every_step(
     return SeriesWatch(
         device,
         captured=is_captured,
-        unwatched=shapes_of(run),
+        unwatched=shapes_of(run) + planned.arm.warm_steps,
         captures=lambda: captured().captures,
         attempts=lambda: attempts.count,
         replaying=lambda: attempts.replaying,

@@ -34,9 +34,10 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     _require_contents(capture, nodes)
     _require_number(part, capture, execution, sheet)
     _require_census(capture)
-    _require_every_step(capture, execution, sheet)
+    steps = context.judged_steps(execution)
+    _require_every_step(capture, steps, sheet)
     _require_launches(capture, sheet)
-    _require_counted(part, capture, context.judged_steps(execution), sheet)
+    _require_counted(part, capture, steps, sheet)
     if capture.moved_buffers:
         settle(
             reasons.MOVED_BUFFER,
@@ -47,6 +48,7 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
         settle(reasons.VACUOUS_NO_BUFFERS, "no static buffer was watched")
     _require_bounds(part, capture, counts, execution, sheet)
     comparison, group = Comparison(part, context, sheet), Group({part.candidate: execution})
+    comparison.note_warm(part.candidate, steps)
     comparison.begin(group)
     comparison.end(group, part.skipped_steps_at_most)
     if capture.fake_pass_clean is None and capture.unseen_operators:
@@ -169,12 +171,12 @@ def _require_device_work(graph: GraphNodes) -> None:
         settle(reasons.UNKNOWN_NODE_TYPE, f"graph {graph.label} holds nodes of unknown type: {some(unknown)}")
 
 
-def _require_every_step(capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
+def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sheet) -> None:
     """Settle FAIL unless each step was one replay: recording executes nothing, so a step not replayed then is lost."""
-    steps = end_of(execution).steps_called
+    steps = judged.called
     sheet.count("steps", steps)
-    if capture.uncaptured_steps:
-        settle(reasons.UNCAPTURED_STEPS, f"{capture.uncaptured_steps} of {steps} steps ran outside the capture")
+    if judged.uncaptured:
+        settle(reasons.UNCAPTURED_STEPS, f"{judged.uncaptured} of {steps} steps ran outside the capture")
     if capture.replays < steps:
         settle(reasons.LOST_STEP, f"{steps} steps were asked for and {capture.replays} replayed")
     if capture.replays > steps:

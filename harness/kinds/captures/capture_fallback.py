@@ -9,6 +9,7 @@ from harness.judging.compared_series import of_two_arms
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, capture_of, end_of, executed
 from harness.judging.end_state import note_watched
+from harness.judging.launched import JudgedSteps
 from harness.judging.series import Bounds, note_difference, require_equal
 from harness.judging.sheet import Sheet, settle
 from harness.judging.verdict import Judgement
@@ -24,7 +25,7 @@ def judge(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
     if not sheet.meets("steps_run", steps, "at least", part.steps, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
     capture = capture_of(part.candidate, candidate, context.mechanism(part), sheet)
-    _require_reported(part.candidate, capture, end_of(candidate).steps_called)
+    _require_reported(part.candidate, capture, context.judged_steps(candidate))
     _require_attempts(part, candidate, baseline, sheet)
     named = {part.baseline: baseline, part.candidate: candidate}
     note_watched(named, sheet)
@@ -42,7 +43,7 @@ def judge(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
     )
 
 
-def _require_reported(arm: str, capture: CaptureEvidence, steps: int) -> None:
+def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
     """Settle FAIL unless the record says that nothing was captured, why, and that every step ran uncaptured."""
     if capture.captured or capture.replays:
         settle(
@@ -51,10 +52,10 @@ def _require_reported(arm: str, capture: CaptureEvidence, steps: int) -> None:
         )
     if not capture.failure or not capture.failure.strip():
         settle(reasons.FALLBACK_UNSAID, f"{arm} was not captured, and its record gives no reason")
-    if capture.uncaptured_steps != steps:
+    if steps.uncaptured != steps.called:
         settle(
             reasons.FALLBACK_UNSAID,
-            f"{arm} was not captured, and its record tells of {capture.uncaptured_steps} uncaptured steps of {steps}",
+            f"{arm} was not captured, and its record tells of {steps.uncaptured} uncaptured steps of {steps.called}",
         )
 
 

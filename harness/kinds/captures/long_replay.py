@@ -43,7 +43,7 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     group = Group(named)
     comparison.begin(group)
     _require_equal_losses(seen, named, sheet)
-    _require_replayed(part, candidate)
+    _require_replayed(part, candidate, context)
     _require_distinct_batches(part, seen[ours], sheet)
     note_watched(named, sheet)
     comparison.end(group)
@@ -146,16 +146,16 @@ def _steps(block: ReplayBlock) -> str:
     return f"steps {block.first_step} to {block.first_step + block.steps - 1}"
 
 
-def _require_replayed(part: LongReplay, candidate: ArmEvidence) -> None:
+def _require_replayed(part: LongReplay, candidate: ArmEvidence, context: Context) -> None:
     """Settle FAIL where steps ran outside the capture: one capture at the start shows nothing about late steps."""
     capture = candidate.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {part.candidate}")
-    steps = end_of(candidate).steps_called
-    if capture.uncaptured_steps > 0 or capture.replays < steps:
+    steps = context.judged_steps(candidate)
+    if steps.uncaptured > 0 or capture.replays < steps.called:
         settle(
             reasons.UNCAPTURED_STEPS,
-            f"{part.candidate} replayed {capture.replays} of {steps} steps and ran {capture.uncaptured_steps} outside",
+            f"{part.candidate} replayed {capture.replays} of {steps.called} steps and ran {steps.uncaptured} outside",
         )
 
 

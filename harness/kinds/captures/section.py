@@ -54,6 +54,7 @@ def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
         ("captures", seen.captures),
         ("warm-up steps", seen.warmup_steps),
         ("replays, as the system counts", seen.replays),
+        ("plain steps before the capture", seen.warm_steps or None),
         ("steps left uncaptured", seen.uncaptured_steps),
         ("steps the harness watched", seen.observed_steps),
         ("graph launches seen in them", launches),

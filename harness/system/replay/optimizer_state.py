@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import HarnessError
+from harness.system.protocol import WARM_STEPS
 from harness.system.replay.first_values import FirstValues, writing_to
 from harness.system.replay.places import Place, joined, parts_of
 from harness.system.shards import local
@@ -80,9 +81,9 @@ class OptimizerState(Place):
                 "a captured optimizer must have its state before the first step",
                 where=type(self.owner).__name__,
                 got=f"state {str(key[0] if key[1] is _WHOLE else key[1])!r} created lazily, {_described(numbers)}",
-                remedy="keep it in a tensor: a captured step reads no Python number anew"
+                remedy=f"{WARM_STEPS}; or keep it in a tensor: a captured step reads no Python number anew"
                 if numbers
-                else "create the optimizer's state when building the trainer, and change it in place",
+                else f"{WARM_STEPS}; or create the optimizer's state when building the trainer, and change it in place",
             )
 
 

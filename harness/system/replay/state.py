@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
+from harness.system.protocol import WARM_STEPS
 from harness.system.replay import generators
 from harness.system.replay.first_values import FirstValues, copy_into
 from harness.system.replay.found_state import same
@@ -140,7 +141,7 @@ class StateGuard:
                     "a captured step must have its state before the first step",
                     where=path,
                     got="a tensor created lazily of other tensors, and changed by the steps that follow",
-                    remedy="create it when building the trainer",
+                    remedy=f"{WARM_STEPS}; or create it when building the trainer",
                 )
         return {id(tensor) for _, tensor in stay}
 

@@ -278,3 +278,31 @@ def test_a_correct_step_that_cannot_be_captured_is_undecided(project: Path) -> N
     assert "train.py:17: " in left_out
     code, printed = verified(project)
     assert (code, "0 violated" in printed) == (10, True)
+
+
+LAZY = """class FromTheFirst(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            squares = parameter.grad.square() + 1e-8
+            mean = self.state[parameter].setdefault("mean", squares)
+            if mean is not squares:
+                mean.lerp_(squares, 0.1)
+            parameter.sub_(1e-2 * parameter.grad / mean.sqrt())
+"""
+MADE = "optimizer = FromTheFirst(model.parameters(), {})"
+
+
+def test_a_step_whose_optimizer_makes_state_of_the_first_gradients_is_captured_after_a_plain_one(project: Path) -> None:
+    compares, contract = init(project, "pass", at_import=LAZY, before=MADE)
+    assert compares == (
+        "compares: in bits; captured after 1 plain step (`warm_steps: 1`), since the step makes state of its own in "
+        "its first execution, which no capture can hold"
+    )
+    assert contract.arms["captured"].warm_steps == 1
+    assert "TRAIN-CAPTURES" in {claim.id for claim in contract.claims}
+    assert "# the step makes state of its own" in (project / "contracts" / "train-v1.yaml").read_text()
+    code, printed = verified(project)
+    assert code == 0, printed
+    tried = called(project, "try", "train.py:make_step", "--no-compile", "--steps", "12")
+    assert (tried[0], compares in tried[1]) == (0, True), tried[1]

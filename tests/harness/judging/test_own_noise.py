@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from budget import slow_but
 from claims_in_process import CLAIM as IN_BITS
-from claims_in_process import _Loaded, contract_of, executed, judged
+from claims_in_process import Loaded, contract_of, executed, judged
 from planning import NO_GPU
 
 from harness.contract.schema import Contract
@@ -53,7 +53,7 @@ class Recorded:
     def __init__(self, system: str, directory: Path, **claim: Any) -> None:
         contract = contract_of(f"noisy_trainers:{system}", CLAIM | claim, steps=STEPS, arms=ARMS)
         self.contract: Contract = contract
-        planned = plan([_Loaded(contract)], machine=NO_GPU, describe=lambda name: resolve(name).describe())
+        planned = plan([Loaded(contract)], machine=NO_GPU, describe=lambda name: resolve(name).describe())
         [self.planned] = planned.runs
         numbers = io.BytesIO(np.random.default_rng(0).bytes(2**20))  # a generator's state would be compared
         with patch.object(noisy_trainers, "entropy", numbers.read):

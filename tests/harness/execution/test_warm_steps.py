@@ -1,0 +1,147 @@
+"""Warm steps: a captured arm begins with so many plain ones, for state that an optimizer makes in its first step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from claims_in_process import ARMS, CLAIM, Loaded, contract_of, executed, judged, planned_of
+from lazy_systems import Lazy
+from planning import NO_GPU
+from pydantic import ValidationError
+
+from harness.contract.references import problems
+from harness.contract.schema import MOST_WARM_STEPS, Arm
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Status, Verdict
+from harness.planning.plan import plan
+from harness.system.faulty_run import FAULTY_STEP
+from harness.system.protocol import WARM_STEPS
+
+COMMON = {name: CLAIM[name] for name in ("id", "title", "why", "if_fails", "judged_on")}
+CAPTURE = COMMON | {"kind": "capture", "candidate": "captured", "captures": 1, "per_shape": True}
+LONG = COMMON | {"kind": "long_replay", "candidate": "captured", "baseline": "plain", "steps": 12, "every": 3}
+GRADIENTS = COMMON | {
+    "kind": "gradient_match",
+    "candidate": "captured",
+    "baseline": "plain",
+    "equality": "bitwise",
+    "steps": [0, 1, 2, 11],
+}
+
+
+def arms(warm_steps: int) -> dict[str, dict[str, Any]]:
+    return {**ARMS, "captured": {"capture": "step", "warm_steps": warm_steps}}
+
+
+def verdict(claim: dict[str, Any], folder: Path, warm_steps: int, system: str = "Lazy", **more: Any) -> Verdict:
+    return judged(f"lazy_systems:{system}", folder, claim, arms=arms(warm_steps), **more)
+
+
+def test_without_a_warm_step_nothing_is_decided_and_the_message_says_what_decides(tmp_path: Path) -> None:
+    found = verdict(CLAIM, tmp_path, 0)
+    assert (found.status, found.reason) == (Status.INCONCLUSIVE, "candidate_not_captured"), found.message
+    assert WARM_STEPS in found.message
+
+
+@pytest.mark.parametrize("warm_steps", [1, 3])
+@pytest.mark.parametrize("claim", [CLAIM, CAPTURE, LONG, GRADIENTS], ids=lambda claim: str(claim["kind"]))
+def test_after_warm_steps_the_claim_holds_and_names_them(
+    claim: dict[str, Any], warm_steps: int, tmp_path: Path
+) -> None:
+    found = verdict(claim, tmp_path, warm_steps)
+    assert found.reason == "held", found.message
+    assert found.figures["warm_steps"].value == warm_steps
+    steps = "1 plain step" if warm_steps == 1 else f"{warm_steps} plain steps"
+    assert f"; arm captured is captured after {steps}" in found.message
+
+
+@pytest.mark.parametrize(
+    ("system", "step"), [("LazyWithFrozenRate", 3), ("LazyWithLostUpdate", 2), ("LazyWithOtherWarmStep", 1)]
+)
+def test_a_step_that_trains_otherwise_fails_from_there_on(system: str, step: int, tmp_path: Path) -> None:
+    found = verdict(CLAIM, tmp_path, 1, system)
+    assert (found.status, found.reason) == (Status.FAIL, "differs"), found.message
+    assert found.figures["first_differing_step"].value == step
+
+
+@pytest.mark.parametrize(
+    ("claim", "fault", "reason"),
+    [
+        (CLAIM, "stale_batch", "unequal_batches"),
+        (CLAIM, "dropped_last_update", "end_differs"),
+        (CAPTURE, "doubled_step", "extra_step"),
+        (CAPTURE, "dropped_step", "lost_step"),
+    ],
+)
+@pytest.mark.parametrize("warm_steps", [1, MOST_WARM_STEPS])
+def test_faults_are_found_after_warm_steps(
+    claim: dict[str, Any], fault: str, reason: str, warm_steps: int, tmp_path: Path
+) -> None:
+    found = verdict(claim, tmp_path, warm_steps, fault=fault)
+    assert (found.status, found.reason) == (Status.FAIL, reason), found.message
+
+
+def test_faults_are_planted_in_steps_that_are_replays() -> None:
+    assert MOST_WARM_STEPS < FAULTY_STEP
+
+
+@pytest.mark.parametrize(
+    ("claim", "reason"),
+    [(CLAIM, "candidate_not_captured"), (CAPTURE, "uncaptured_steps"), (LONG, "uncaptured_steps")],
+    ids=lambda each: str(each["kind"]) if isinstance(each, dict) else "",
+)
+def test_more_warm_steps_than_the_contract_says_do_not_pass(claim: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    found = verdict(claim, tmp_path, 1, "LazyAndSlow")
+    assert found.reason == reason, found.message
+
+
+def test_the_contract_judges_and_not_the_evidence(tmp_path: Path) -> None:
+    """One recorded run, judged by two contracts."""
+    contract = contract_of("lazy_systems:Lazy", CAPTURE, arms=arms(2))
+    [run] = planned_of(contract).runs
+    evidence = [executed(run, tmp_path / run.id)]
+    assert judge_unit(contract, contract.claims[0], "w", evidence).reason == "held"
+    stricter = contract_of("lazy_systems:Lazy", CAPTURE, arms=arms(1))
+    assert judge_unit(stricter, stricter.claims[0], "w", evidence).reason == "uncaptured_steps"
+
+
+def test_a_step_that_captures_all_steps_satisfies_a_contract_with_warm_ones(tmp_path: Path) -> None:
+    plain = contract_of("step_function_systems:Regression", CAPTURE, arms=arms(0))
+    [run] = planned_of(plain).runs
+    evidence = [executed(run, tmp_path / run.id)]
+    warm = contract_of("step_function_systems:Regression", CAPTURE, arms=arms(1))
+    assert judge_unit(warm, warm.claims[0], "w", evidence).reason == "held"
+
+
+def test_a_schedule_of_shapes_is_captured_after_the_warm_steps(tmp_path: Path) -> None:
+    contract = contract_of("lazy_systems:Lazy", CAPTURE, arms=arms(1))
+    workload = contract.workloads["w"].model_copy(update={"seq_len": [3, 4]})
+    contract = contract.model_copy(update={"workloads": {"w": workload}})
+    evidence = [executed(run, tmp_path / run.id) for run in planned_of(contract).runs]
+    found = judge_unit(contract, contract.claims[0], "w", evidence)
+    assert found.reason == "held", found.message
+
+
+def test_a_system_that_makes_no_warm_steps_is_not_run() -> None:
+    contract = contract_of("lazy_systems:Lazy", CAPTURE, arms=arms(1))
+    [unit] = planned_of(contract).units
+    assert unit.obstacle is None
+    described = Lazy().describe()
+    lacking = replace(described, capabilities=described.capabilities - {"warm_steps"})
+    [unit] = plan([Loaded(contract)], machine=NO_GPU, describe=lambda _: lacking, harness_faults={}).units
+    assert unit.obstacle is not None
+    assert unit.obstacle.message == "arm captured: lazy lacks the capability `warm_steps`; leave these out"
+
+
+def test_an_arm_without_a_capture_has_no_warm_steps() -> None:
+    with pytest.raises(ValidationError, match="all its steps are plain"):
+        Arm(capture="none", warm_steps=1)
+
+
+def test_a_workload_that_ends_before_the_capture_is_refused() -> None:
+    contract = contract_of("lazy_systems:Lazy", CAPTURE, steps=2, arms=arms(2))
+    [problem] = problems(contract)
+    assert (problem.path, problem.rule) == (("claims", 0, "candidate"), "an arm is captured before its last step")
