@@ -14,7 +14,7 @@ from harness.evidence.arm_records import RESUMES, CaptureEvidence
 from harness.first_contract.answers import why_untried
 from harness.first_contract.draft import COMPARED, WHY_WARM, Choice, Draft
 from harness.first_contract.trying import Tried
-from harness.judging.excused_ends import is_of_optimizer
+from harness.judging.excused_ends import own_name
 from harness.judging.random_numbers import DECIDED_BY
 from harness.judging.reasons import (
     BASELINE_NOT_REPEATABLE,
@@ -110,7 +110,9 @@ def _host_values(tried: Tried) -> dict[str, str]:
     if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
         return {}
     numbers = [each for made in _captures(tried) for each in made.host_numbers or ()]
-    return {each.name: each.read or "counted alone" for each in numbers if each.read or is_of_optimizer(each.name)}
+    # ends are compared by a name that several parameters have: one reason is enough for all of them
+    counted = {own: each for each in reversed(numbers) if not each.read and (own := own_name(each.name))}
+    return {each.name: each.read or "counted alone" for each in numbers if each.read or each in counted.values()}
 
 
 def _undecided(tried: Tried) -> str:

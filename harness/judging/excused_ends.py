@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 from harness.evidence.arm_records import State
 from harness.judging.sheet import OF_GROUP, Sheet, some
 
+_OF_STATE = re.compile(r"(?:^|[. ])state\.\d+(\..+)")  # in the path to what an optimizer keeps for a parameter
 EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
 
 
-def is_of_optimizer(path: str) -> bool:
-    """Return True for the path to a number in an optimizer's group; such a number is compared at the end."""
-    return OF_GROUP.search(path) is not None
+def own_name(path: str) -> str:
+    """Return how a number of an optimizer ends the names by which ends are compared: its group and name, or `.` and the
+    name that it has in the state of each parameter. Return "" for any other path.
+    """
+    group, state = OF_GROUP.search(path), _OF_STATE.search(path)
+    return group[1] if group else state[1] if state else ""
 
 
 class ExcusedEnds:
@@ -45,8 +50,12 @@ class ExcusedEnds:
     def paths_of(self, apart: Iterable[str]) -> list[str]:
         """Return the paths of the counted numbers among what ended apart."""
         names = {each.split(" (")[0].removeprefix("optimizer ") for each in apart if each.startswith("optimizer ")}
-        found = ((path, OF_GROUP.search(path)) for path in sorted(self.counted))
-        return [path for path, match in found if match is not None and {match[1], path} & names]
+        found = ((path, own_name(path)) for path in sorted(self.counted))
+        return [
+            path
+            for path, own in found
+            if own and (path in names or any(each == own or (own[0] == "." and each.endswith(own)) for each in names))
+        ]
 
     def are_counted(self, apart: Collection[str]) -> bool:
         """Return True if everything that ended apart is a counted number."""

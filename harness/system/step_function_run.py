@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from harness.system.replay.traced import TracedStep
 
 
-BUFFERS, GRADIENTS, MADE, METRICS = "buffer", "gradient", "made", "metric"  # what a captured step gives beside its loss
+# what a captured step gives beside its loss
+BUFFERS, GRADIENTS, MADE, METRICS, STATE = "buffer", "gradient", "made", "metric", "state"
 
 
 class _Shape:
@@ -305,15 +306,19 @@ class StepFunctionRun:
 
     def _kept_results(self) -> Callable[[], Mapping[str, Tensor]]:
         """Return a function that gives what a step, executed meanwhile, leaves behind for others to read: metrics, and
-        registered buffers that it bound anew. A capture leaves such tensors bound, and each replay writes to them.
+        what it bound anew of registered buffers, and of optimizers' state that was there. A capture leaves such tensors
+        bound, and each replay writes to them.
         """
-        before = self._registered_buffers()
+        before, kept = self._registered_buffers(), self._kept_by_optimizers()
 
         def results() -> Mapping[str, Tensor]:
             now = self._registered_buffers()
             bound = {name: each for name, each in now.items() if each is not before.get(name)}
-            bound = {name: each for name, each in bound.items() if each.device == self._device}  # replays run there
-            return {**_named(BUFFERS, bound), **_named(METRICS, self._named_metrics())}
+            other = self._kept_by_optimizers()
+            anew = {name: each for name, each in other.items() if kept.get(name, each) is not each}
+            left = {**_named(BUFFERS, bound), **_named(STATE, anew)}
+            left = {name: each for name, each in left.items() if each.device == self._device}  # replays run there
+            return {**left, **_named(METRICS, self._named_metrics())}
 
         return results
 
@@ -323,6 +328,12 @@ class StepFunctionRun:
 
         modules = reach(*self.state_roots()).modules
         return {joined(path, name): each for path, module in modules.items() for name, each in module.named_buffers()}
+
+    def _kept_by_optimizers(self) -> dict[str, Tensor]:
+        from harness.system.replay.reachable import reach
+        from harness.system.replay.snapshots import Snapshot
+
+        return {slot.name: each for slot, each in Snapshot(reach(*self.state_roots()).of_optimizers).tensors()}
 
     def _leaf_gradients(self) -> dict[str, Tensor]:
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}

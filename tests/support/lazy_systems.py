@@ -91,3 +91,24 @@ class LazyAndSlow(Lazy):
     def open(self, workload: Workload, arm: Arm, **given: Any) -> StepFunctionRun:
         more = 2 if arm.capture == "step" else 0
         return super().open(workload, arm.model_copy(update={"warm_steps": arm.warm_steps + more}), **given)
+
+
+class Counted(FromTheFirst):
+    """Counts its steps in Python for each parameter, and keeps the last size of each: nothing reads either, as CAME."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        super().step()
+        for parameter, state in self.state.items():
+            state["step"] = state.get("step", 0) + 1
+            state["size"] = parameter.norm()
+
+
+class LazyAndCounted(Lazy):
+    """Trained by `Counted`."""
+
+    name = "lazy and counted"
+
+    def optimizer(self, model: nn.Module, rate: Tensor) -> Any:
+        self.made = Counted(model.parameters(), float(rate))
+        return self.made

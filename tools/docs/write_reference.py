@@ -80,6 +80,7 @@ PROTOCOLS: dict[str, tuple[type, ...]] = {
     "peer": (protocol.ServesAsPeer,),
     "resume": (protocol.Resumes,),
     "evaluate": (protocol.Evaluates,),
+    "warm_steps": (protocol.HasCapture,),
 }
 
 

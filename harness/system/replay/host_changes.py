@@ -60,9 +60,11 @@ class HostChanges:
         Slots of a list that grew are left out: a replay appends nothing.
         """
         by_elements = {same(tensor): name for name, tensor in results.items()}
-        before = {id(tensor) for _, tensor in self._places.tensors()}
+        held = [*self._places.tensors(), *self._kept_by_optimizers.tensors()]
+        before = {id(tensor) for _, tensor in held}
         grown = {id(each.slot.place.owner) for each in self._places.changes() if each.slot.key is None}
-        now = Snapshot(reach(*self._roots).places).tensors() if results else ()
+        found = reach(*self._roots) if results else None
+        now = () if found is None else Snapshot([*found.places, *found.of_optimizers]).tensors()
         return [
             (slot, by_elements[same(tensor)])
             for slot, tensor in now

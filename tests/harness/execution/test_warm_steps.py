@@ -98,6 +98,19 @@ def test_more_warm_steps_than_the_contract_says_do_not_pass(claim: dict[str, Any
     assert found.reason == reason, found.message
 
 
+def test_what_an_optimizer_binds_anew_is_kept_up_and_what_it_counts_is_named(tmp_path: Path) -> None:
+    """State as CAME's: a correct step is not accused by a count that no replay makes and that nothing reads."""
+    contract = contract_of("lazy_systems:LazyAndCounted", CLAIM, arms=arms(1))
+    evidence = [executed(run, tmp_path / run.id) for run in planned_of(contract).runs]
+    found = judge_unit(contract, contract.claims[0], "w", evidence)
+    assert (found.status, found.reason) == (Status.INCONCLUSIVE, "host_value_unexplained"), found.message
+    assert found.figures["state_differing"].value == 4  # a count for each parameter, and no size
+    assert "by the name optimizer.state.0.step, optimizer.state.1.step" in found.message
+    explained = contract.model_copy(update={"host_values": {"optimizer.state.0.step": "Nothing reads it."}})
+    found = judge_unit(explained, explained.claims[0], "w", evidence)
+    assert found.reason == "held", found.message
+
+
 def test_the_contract_judges_and_not_the_evidence(tmp_path: Path) -> None:
     """One recorded run, judged by two contracts."""
     contract = contract_of("lazy_systems:Lazy", CAPTURE, arms=arms(2))
