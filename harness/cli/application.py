@@ -145,7 +145,7 @@ def main() -> None:
 
 
 def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[..., object]:
-    """Return a command that refuses to begin behind code of the project; `--help` and `--version` end before it."""
+    """Return a command that refuses to begin behind code of the project; help and version end before it."""
 
     @wraps(command)
     def begun(*values: object, **options: object) -> object:

@@ -32,6 +32,7 @@ AN_ENTRY = {
     "step_accuracy": {"step_errors.tensors": "a tensor that is named twice"},
     "prewarm": {"used": "kernels of the run", "events": "compilations and loads"},
     "ptx_target": {"used": "kernels of the run"},
+    "ranks_agree": {"rank_steps.generators": "a generator that one rank alone has, of which nothing is recorded then"},
     "trajectory_match": {
         "start.trainable_dtypes": "one of two data types of an arm's parameters",
         "end.moved_apart.missing": "what the baseline alone ended with",
