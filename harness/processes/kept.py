@@ -133,6 +133,7 @@ class KeptProcess:
         self._heard += heard
         _, known, code = self._heard.rpartition(b"code ")
         if known and code.endswith(b"\n"):
+            self._keeper.kill()  # its work is done, and it may be stopped
             self._keeper.wait()
             self.returncode = int(code)
         elif not heard:  # it was killed: its command died with it, other descendants may not have
