@@ -60,14 +60,19 @@ def parse(text: bytes, model: type[Model], name: str) -> Model:
 
 def require_keys_once(text: str | bytes) -> None:
     """Raise ValueError for JSON with a key twice, also in two Unicode forms: readers would differ on what it says."""
-    json.loads(text, object_pairs_hook=_once)
+    raw = text.encode() if isinstance(text, str) else text
+    one_form = raw.isascii() and b"\\u" not in raw  # then no name has two
+    json.loads(text, object_pairs_hook=_once if one_form else _once_in_any_form)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len({key if key.isascii() else normalize("NFC", key) for key in found}) < len(pairs):
+    if len(found := dict(pairs)) < len(pairs):
         raise RepeatedKey
     return found
+
+
+def _once_in_any_form(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return _once([(normalize("NFC", key), value) for key, value in pairs])
 
 
 def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str | None:
