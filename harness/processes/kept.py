@@ -133,8 +133,11 @@ class KeptProcess:
         self._heard += heard
         _, known, code = self._heard.rpartition(b"code ")
         if known and code.endswith(b"\n"):
-            self._keeper.kill()  # its work is done, and it may be stopped
-            self._keeper.wait()
+            try:
+                self._keeper.wait(RESUMED_S)
+            except subprocess.TimeoutExpired:  # its work is done, and something stopped it
+                self._keeper.kill()
+                self._keeper.wait()
             self.returncode = int(code)
         elif not heard:  # it was killed: its command died with it, other descendants may not have
             self.lost_keeper = True
