@@ -43,7 +43,7 @@ class Rejudged:
 
 @dataclass(frozen=True)
 class Known:
-    """What the caller knows of the runs without asking their directories, which their author could have written.
+    """The facts about runs that the caller knows without their directories, which an author could have written.
 
     contracts: files and folders to judge by, with their waivers: those of the file `waivers`, by default those there;
     commit: of the tree that was tested; not_before: when the earliest of the runs may have started.

@@ -46,7 +46,7 @@ FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third
 
 @dataclass(frozen=True, order=True)
 class Verdict:
-    """What the harness said of one bug or one correct trainer, and whether that was right."""
+    """An answer of the harness about one bug or one correct trainer, and whether it was right."""
 
     date: str
     source: str

@@ -1,4 +1,4 @@
-"""What differs first: of arms that part at a known line, by evidence that the where probe wrote."""
+"""The first difference of arms that part at a known line, by evidence that the where probe wrote."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_the_work_of_aligning_grows_with_the_operators_and_no_faster() -> None:
 
 
 def lines_made(function: Callable[[], list[Pair]]) -> tuple[list[Pair], int]:
-    """What a function returns, and how many lines of Python it executed."""
+    """Return the value of a function, and how many lines of Python it executed."""
     lines, before = Counter[str](), sys.gettrace()
 
     def note(_frame: object, event: str, _given: object) -> Any:

@@ -1,4 +1,4 @@
-"""What the gate knows by itself (contracts, commit, time) is compared with a directory that its author has sealed."""
+"""Contracts, commit and time that the gate knows by itself are compared with a directory that its author has sealed."""
 
 from __future__ import annotations
 
