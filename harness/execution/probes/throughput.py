@@ -30,7 +30,9 @@ from harness.execution.probes.timed_rounds import PROFILED_PROCESS, arms_of, tim
 from harness.execution.recorder import Recorder
 from harness.execution.watchers.capture_attempts import attempts_of
 from harness.execution.watchers.state_watch import Ends
-from harness.system.protocol import CaptureRecord
+from harness.system.adapter_checks import AdapterError, names
+from harness.system.protocol import CaptureRecord, HasParameters, NotAvailable, TrainingRun
+from harness.system.replay.found_state import same
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -65,7 +67,18 @@ class TimedProcess:
         self.paces.look()
         life = self._stack.enter_context(ArmLife(self.run, name, self.recorder, ends=self._ends))
         life.start()
+        self._require_apart(life)
         self.arms[name] = TimedArm(life, attempts_of(life.training))
+
+    def _require_apart(self, opened: ArmLife) -> None:
+        """Raise NotAvailable if an arm that was just opened trains, or replaced, tensors of an arm that is open."""
+        for name, arm in self.arms.items():
+            if shared := shared_parameters(arm.training, opened.training):
+                raise NotAvailable(
+                    f"a timing opens both arms in one process, and {opened.arm} took over parameters of {name} "
+                    f"({shared}): make_step must make them anew and keep them in its model, not in a store of the "
+                    "process"
+                )
 
     def warm_up(self, name: str) -> None:
         """Make the first steps of an arm, capture and compilations included."""
@@ -150,6 +163,18 @@ class TimedProcess:
             counter_sees_planted=counter.sees_planted if counter is not None else None,
             counter_failure=counter.failure if counter is not None else None,
         )
+
+
+def shared_parameters(first: TrainingRun, second: TrainingRun) -> str:
+    """Return the parameters of `first` that `second` trains, too, or replaced when it was opened, for a message."""
+    if not (isinstance(first, HasParameters) and isinstance(second, HasParameters)):
+        return ""
+    try:
+        tensors = first.parameters()
+    except AdapterError as error:
+        return error.got
+    taken = {same(tensor) for tensor in second.parameters().values()}
+    return names(kept) if (kept := [name for name, tensor in tensors.items() if same(tensor) in taken]) else ""
 
 
 def _census(arm: TimedArm, record: CaptureRecord, watched: Watched) -> None:

@@ -25,6 +25,7 @@ from harness.execution import arm as arm_life
 from harness.execution.probes import throughput, timed_arm
 from harness.execution.recorder import Recorder
 from harness.system import wrappers
+from harness.system.protocol import NotAvailable
 
 SYSTEM = "step_function_systems:Regression"
 
@@ -129,6 +130,26 @@ def test_timed_arms_record_what_drew_random_numbers_in_their_second_step(
     assert [each["step"] for each in drawn.values()] == [1, 1]
     assert drawn["plain"]["operators"] == drawn["captured"]["captured"][0] == ["aten.rand of float32 3"]
     assert drawn["plain"]["generators"] == drawn["captured"]["generators"] != {}
+
+
+@pytest.mark.parametrize(
+    "named",
+    [lambda models: models[0](), lambda models: models[-1]()],
+    ids=["one-model-for-all", "newest-model-as-in-a-store-of-the-process"],
+)
+def test_arms_that_share_parameters_are_not_timed_in_one_process(
+    named: Callable[[list[Any]], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, models = Regression.build, list[Any]()
+
+    def shared_build(system: Regression, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        step, batch, parameters = build(system, workload, arm)
+        models.append(parameters)
+        return step, batch, lambda: named(models)
+
+    monkeypatch.setattr(Regression, "build", shared_build)
+    with pytest.raises(NotAvailable, match=r"captured took over parameters of plain \(.*0\.weight"):
+        execute(make_run(), tmp_path / "run")
 
 
 class Clock:
