@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (509, 67_534), "tests": (633, 87_651), "reference_impl": (149, 17_331), "tools": (53, 7_689)}
+BUDGET = {"harness": (509, 67_545), "tests": (633, 87_684), "reference_impl": (149, 17_331), "tools": (53, 7_689)}
 
 
 def size(folder: str) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import gc
 import inspect
 import optparse
 import queue
+import re
 import sys
 import threading
 import weakref
@@ -37,6 +38,8 @@ import torch
 
 from harness.evidence.modules import is_users as is_users_code
 
+# In a key: an address, a hash or a time.
+_OF_A_PROCESS = re.compile(r"(?<![.\d])\d{10,}|0x[0-9a-f]{8,}", re.IGNORECASE)
 ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 # Of the standard library: what scripts keep settings and state in. Others (threads, loggers, files) keep their own.
 NAMESPACES = (
@@ -131,9 +134,19 @@ def globals_of(generator: GeneratorType[Any, Any, Any]) -> dict[str, Any]:
 
 
 def key_name(key: Any, index: int) -> str:
-    """Return the name of a dictionary entry: its key, or its index if the key is an object."""
+    """Return the name of a dictionary entry: its key. It is the index if the key is an object, or has an address or a
+    hash in it (`moments[id(parameter)]`), since these are others in another process.
+    """
     parts = key if issubclass(type(key), tuple) else (key,)
-    return asked(partial(str, key), str(index)) if all(issubclass(type(part), ATOMS) for part in parts) else str(index)
+    name = asked(partial(str, key), "") if all(issubclass(type(part), ATOMS) for part in parts) else ""
+    return str(index) if not name or _OF_A_PROCESS.search(name) else name
+
+
+def named_items(held: dict[Any, Any]) -> list[tuple[str, Any]]:
+    """Return name and value of every entry of a dictionary, in order."""
+    items = asked(lambda: list(held.items()), None)
+    entries = list(dict.items(held)) if items is None else items
+    return [(key_name(key, index), value) for index, (key, value) in enumerate(entries)]
 
 
 def slots_of(value: object) -> Iterator[tuple[str, Any]]:

@@ -181,7 +181,8 @@ class _Walk:
             inside += [(name, hook) for _, hook in _hooks(each, _HOOKS_OF_MODULES)]
             if any(map(_is_own, type(each).__mro__)):  # FSDP2 makes a class of torch's of the user's
                 self._hold(Place(vars(each), held))
-                inside += [(joined(name, key), own) for key, own in vars(each).items() if key not in _OF_MODULES]
+                own = [entry for entry in holders.named_items(vars(each)) if entry[0] not in _OF_MODULES]
+                inside += [(joined(name, key), value) for key, value in own]
                 inside.append((name, type(each)))
             elif holders.module_of(type(each)).startswith(_LAYERS):
                 self._hold(Place(vars(each), held))  # to be put back; a tensor there is made in each pass
@@ -192,7 +193,7 @@ class _Walk:
         if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):  # torch's other kinds keep their own
             return []
         self._hold(Place(vars(tensor), path))
-        return [*vars(tensor).items(), *_hooks(tensor, _HOOKS_OF_TENSORS)]
+        return [*holders.named_items(vars(tensor)), *_hooks(tensor, _HOOKS_OF_TENSORS)]
 
     def _own_part(self, path: str, part: OwnPart) -> list[tuple[str, Any]]:
         self._seen[id(part.owner)] = part.owner  # who else names it leads no further
@@ -238,10 +239,7 @@ class _Walk:
         entries: list[tuple[str, Any]] = []
         if isinstance(value, dict):
             self._hold(Place(value, path))
-            items = holders.asked(lambda: list(value.items()), None)
-            if items is None:
-                items = list(dict.items(value))
-            entries = [(holders.key_name(key, index), each) for index, (key, each) in enumerate(items)]
+            entries = holders.named_items(value)
         elif isinstance(value, list | tuple | deque | set | frozenset):
             if isinstance(value, list | deque):
                 self._hold(Elements(value, path))
@@ -261,7 +259,7 @@ class _Walk:
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
             self._hold(Place(own, path or type(value).__name__))
-            entries += list(own.items())
+            entries += holders.named_items(own)
         return [*entries, ("", type(value))]
 
     def _class(self, path: str, kind: type) -> list[tuple[str, Any]]:
@@ -290,7 +288,7 @@ class _Walk:
         if holders.is_users_file(function.__code__.co_filename):
             self._is_shared |= "<locals>" not in function.__qualname__  # made once, as its module is
             self._hold(Place(vars(function), path or function.__name__))
-            entries += list(vars(function).items())
+            entries += holders.named_items(vars(function))
         # a function that torch wraps has the name of its module, and torch's globals
         is_own = _is_own_code(function.__globals__)
         named = self._named(path, function.__code__, function.__globals__) if is_own else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import held_averages
@@ -292,3 +293,35 @@ def test_an_assertion_that_pytest_has_written_leads_to_none_of_its_own() -> None
 
     assert any(name.startswith("@") for name in step.__code__.co_names)  # so that this test shows something
     assert not [each.path for each in reach(step).places if "_config" in each.path]
+
+
+KEYS: dict[str, Callable[[Tensor], object]] = {
+    "id": id,
+    "text": lambda one: f"{id(one)}_momentum",
+    "pair": lambda one: (id(one), 0),
+    "hexadecimal": lambda one: hex(id(one)),
+    "object's text": object.__repr__,
+    "data pointer": Tensor.data_ptr,
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_what_lies_under_an_address_is_named_by_its_place(key: str) -> None:
+    """Another process has other addresses, and the same places."""
+    parameters = [torch.ones(2), torch.ones(3)]
+    moments = {KEYS[key](parameter): torch.zeros(2) for parameter in parameters}
+    owner = SimpleNamespace(**{str(KEYS[key](parameter)): torch.zeros(2) for parameter in parameters})
+
+    def step() -> object:
+        return moments, owner
+
+    assert [*reach(step).tensors] == ["moments.0", "moments.1", "owner.0", "owner.1"]
+
+
+def test_short_numbers_and_rates_name_what_lies_under_them() -> None:
+    kept: dict[object, Tensor] = {7: torch.zeros(1), 0.30000000000000004: torch.zeros(1), ("a", 1): torch.zeros(1)}
+
+    def step() -> object:
+        return kept
+
+    assert [*reach(step).tensors] == ["kept.7", "kept.0.30000000000000004", "kept.('a', 1)"]
