@@ -75,6 +75,18 @@ def is_capturing() -> bool:
     return has_cuda() and _capturing()
 
 
+def nodes_captured_so_far() -> int | None:
+    """Return how many nodes the capture of the current stream has; None outside of one, or where CUDA does not say."""
+    if not is_capturing():
+        return None
+    with suppress(Exception):
+        from cuda.bindings import runtime
+
+        _, _, _, graph, *_ = runtime.cudaStreamGetCaptureInfo(torch.cuda.current_stream().cuda_stream)
+        return node_count(graph)
+    return None
+
+
 class CudaGraph:
     """One graph. Capture on `stream`, or on a long-lived one of its own; replay on whichever is current."""
 

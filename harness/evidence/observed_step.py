@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from harness.evidence.base import Record, RunRecord
-from harness.numbers import Count
+from harness.numbers import Amount, Count
 
 GRADIENT = "gradient"  # begins the name of a gradient, as a category begins that of state
 
@@ -41,11 +41,16 @@ class ObservedOperator(Record):
     leaves: list[str | None]  # digests of what it was given and changed; None for the rest
     writes: list[str] = Field(default_factory=list)  # names of the state that it changes
     replayed: bool = False
+    captured_as: Count | None = None  # its number among the operators of its graph
     values: list[list[float]] | None = None  # of what it makes, where that was asked for
 
 
 class ObservedStep(RunRecord):
-    """One step of one execution of an arm: digests by what they are of, and the operators if they were observed."""
+    """One step of one execution of an arm: digests by what they are of, and the operators if they were observed.
+
+    unseen: kernels in replayed graphs that belong to no operator, and graphs without one. seconds: from the opening of
+    the arm to the end of the step. bytes: of the digests that observing it kept.
+    """
 
     record: Literal["observed_step"] = "observed_step"
     key: ClassVar = ("arm", "replica", "step")
@@ -58,6 +63,9 @@ class ObservedStep(RunRecord):
     gradients: dict[str, str]
     after: dict[str, str]
     operators: list[ObservedOperator] | None = None
+    unseen: Count = 0
+    seconds: Amount | None = None
+    bytes: Count | None = None
 
     @model_validator(mode="after")
     def _made_before(self) -> Self:

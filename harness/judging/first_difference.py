@@ -81,6 +81,9 @@ class FirstDifference(Record):
     elements: int | None = None  # that differ
     of: int | None = None
     largest: float | None = None
+    unseen: int = 0  # kernels of replayed graphs that belong to no operator that was seen
+    seconds: float | None = None  # of both observed executions
+    bytes: int | None = None  # of the digests in the arm that kept more
 
 
 def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
@@ -183,7 +186,12 @@ def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] =
     observed = [known[arm, OBSERVED, last] for arm in (candidate, baseline)]
     if any(_bits(each) != _bits(known[each.arm, UNOBSERVED, last]) for each in observed):
         return nothing.model_copy(update={"found": "not_seen", "why": "observed", "step": last})
-    return difference_of(observed[0], observed[1])
+    seen = {
+        "unseen": max(each.unseen for each in observed),
+        "seconds": sum(each.seconds or 0.0 for each in observed),
+        "bytes": max(each.bytes or 0 for each in observed),
+    }
+    return difference_of(observed[0], observed[1]).model_copy(update=seen)
 
 
 def _ended(death: Death, run: Run) -> tuple[str, str]:
@@ -193,7 +201,8 @@ def _ended(death: Death, run: Run) -> tuple[str, str]:
 
 
 def _bits(step: ObservedStep) -> ObservedStep:
-    return step.model_copy(update={"operators": None, "replica": 0})
+    of_observer = {"operators": None, "unseen": 0, "seconds": None, "bytes": None}
+    return step.model_copy(update={"replica": UNOBSERVED, **of_observer})
 
 
 def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]]:
@@ -206,7 +215,12 @@ def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]
     told = _first_pair(ours, theirs, aligned(ours, theirs))
     if told is None or told[0] != "result":
         return {}
-    return {arm: [number] for arm, number in zip(arms, told[1], strict=True) if number is not None}
+    kept = {}
+    for arm, operators, number in zip(arms, (ours, theirs), told[1], strict=True):
+        if number is not None:
+            captured_as = operators[number].captured_as
+            kept[arm] = [number] if captured_as is None else sorted({number, captured_as})
+    return kept
 
 
 def _first_pair(
@@ -379,6 +393,7 @@ def _path(
         "state": candidate.before.keys() & baseline.before.keys(),
         "update": candidate.after.keys() & baseline.after.keys(),
     }
+    unseen = candidate.unseen or baseline.unseen
     for part in PATH:
         own = [pair for pair in pairs if parts[0][pair[0]] == part]
         alone = (
@@ -391,7 +406,7 @@ def _path(
             told = _first_pair(ours, theirs, own)
             where = [] if told is None else [ours[told[1][0] or 0].module or ours[told[1][0] or 0].line]
             names = names or where
-            is_seen = bool(own) or bool(seen.get(part))
+            is_seen = not unseen and (bool(own) or bool(seen.get(part)))
             answer: Answer = "differs" if names or told is not None else "equal" if is_seen else "not_seen"
             yield PathRow(part=part, answer=answer, names=names[:_NAMED], operators=len(own), alone=max(alone, 0))
         else:

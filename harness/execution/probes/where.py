@@ -13,17 +13,18 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from harness.devices.device import has_cuda
 from harness.evidence.observed_step import GRADIENT, OBSERVED, UNOBSERVED, ObservedStep
 from harness.evidence.plan_records import Run
 from harness.execution.opening import opened
 from harness.execution.recorder import Recorder
 from harness.execution.watchers.reductions import digests
 from harness.execution.watchers.state_watch import watched_state
-from harness.execution.watchers.step_operators import StepOperators
+from harness.execution.watchers.step_operators import ObservedCaptures, StepOperators
 from harness.system.protocol import HasGradients, HasInputs, HasStateRoots, TrainingRun
+from harness.system.replay.launches import triton_announced
 from harness.system.replay.reachable import reach
 from harness.system.replay.sites import SiteFinder, names_of_modules, sites_noted
 
@@ -37,33 +38,37 @@ def execute(run: Run, recorder: Recorder) -> None:
                 return
             recorder.phase(f"{arm}.{replica}: steps")
             with ExitStack() as stack:
-                _Execution(run, arm, replica, recorder, stack).train(until)
+                _Execution(run, arm, replica, recorder, stack, until).train()
 
 
 class _Execution:
     """One execution of an arm, with what its claim does between the steps."""
 
-    def __init__(self, run: Run, arm: str, replica: int, recorder: Recorder, stack: ExitStack) -> None:
+    def __init__(self, run: Run, arm: str, replica: int, recorder: Recorder, stack: ExitStack, until: float) -> None:
         self._run, self._arm, self._replica, self._recorder, self._stack = run, arm, replica, recorder, stack
         self._last = int(str(run.settings["last"]))
         self._every: int | None = _of_arm(run, "evaluate", arm)
         self._saved_after: list[int] = _of_arm(run, "resume", arm) or []
         self._values: list[int] = _of_arm(run, "values", arm) or []
-        # a CUDA graph launches kernels, of which no dispatch mode sees any
-        self._in_graphs = has_cuda() and run.arms[arm].arm.capture != "none"
+        self._until, self._began = until, monotonic()
+        self._finder = SiteFinder({})
 
-    def train(self, until: float) -> None:
+    def train(self) -> None:
         """Make the steps, and record each; only the last one if the run observes it."""
         self._open()
         for step in range(self._last + 1):
-            if monotonic() > until:
+            if monotonic() > self._until:
                 return
             is_recorded = step == self._last or not self._run.settings["observed"]
-            if step == self._last and self._replica == OBSERVED and not self._in_graphs:
-                observer = StepOperators(self._finder, self._values)
+            if step == self._last and self._replica == OBSERVED:
+                observer = StepOperators(self._finder, self._values, until=self._until)
                 observed = self._record(step, observer)
+                if observer.is_cut:
+                    return
                 found = observer.operators({**_gradients(self.training), **_state(self.training)})
-                self._recorder.write(observed.model_copy(update={"operators": found}))
+                size = observer.bytes + self._captures.bytes
+                more = {"operators": found, "unseen": observer.unseen, "bytes": size}
+                self._recorder.write(observed.model_copy(update=more))
             elif is_recorded:
                 self._recorder.write(self._record(step))
             else:
@@ -71,6 +76,12 @@ class _Execution:
                 self.training.step(step)
 
     def _open(self) -> None:
+        if self._replica == OBSERVED:
+            captures = ObservedCaptures(lambda: self._finder, self._values, self._until)
+            self._captures = self._stack.enter_context(captures)
+            self._stack.enter_context(triton_announced())
+            # autograd's own threads have no line of the user's, and number their nodes anew
+            self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self.training: TrainingRun = self._stack.enter_context(opened(self._run, self._arm))
         roots = self.training.state_roots() if isinstance(self.training, HasStateRoots) else [self.training]
         self._finder = SiteFinder(names_of_modules(reach(*roots).modules))
@@ -83,6 +94,7 @@ class _Execution:
         before = _digests_of_state(self.training)
         if observer is not None:
             observer.begin(self._finder, _state(self.training))
+            self._captures.step = observer
         with observer or ExitStack():
             loss = self.training.step(step)
         training = self.training
@@ -95,6 +107,7 @@ class _Execution:
             loss=digests({"loss": loss.detach()})["loss"],
             gradients=digests(_gradients(training)),
             after=_digests_of_state(training),
+            seconds=monotonic() - self._began,
         )
 
     def _between(self, steps: int) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from harness.devices.graphs import is_capturing
 from harness.evidence.arm_records import GroupNorm, Sketch, TensorReduction
 from harness.system.shards import is_distributed, whole
 
@@ -365,8 +366,12 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _positions(count: int, start: int, device: torch.device) -> Tensor:
-    """Return i * GAMMA for i in start + 1 .. start + count; small counts are kept, since they repeat."""
-    return (_kept_positions if count <= _KEEP else _make_positions)(count, start, device)
+    """Return i * GAMMA for i in start + 1 .. start + count; small counts are kept, since they repeat.
+
+    A capture makes its own: a replay alone would write the values of kept ones, and nothing would hold them for it.
+    """
+    keeps = count <= _KEEP and not is_capturing()
+    return (_kept_positions if keeps else _make_positions)(count, start, device)
 
 
 def _make_positions(count: int, start: int, device: torch.device) -> Tensor:

@@ -1,19 +1,31 @@
-"""Observe the operators of a step: where each was called, what it was given, and digests of what it read and made."""
+"""Observe the operators of a step: where each was called, what it was given, and digests of what it read and made.
+
+A step that replays a CUDA graph is observed by its capture (`ObservedCaptures`): the digests are captured next to each
+operator, and a replay computes them anew. Kernels that are launched past torch are seen where they are announced
+(`harness.system.replay.launches`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from math import inf
+from time import monotonic
+from types import FrameType
+from typing import Any, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import _disable_current_modes
 
+from harness.devices.graphs import GRAPH_CLASS, is_capturing, nodes_captured_so_far
 from harness.evidence.observed_step import ObservedOperator, ReadTensor
-from harness.execution.watchers.reductions import as_hex, combine_on_device
+from harness.execution.watchers.reductions import as_hex, digest_on_device
+from harness.system.replay import launches
 from harness.system.replay.host_made import LIFT, tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.replay.operations import is_repeated, repeated_site
@@ -24,29 +36,54 @@ from harness.system.replay.traced import is_prepared
 _UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 _NOWHERE = Site("forward", "", "", "")
 _VALUES = 65_536  # elements of what one operator makes, at most, that are kept
+_BLOCK = 512  # bytes that a device's allocator gives for the smallest tensor
+
+
+class _Seen(NamedTuple):
+    """A tensor at one moment: its bytes, its data type and shape, its strides, and its digest on its device."""
+
+    place: _Range | None
+    form: str
+    strides: tuple[int, ...]
+    digest: Tensor | None
 
 
 class _Found(NamedTuple):
-    """An operator; the bytes that it says it writes, those of what it was given, and digests on the device."""
+    """An operator; the bytes that it says it writes, and its tensors before and after it."""
 
     operator: ObservedOperator
+    numbers: list[str | None]  # of `given`
     written: list[_Range]
-    given: list[_Range | None]
-    before: list[Tensor | None]
-    made: list[Tensor | None]  # what it returned, then what it was given
+    given: list[_Seen]
+    after: list[_Seen]  # what it returned, then what it was given; nothing after a view
+    names: _Named
+    values: list[Tensor]
 
 
 class StepOperators(Observer):
-    """Keeps every operator that runs in its block, but for what is executed to prepare a capture and undone."""
+    """Keeps every operator that runs in its block, but for what is executed to prepare a capture and undone.
 
-    def __init__(self, finder: SiteFinder, with_values: Collection[int] = ()) -> None:
-        """Set up the observer. with_values: operators to keep values of, by their numbers."""
+    `is_cut`: the limit of time came before the end. `unseen`: kernels that were captured between the operators, and
+    replays of graphs whose operators nobody observed.
+    """
+
+    def __init__(
+        self, finder: SiteFinder, with_values: Collection[int] = (), *, until: float = inf, captures: bool = False
+    ) -> None:
+        """Set up the observer. with_values: operators to keep values of, by their numbers.
+
+        until: look at nothing after this moment of `monotonic()`. captures: keep what one capture records.
+        """
         super().__init__()
         self.between = True  # steps: what is called now belongs to no step yet
-        self._finder, self._with_values = finder, with_values
+        self.is_cut, self.unseen = False, 0
+        self._finder, self._with_values, self._until, self._captures = finder, with_values, until, captures
         self._names = _Named({})
-        self._writers = _Writers()
+        self._held: dict[int, StorageWeakRef] = {}  # references keep an address from being given out again
+        self._computed: set[int] = set()  # memory that the step has written
         self._unwritten: set[int] = set()
+        self._nodes: int | None = None  # of the capture, when the operator before this one had ended
+        self._is_inside = False  # an operator
         self._found: list[_Found] = []
 
     def begin(self, finder: SiteFinder, state: Mapping[str, Tensor]) -> None:
@@ -54,116 +91,292 @@ class StepOperators(Observer):
         self.between, self._finder = False, finder
         self._names = _Named(state)
 
+    def __enter__(self) -> Self:
+        launches.watches.append(self)
+        self._nodes = self._nodes_so_far()
+        return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._count_unseen()
+        launches.watches.remove(self)
+
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         given = list(tensors_in([*args, *kwargs.values()]))
-        if is_prepared() or any(isinstance(each, FakeTensor) for each in given):
+        if self._looks_away(given):
             return func(*args, **kwargs)
-        site = (repeated_site() or _NOWHERE) if is_repeated() else self._finder.find()
-        reads = [self._read(each) for each in given]
-        before = [self._digest(each) for each in given]
-        returned = func(*args, **kwargs)
-        self._keep(func, site, reads, before, args, kwargs, returned)
+        name = func._schema.name.replace("::", ".")
+        with self._one_operator():
+            site = (repeated_site() or _NOWHERE) if is_repeated() else self._finder.find()
+            numbers = [*map(self._number, given)]
+            before = [self._look(each, digested=not func.is_view) for each in given]
+            returned = func(*args, **kwargs)
+            made = list(tensors_in([returned]))
+            written = [] if func.is_view else [*made, *_written(func, args, kwargs)]
+            is_unwritten = name.removeprefix("aten.") in _UNWRITTEN
+            ranges = self._note_written(written, is_filled=not is_unwritten)
+            if is_unwritten and not name.endswith("resize_"):
+                _fill(made)
+            operator = _operator("aten.clone" if func is LIFT else name, site, args, kwargs, between=self.between)
+            self._keep(operator, numbers, ranges, before, [] if func.is_view else [*made, *given])
         return returned
+
+    def launched(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Callable[[], object], caller: FrameType
+    ) -> object:
+        """Launch a kernel and keep it as an operator, which may write to each tensor that it is given."""
+        given = [*_tensors_of_launch([*args, *kwargs.values()])]
+        if self._looks_away(given):
+            return launch()
+        with self._one_operator():
+            with _disable_current_modes():
+                site, before = self._finder.find(caller), [*map(self._look, given)]
+            returned = launch()
+            with _disable_current_modes():
+                self._note_written(given, is_filled=True)
+                operator = _operator(name, site, args, kwargs, between=self.between)
+                self._keep(operator, [None] * len(given), [], before, given)
+        return returned
+
+    def replayed(self, captured: StepOperators | None) -> None:
+        """Add the operators of a graph that was just replayed, with the digests that the replay has computed."""
+        if captured is None or captured.is_cut:
+            self.unseen += 1
+            return
+        self.unseen += captured.unseen
+        with _disable_current_modes(), torch.no_grad():
+            seen = [each for found in captured._found for each in (*found.given, *found.after)]
+            digests = iter(_copied([each.digest for each in seen]))
+            for number, found in enumerate(captured._found):
+                phase = BETWEEN if self.between else found.operator.phase
+                update = {"phase": phase, "replayed": True, "captured_as": number}
+                replay = found._replace(
+                    operator=found.operator.model_copy(update=update),
+                    given=[each._replace(digest=next(digests)) for each in found.given],
+                    after=[each._replace(digest=next(digests)) for each in found.after],
+                    names=self._names,
+                    values=[*map(torch.clone, found.values)],
+                )
+                self._found.append(replay)
+        self._held |= captured._held
+        self._computed |= captured._computed
+
+    def _looks_away(self, given: Sequence[Tensor]) -> bool:
+        self.is_cut = self.is_cut or monotonic() > self._until
+        is_fake = any(isinstance(each, FakeTensor) for each in given)
+        return self.is_cut or is_fake or is_prepared() or is_capturing() is not self._captures
+
+    @contextmanager
+    def _one_operator(self) -> Iterator[None]:
+        """Count the nodes that a capture has got since the operator before this one, outside of another operator."""
+        is_outer, self._is_inside = not self._is_inside, True
+        if is_outer:
+            self._count_unseen()
+        try:
+            yield
+        finally:
+            if is_outer:
+                self._is_inside, self._nodes = False, self._nodes_so_far()
+
+    def _count_unseen(self) -> None:
+        now = self._nodes_so_far()
+        if now is not None and self._nodes is not None:
+            self.unseen += now - self._nodes
+
+    def _nodes_so_far(self) -> int | None:
+        return nodes_captured_so_far() if self._captures else None
+
+    def _note_written(self, tensors: Sequence[Tensor], *, is_filled: bool) -> list[_Range]:
+        ranges = [each for tensor in tensors if (each := _range(tensor)) is not None]
+        memory = {each.memory for each in ranges}
+        self._computed |= memory
+        self._unwritten = self._unwritten - memory if is_filled else self._unwritten | memory
+        return ranges
 
     def _keep(
         self,
-        func: OpOverload,
-        site: Site,
-        reads: list[ReadTensor],
-        before: list[Tensor | None],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        returned: Any,
+        operator: ObservedOperator,
+        numbers: list[str | None],
+        written: list[_Range],
+        before: list[_Seen],
+        after: Sequence[Tensor],
     ) -> None:
-        number, name = len(self._found), func._schema.name.replace("::", ".")
-        made, given = list(tensors_in([returned])), list(tensors_in([*args, *kwargs.values()]))
-        if func.is_view:
-            changed = list[_Range]()
-        else:
-            written = [*made, *_written(func, args, kwargs)]
-            changed = [each for tensor in written if (each := _range(tensor)) is not None]
-            self._writers.note(written, changed, number)
-        keys = {each.memory for each in changed}
-        if name.removeprefix("aten.") in _UNWRITTEN:
-            self._unwritten |= keys
-        else:
-            self._unwritten -= keys
-        operator = ObservedOperator.model_construct(
-            name="aten.clone" if func is LIFT else name,
-            phase=BETWEEN if self.between else site.phase,
-            module=site.module,
-            line=site.line,
-            code=site.code,
-            arguments=[*map(_text, args), *(f"{key}={_text(value)}" for key, value in kwargs.items())],
-            reads=reads,
-            makes=[],
-            leaves=[],
-            replayed=is_repeated(),
-            values=[_values(each) for each in (*made, *given)] if number in self._with_values else None,
-        )
         # what it was given, too: an operator may change more than it says, as a batch norm does its statistics
-        made_and_left = [] if func.is_view else [*made, *given]
-        places = [] if func.is_view else list(map(_range, given))
-        self._found.append(_Found(operator, changed, places, before, [*map(self._digest, made_and_left)]))
+        seen = [*map(self._look, after)]
+        kept = len(self._found) in self._with_values
+        values = [each.detach().clone() for each in after if kept and each.numel() <= _VALUES]
+        self._found.append(_Found(operator, numbers, written, before, seen, self._names, values))
 
-    def _read(self, tensor: Tensor) -> ReadTensor:
-        place, number = _range(tensor), None
-        source = self._writers.last(place)
-        if tensor.dim() == 0 and tensor.device.type == "cpu" and source is None:
-            with suppress(Exception):  # a tensor of a library may have no number
-                number = repr(tensor.detach().item())
-        return ReadTensor.model_construct(
-            digest=None,
-            form=f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}",
-            source=source,
-            name=next(iter(self._names.of(place)), None) if source is None else None,
-            number=number,
-        )
-
-    def _digest(self, tensor: Tensor) -> Tensor | None:
-        """Return a digest on the tensor's device. None for memory without a value, and what shows no bits."""
+    def _number(self, tensor: Tensor) -> str | None:
+        """Return the value of a number that the host holds, and that the step has not computed."""
         place = _range(tensor)
-        if place is not None and place.memory in self._unwritten:
-            return None
-        with suppress(Exception), torch.no_grad():  # some library's tensor, of which nobody says how it is read
-            return combine_on_device({"": tensor})
+        if tensor.dim() == 0 and tensor.device.type == "cpu" and (place is None or place.memory not in self._computed):
+            with suppress(Exception):  # a tensor of a library may have no number
+                return repr(tensor.detach().item())
         return None
+
+    def _look(self, tensor: Tensor, *, digested: bool = True) -> _Seen:
+        """Digest a tensor on its device. There is no digest of memory without a value, and of what shows no bits."""
+        place, digest = _range(tensor), None
+        if place is not None and place.memory not in self._held:
+            self._held[place.memory] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        if digested and (place is None or place.memory not in self._unwritten):
+            with suppress(Exception), torch.no_grad():  # some library's tensor, of which nobody says how it is read
+                digest = digest_on_device(tensor)
+        form = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        return _Seen(place, form, _strides(tensor), digest)
+
+    @property
+    def bytes(self) -> int:
+        """Return the memory of all digests and values that are kept."""
+        digests = [each.digest for found in self._found for each in (*found.given, *found.after)]
+        kept = [*digests, *(each for found in self._found for each in found.values)]
+        whole = [(each.nbytes, _BLOCK if each.is_cuda else 1) for each in kept if each is not None]
+        return sum(-(-size // block) * block for size, block in whole)
 
     def operators(self, after: Mapping[str, Tensor]) -> list[ObservedOperator]:
         """Return what was observed, with the digests fetched in one transfer for each device.
 
         after: state and gradients that came with the step, by name.
         """
-        digests = [each for found in self._found for each in (*found.before, *found.made) if each is not None]
-        fetched, later = iter(_fetched(digests)), _Named(after)
+        seen = [each for found in self._found for each in (*found.given, *found.after)]
+        texts, later, writers = iter(_fetched([each.digest for each in seen])), _Named(after), _Writers()
         observed = []
-        for operator, written, given, before, made in self._found:
-            texts = [None if each is None else next(fetched) for each in before]
-            reads = [read.model_copy(update={"digest": text}) for read, text in zip(operator.reads, texts, strict=True)]
-            after_it = [None if each is None else next(fetched) for each in made]
-            makes, left = after_it[: len(made) - len(given)], after_it[len(made) - len(given) :]
-            leaves = [now if now != then else None for then, now in zip(texts, left, strict=False)]
-            changed = [place for place, digest in zip(given, leaves, strict=False) if digest is not None]
-            places = [each for each in (*written, *changed) if each is not None]
-            writes = [*dict.fromkeys(name for each in places for name in (*self._names.of(each), *later.of(each)))]
-            update = {"reads": reads, "makes": makes, "leaves": leaves, "writes": writes}
-            observed.append(operator.model_copy(update=update))
+        for number, found in enumerate(self._found):
+            before, left = ([next(texts) for _ in tensors] for tensors in (found.given, found.after))
+            made = max(0, len(left) - len(before))
+            leaves = [now if now != then else None for then, now in zip(before, left[made:], strict=False)]
+            changed = [each.place for each, digest in zip(found.given, leaves, strict=False) if digest is not None]
+            places = [each for each in (*found.written, *changed) if each is not None]
+            rows = zip(found.given, before, found.numbers, strict=True)
+            reads = [_read(*row, writers, found.names) for row in rows]
+            writers.note(places, number, {each[:3]: text for each, text in zip(found.after, left, strict=True)})
+            writes = [*dict.fromkeys(name for each in places for name in (*found.names.of(each), *later.of(each)))]
+            values = [_values(each) for each in found.values] if number in self._with_values else None
+            update = {"reads": reads, "makes": left[:made], "leaves": leaves, "writes": writes, "values": values}
+            observed.append(found.operator.model_copy(update=update))
         return observed
 
 
-def _fetched(digests: Sequence[Tensor]) -> list[str]:
-    by_device: dict[torch.device, list[int]] = {}
-    for place, each in enumerate(digests):
-        by_device.setdefault(each.device, []).append(place)
-    found = [""] * len(digests)
-    for places in by_device.values():
-        values = torch.stack([digests[place].reshape(()) for place in places]).tolist()
+class ObservedCaptures:
+    """Observes, within its block, what each CUDA graph records, and gives it to `step` where the graph is replayed."""
+
+    def __init__(self, finder: Callable[[], SiteFinder], with_values: Collection[int] = (), until: float = inf) -> None:
+        self.step: StepOperators | None = None  # that is observed now
+        self._finder, self._with_values, self._until = finder, with_values, until
+        self._of: WeakKeyDictionary[Any, StepOperators] = WeakKeyDictionary()
+        self._capturing: list[StepOperators] = []
+        self._replaced: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        for name, watched in (("capture_begin", self._begun), ("capture_end", self._ended), ("replay", self._replayed)):
+            self._replaced[name] = getattr(GRAPH_CLASS, name)
+            setattr(GRAPH_CLASS, name, watched(self._replaced[name]))
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        for name, method in self._replaced.items():
+            setattr(GRAPH_CLASS, name, method)
+
+    @property
+    def bytes(self) -> int:
+        """Return the memory of the digests in all graphs."""
+        return sum(each.bytes for each in self._of.values())
+
+    def _begun(self, begin: Callable[..., object]) -> Callable[..., object]:
+        def begun(graph: Any, *arguments: object, **keywords: object) -> object:
+            returned = begin(graph, *arguments, **keywords)
+            self._of[graph] = StepOperators(self._finder(), self._with_values, until=self._until, captures=True)
+            self._capturing.append(self._of[graph].__enter__())
+            return returned
+
+        return begun
+
+    def _ended(self, end: Callable[..., object]) -> Callable[..., object]:
+        def ended(*arguments: object, **keywords: object) -> object:
+            if self._capturing:
+                self._capturing.pop().__exit__(None, None, None)
+            return end(*arguments, **keywords)
+
+        return ended
+
+    def _replayed(self, replay: Callable[..., object]) -> Callable[..., object]:
+        def replayed(graph: Any, *arguments: object, **keywords: object) -> object:
+            returned = replay(graph, *arguments, **keywords)
+            if self.step is not None:
+                self.step.replayed(self._of.get(graph))
+            return returned
+
+        return replayed
+
+
+def _operator(
+    name: str, site: Site, args: Sequence[Any], kwargs: Mapping[str, Any], *, between: bool
+) -> ObservedOperator:
+    return ObservedOperator.model_construct(
+        name=name,
+        phase=BETWEEN if between else site.phase,
+        module=site.module,
+        line=site.line,
+        code=site.code,
+        arguments=[*map(_text, args), *(f"{key}={_text(value)}" for key, value in kwargs.items())],
+        reads=[],
+        makes=[],
+        leaves=[],
+        replayed=is_repeated(),
+    )
+
+
+def _read(seen: _Seen, digest: str | None, number: str | None, writers: _Writers, names: _Named) -> ReadTensor:
+    source, is_known = writers.last(seen, digest)
+    name = next(iter(names.of(seen.place)), None) if source is None and is_known else None
+    return ReadTensor.model_construct(digest=digest, form=seen.form, source=source, name=name, number=number)
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(map(int, tensor.stride())) if tensor.layout is torch.strided and not tensor.is_nested else ()
+
+
+def _fill(made: Sequence[Tensor]) -> None:
+    """Give memory without a value one that is the same in both arms: an operator may leave a part of it unwritten."""
+    for each in made:
+        with suppress(Exception), torch.no_grad():
+            each.zero_()
+
+
+def _tensors_of_launch(values: Sequence[Any]) -> Iterator[Tensor]:
+    """Yield the tensors in a kernel's arguments, and those that its descriptors describe."""
+    return tensors_in([each if isinstance(each, Tensor | tuple) else getattr(each, "base", None) for each in values])
+
+
+def _copied(digests: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return copies of 0-d digests, made by a few operations on each device."""
+    found = list(digests)
+    for places in _by_device(digests).values():
+        copies = torch.stack([found[place].reshape(()) for place in places]).unbind()  # type: ignore[union-attr]
+        for place, copy in zip(places, copies, strict=True):
+            found[place] = copy
+    return found
+
+
+def _fetched(digests: Sequence[Tensor | None]) -> list[str | None]:
+    found: list[str | None] = [None] * len(digests)
+    for places in _by_device(digests).values():
+        values = torch.stack([digests[place].reshape(()) for place in places]).tolist()  # type: ignore[union-attr]
         for place, value in zip(places, values, strict=True):
             found[place] = as_hex(value)
     return found
+
+
+def _by_device(digests: Sequence[Tensor | None]) -> dict[torch.device, list[int]]:
+    by_device: dict[torch.device, list[int]] = {}
+    for place, each in enumerate(digests):
+        if each is not None:
+            by_device.setdefault(each.device, []).append(place)
+    return by_device
 
 
 class _Range(NamedTuple):
@@ -202,27 +415,31 @@ class _Named:
         return [] if place is None else [name for each, name in self._of.get(place.memory, []) if each.meets(place)]
 
 
+_Exact = tuple[_Range | None, str, tuple[int, ...]]  # a tensor: its bytes, form and strides
+
+
 class _Writers:
-    """Which operator wrote bytes last."""
+    """Which operator wrote bytes last, and what it left in which tensors."""
 
     def __init__(self) -> None:
-        # references keep an address from being given out again
-        self._of: dict[int, tuple[StorageWeakRef, list[tuple[_Range, int]]]] = {}
+        self._of: dict[int, list[tuple[_Range, int]]] = {}
+        self._left: dict[_Exact, tuple[int, str | None]] = {}
 
-    def note(self, tensors: Sequence[Tensor], places: Sequence[_Range], number: int) -> None:
-        by_memory = {place.memory: tensor for tensor in tensors if (place := _range(tensor)) is not None}
+    def note(self, places: Sequence[_Range], number: int, left: Mapping[_Exact, str | None]) -> None:
         for place in places:
-            if place.memory not in self._of:
-                storage = by_memory[place.memory].untyped_storage()
-                self._of[place.memory] = StorageWeakRef(storage), []  # type: ignore[no-untyped-call]
-            written = self._of[place.memory][1]
+            written = self._of.setdefault(place.memory, [])
             written[:] = [each for each in written if not (place.start <= each[0].start and each[0].end <= place.end)]
             written.append((place, number))
+        self._left |= {seen: (number, digest) for seen, digest in left.items()}
 
-    def last(self, place: _Range | None) -> int | None:
-        if place is None or place.memory not in self._of:
-            return None
-        return max((number for each, number in self._of[place.memory][1] if each.meets(place)), default=None)
+    def last(self, seen: _Seen, digest: str | None) -> tuple[int | None, bool]:
+        """Return the operator that wrote a tensor last, and False if something that was not seen wrote it since."""
+        place = seen.place
+        written = [] if place is None else self._of.get(place.memory, [])
+        number = max((number for each, number in written if place is not None and each.meets(place)), default=None)
+        at, left = self._left.get(seen[:3], (None, None))
+        is_known = number is None or at is None or at < number or None in (left, digest) or left == digest
+        return (number if is_known else None), is_known
 
 
 def _written(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:

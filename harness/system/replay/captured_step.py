@@ -27,6 +27,7 @@ from harness.system.replay.followed_numbers import HostNumber, can_follow, follo
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.host_changes import HostChanges, KeptUp, keep_up
 from harness.system.replay.state import State, StateGuard
+from harness.system.replay.traced import preparing
 
 Body = Callable[[], Tensor | None]
 
@@ -84,7 +85,8 @@ class CapturedStep:
     def capture(self) -> None:
         """Warm up, undo the warm-up, and capture. Raises `CaptureFailedError`."""
         try:
-            guard = self._warm_up()
+            with preparing():
+                guard = self._warm_up()
         except Exception as error:
             raise CaptureFailedError("the warm-up before a capture", error) from error
         changes = HostChanges(self._roots, of_device=True)

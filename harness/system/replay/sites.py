@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+from _thread import get_ident
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -45,18 +46,19 @@ class SiteFinder:
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
         self._of_node: dict[int, Site] = {}  # by the number that autograd gave the forward operator's node
-        self._next_node = _next_node()
+        self._next_node = {get_ident(): _next_node()}  # by thread: each numbers its own nodes
 
-    def find(self) -> Site:
-        """Return the site of the operator that the caller was asked to run."""
+    def find(self, caller: FrameType | None = None) -> Site:
+        """Return the site of the operator that the caller was asked to run. caller: the frame to begin at."""
+        begin = sys._getframe(1) if caller is None else caller
         in_backward = torch._C._current_graph_task_id() != -1
-        own, library, modules = _walked(sys._getframe(1), stops=in_backward)
+        own, library, modules = _walked(begin, stops=in_backward)
         if in_backward and own is None and library is None:
             node = torch._C._current_autograd_node()
             forward = None if node is None else self._of_node.get(node._sequence_nr())
             if forward is not None:
                 return forward._replace(phase=BACKWARD)
-            own, library, modules = _walked(sys._getframe(1), stops=False)
+            own, library, modules = _walked(begin, stops=False)
         line, code = own or library or ("", "")
         site = Site(BACKWARD if in_backward else FORWARD, self._module(modules), line, code)
         self._note_nodes(site)
@@ -66,10 +68,10 @@ class SiteFinder:
         return next((self._names[id(each)] for each in modules if id(each) in self._names), "")
 
     def _note_nodes(self, site: Site) -> None:
-        after = _next_node()
-        for number in range(max(self._next_node, after - _MOST_NODES), after):
+        after, thread = _next_node(), get_ident()
+        for number in range(max(self._next_node.get(thread, after), after - _MOST_NODES), after):
             self._of_node[number] = site
-        self._next_node = after
+        self._next_node[thread] = after
 
 
 def _next_node() -> int:

@@ -48,7 +48,8 @@ _preparations = 0  # that are under way
 
 
 @contextmanager
-def _preparing() -> Iterator[None]:
+def preparing() -> Iterator[None]:
+    """Let what is executed in the block count as preparation: `is_prepared` is true."""
     global _preparations  # noqa: PLW0603
     _preparations += 1
     try:
@@ -118,7 +119,7 @@ class TracedStep:
 
     def record(self) -> None:
         """Run the fake pass, then record. On `HostSyncError` and `NotTraceableError` the state is as before."""
-        with _preparing():
+        with preparing():
             self._record()
 
     def _record(self) -> None:

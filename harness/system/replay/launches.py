@@ -1,0 +1,92 @@
+"""Announce kernels that are launched past torch's operators to the watch of a step.
+
+No dispatch mode sees such a launch. Triton's are announced here for every trainer (`triton_announced`). A trainer that
+launches kernels in another way calls `announced`; the harness sees nothing of a launch that nobody announces.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from types import FrameType
+from typing import Any, Protocol
+
+from harness.devices.device import has_cuda
+
+Launch = Callable[[], object]
+# Where Triton launches a kernel: compiled, and interpreted without a GPU.
+_TRITON = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
+
+
+class LaunchWatch(Protocol):
+    """Looks at launches while it is among the watches."""
+
+    def launched(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch, caller: FrameType
+    ) -> object:
+        """Launch, look at the arguments before and after, and return what the launch returns."""
+
+
+watches: list[LaunchWatch] = []  # the last one is given the launches
+_announcing = False
+
+
+def is_watched() -> bool:
+    """Return True if a launch is to be announced: somebody watches, and no outer launch was announced already."""
+    return bool(watches) and not _announcing
+
+
+def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch) -> object:
+    """Launch a kernel under the eyes of the last watch, and return what `launch` returns.
+
+    name: of the kernel. args: its arguments, tensors among them. kwargs: what else decides what it computes. The line
+    of the launch is the user's line that called the function that announces.
+    """
+    global _announcing  # noqa: PLW0603
+    caller = sys._getframe(1).f_back
+    if not is_watched() or caller is None:
+        return launch()
+    _announcing = True
+    try:
+        return watches[-1].launched(name, args, kwargs, launch, caller)
+    finally:
+        _announcing = False
+
+
+@contextmanager
+def triton_announced() -> Iterator[None]:
+    """Announce the launches of Triton's kernels within the block."""
+    replaced = []
+    for module, name in _TRITON:
+        # without a GPU a system may still have to say how Triton is imported
+        owner = getattr(_imported(module), name, None)
+        if owner is not None and "run" in vars(owner):
+            replaced.append((owner, owner.run))
+            owner.run = _announcing_run(owner.run)
+    try:
+        yield
+    finally:
+        for owner, run in replaced:
+            owner.run = run
+
+
+def _imported(module: str) -> object:
+    try:
+        return import_module(module) if has_cuda() else sys.modules.get(module)
+    except Exception:  # no Triton, or one that this driver cannot use: there are no launches of it
+        return None
+
+
+def _announcing_run(run: Callable[..., object]) -> Callable[..., object]:
+    def announcing_run(self: Any, *args: Any, **kwargs: Any) -> object:
+        def launch() -> object:
+            return run(self, *args, **kwargs)
+
+        if kwargs.get("warmup") or not is_watched():
+            return launch()
+        settings = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
+        return announced(getattr(self, "__name__", type(self).__name__), args, settings, launch)
+
+    return announcing_run
