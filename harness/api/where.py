@@ -15,7 +15,7 @@ from harness.devices import environment
 from harness.evidence import layout
 from harness.evidence.observed_step import ObservedStep
 from harness.evidence.own_places import empty_folder, remove
-from harness.evidence.plan_records import Run, Unit
+from harness.evidence.plan_records import SPENT, Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.redaction import Redaction
 from harness.evidence.run_evidence import Death, RunEvidence
@@ -58,10 +58,11 @@ def unit_of(bundle: Bundle, verdict: Verdict) -> Unit | None:
 
 def locate(run: Run, execute: Execute) -> FirstDifference:
     """Execute the arms of a `where_run` at most three times, within its limit, and return what differs first."""
-    until = monotonic() + float(str(run.settings["limit_s"]))
+    began, limit = monotonic(), float(str(run.settings["limit_s"]))
 
     def execute_in_time(run: Run) -> tuple[list[ObservedStep], list[Death]]:
-        return _seen(execute(_with_settings(run, limit_s=max(0.0, until - monotonic()))))
+        spent = monotonic() - began
+        return _seen(execute(_with_settings(run, limit_s=max(0.0, limit - spent), **{SPENT: spent})))
 
     steps, deaths = execute_in_time(run)
     arms = (str(run.settings["candidate"]), str(run.settings["baseline"]))
@@ -69,10 +70,10 @@ def locate(run: Run, execute: Execute) -> FirstDifference:
     step = first_differing(candidate, baseline)
     if step is None:
         return answer_of(run, steps, deaths)
-    observing, began = _with_settings(run, last=step, observed=True), monotonic()
+    observing, found = _with_settings(run, last=step, observed=True), monotonic()
     steps, deaths = execute_in_time(observing)
     ended = monotonic()
-    if (kept := kept_results(observing, steps)) and ended - began < until - ended:
+    if (kept := kept_results(observing, steps)) and ended - found < began + limit - ended:
         observing = _with_settings(observing, values=kept)
         steps, deaths = execute_in_time(observing)
     return answer_of(observing, steps, deaths)
@@ -105,6 +106,8 @@ def executing_into(
         for number, commit in enumerate(dict.fromkeys(planned.commit for planned in run.arms.values())):
             arms = {arm: planned for arm, planned in run.arms.items() if planned.commit == commit}
             part = run.model_copy(update={"arms": arms})
+            if number:  # the first part has what earlier executions took
+                part = _with_settings(part, **{SPENT: 0.0})
             moves = partial(_moves, tell, part.model_copy(update={"id": f"locating {claim}"}))
             work = [Work(part, folder / str(number), moves, lambda _death: None)]
             with Interpreters(1) as waiting:

@@ -155,14 +155,14 @@ def _rounded(seconds: float) -> float:
 
 
 def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
-    """Return the cost of all runs of one directory, whether a verdict rests on them or not.
+    """Return the cost of all runs of one directory, whether a verdict rests on them or not, and of located differences.
 
     The parts of an interrupted run have clocks of their own, since the machine's clock may have begun anew.
     """
     controls = {contract.id: control_arms(contract) for contract in contracts}
     has_gpu = bundle.header.environment.gpu.uuid is not None
     times = _times(bundle)
-    part_of = dict.fromkeys(times, 0)
+    part_of = {run: 0 if run in bundle.header.runs else len(bundle.header.resumed) for run in times}
     for number, resumption in enumerate(bundle.header.resumed, start=1):
         part_of |= {run: number for run in resumption.executed if run in times}
     numbers = sorted(set(part_of.values())) or [0]
@@ -177,4 +177,6 @@ def _times(bundle: Bundle) -> Mapping[str, list[WorkerTimes]]:
     """Return the workers of every run that left any; an id that leads out of the directory is skipped."""
     evidence = bundle.root / layout.EVIDENCE
     seen = {name: read_times(evidence / name) for name in bundle.header.runs if Path(name).name == name}
+    located = sorted((bundle.root / layout.WHERE).glob("*/*"))
+    seen |= {f"{layout.WHERE}/{each.parent.name}/{each.name}": read_times(each) for each in located}
     return {name: workers for name, workers in seen.items() if workers}

@@ -24,6 +24,7 @@ class Kind(StrEnum):
     KERNEL_COMPARISONS = "kernel_comparisons"
     KERNEL_COMPILATION = "kernel_compilation"
     MEMORY_MEASUREMENT = "memory_measurement"
+    LOCATING = "first_difference"
     END = "digests_and_end"
     WAITING = "waiting"
     OTHER = "other"
@@ -39,6 +40,7 @@ _WORDS = {
     Kind.WARM_UP: "warm-up",
     Kind.CAPTURE_EVIDENCE: "census and capture evidence",
     Kind.MEMORY_MEASUREMENT: "measuring memory",
+    Kind.LOCATING: "locating first differences",
 }
 # What an arm does: `ARM: …` or `ARM.REPLICA: …`. A name that ends in a space begins the names of many phases.
 _OF_AN_ARM = {
@@ -65,6 +67,7 @@ _OF_AN_ARM = {
     "inventory": Kind.KERNEL_COMPILATION,
     "inventory after ": Kind.KERNEL_COMPILATION,
     "measure a step's memory in another process": Kind.MEMORY_MEASUREMENT,
+    "locate": Kind.LOCATING,
     "wait to be ": Kind.WAITING,
 }
 _OF_THE_WORKER = {

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from harness.costs.kinds import Kind, kind_of
+from harness.evidence.plan_records import SPENT
 from harness.evidence.worker_times import ProcessTimes, WorkerTimes
 
 
@@ -36,6 +37,9 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
             marks.append(("", Kind.END, worker.complete.seconds))
         return list(_until_the_next(marks))
     marks = list(_before_the_run(worker.process))
+    spent = worker.run.settings.get(SPENT)
+    if marks and isinstance(spent, int | float) and spent > 0:  # of whose evidence nothing is kept
+        marks.insert(0, ("earlier executions", Kind.LOCATING, marks[0][2] - spent))
     marks += [(phase.name, kind_of(phase.name, controls), phase.began or 0.0) for phase in worker.phases]
     if worker.complete is not None and worker.phases:
         first = worker.phases[0]

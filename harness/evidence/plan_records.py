@@ -10,6 +10,8 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.base import Obstacle, ProbeName, Record
 from harness.numbers import Real
 
+SPENT = "spent_s"  # a run's setting: the seconds of executions before it, of whose evidence nothing is kept
+
 
 class PlannedArm(Record):
     """One arm to execute: its settings, its system, how often (replicas beyond the first measure noise)."""

@@ -36,7 +36,7 @@ def execute(run: Run, recorder: Recorder) -> None:
         for replica in (UNOBSERVED, OBSERVED) if run.settings["observed"] else (UNOBSERVED,):
             if monotonic() > until:
                 return
-            recorder.phase(f"{arm}.{replica}: steps")
+            recorder.phase(f"{arm}.{replica}: locate")
             with ExitStack() as stack:
                 _Execution(run, arm, replica, recorder, stack, until).train()
 

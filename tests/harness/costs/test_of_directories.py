@@ -58,6 +58,20 @@ def test_a_run_directory_on_the_clock(tmp_path: Path) -> None:
     }
 
 
+def test_what_locating_a_first_difference_took_counts(tmp_path: Path) -> None:
+    made = bundle(tmp_path / "a", began=100.0)
+    folder = made.root / "where" / "T+0" / "0"
+    shutil.copytree(made.root / "evidence" / RUN_ID, folder)
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, "settings": {"spent_s": 4.0}}))
+    lines = (folder / "records.jsonl").read_text().replace("untrained.0: steps", "untrained.0: locate")
+    (folder / "records.jsonl").write_text(lines)
+    seen = costs_of(made, [LOADED.contract])
+    assert seen.by_kind[Kind.LOCATING] == 4.5
+    assert seen.by_run["where/T+0/0"][0] == PhaseSeconds(phase="earlier executions", kind=Kind.LOCATING, seconds=4.0)
+    assert seen.wall_seconds == 7.5
+
+
 @pytest.mark.parametrize(("gpu", "gpu_seconds"), [(GpuFacts(uuid="GPU-1"), 1.0), (GpuFacts(problem="none"), 0.0)])
 def test_an_older_run_held_the_gpu_of_its_machine(tmp_path: Path, gpu: GpuFacts, gpu_seconds: float) -> None:
     described = header().model_copy(update={"environment": Environment(gpu=gpu)})
