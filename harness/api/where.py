@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from harness.commits.checkout import Checkout
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
+from harness.costs.kinds import Kind
+from harness.costs.spans import spans
 from harness.devices import environment
 from harness.evidence import layout
 from harness.evidence.observed_step import ObservedStep
@@ -19,6 +21,7 @@ from harness.evidence.plan_records import SPENT, Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.redaction import Redaction
 from harness.evidence.run_evidence import Death, RunEvidence
+from harness.evidence.worker_times import read_times
 from harness.judging import reasons
 from harness.judging.first_difference import FirstDifference, answer_of, first_differing, kept_results
 from harness.judging.verdict import Verdict
@@ -54,6 +57,22 @@ def unit_of(bundle: Bundle, verdict: Verdict) -> Unit | None:
     """Return the unit of a verdict, as the directory planned it."""
     names = (verdict.contract, verdict.claim, verdict.workload)
     return next((each for each in bundle.header.units if (each.contract, each.claim, each.workload) == names), None)
+
+
+def foreseen_seconds(bundle: Bundle, unit: Unit, run: Run) -> float | None:
+    """Return how long `locate` takes about, if nothing ends it, by what the unit's runs took; None if nothing says.
+
+    Both arms are executed once to find the step, twice to observe it, and twice for the values of an operator.
+    """
+    workers = [worker for name in unit.runs for worker in read_times(bundle.root / layout.EVIDENCE / name)]
+    seen = [(span, span.phase.partition(".0: ")[0]) for worker in workers for span in spans(worker)]
+    steps = (int(str(run.settings["last"])) + 1) / run.workload.steps
+    arms = [name.partition(" with ")[0] for name in run.arms]
+    opening, training, starting = (
+        sum(span.seconds for span, arm in seen if span.kind is kind and (kind is Kind.IMPORTS or arm in arms))
+        for kind in (Kind.OPENING, Kind.JUDGED_TRAINING, Kind.IMPORTS)
+    )
+    return 5 * (opening + steps * training) + 3 * starting if training else None
 
 
 def locate(run: Run, execute: Execute) -> FirstDifference:

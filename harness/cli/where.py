@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.api.where import executing_into, locate, recorded, run_of, unit_of
+from harness.api.where import executing_into, foreseen_seconds, locate, recorded, run_of, unit_of
 from harness.cli.arguments import Json
 from harness.cli.interruption import interruptible
 from harness.contract.load import LoadedContract
@@ -85,7 +85,10 @@ def _looked_for(
         )
     commits = bundle.header.commits
     steps = counted(int(str(run.settings["last"])) + 1, "step")
-    print_error(f"locating: at most three runs of {steps} in both arms, within {limit_s:g} s")
+    unit = unit_of(bundle, verdict)
+    seconds = None if unit is None else foreseen_seconds(bundle, unit, run)
+    about = "" if seconds is None else f"about {seconds:.0f} s, "
+    print_error(f"locating: at most three runs of {steps} in both arms, {about}at most {limit_s:g} s")
     with (
         tempfile.TemporaryDirectory(prefix="harness-where-") as folder,
         baseline_checkout(contracts, None if commits is None else commits.baseline.commit, Path(folder)) as checkout,

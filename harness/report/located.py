@@ -38,7 +38,8 @@ def located(found: FirstDifference) -> str:
             arm, how = found.ended
             return f"not seen: {f'arm `{line(arm, 80)}`' if arm else 'the process'} ended: {line(how, 200)}"
         return f"not seen: {_WHY[found.why]}"
-    return f"arm `{line(found.candidate, 80)}`, step {found.step}: {_equal(found)}{_differing(found)}"
+    told = f"arm `{line(found.candidate, 80)}`, step {found.step}: {_equal(found)}{_differing(found)}"
+    return told + (f"; not seen: {counted(found.unseen, 'kernel')} of replayed graphs" if found.unseen else "")
 
 
 def _equal(found: FirstDifference) -> str:
@@ -52,7 +53,7 @@ def _equal(found: FirstDifference) -> str:
 
 def _differing(found: FirstDifference) -> str:
     row = next(row for row in found.path if row.answer == "differs")
-    begins = " ".join([PARTS[row.part], "differ" if row.part in _SEVERAL else "differs"])
+    begins = " ".join([_part(found, row), "differ" if row.part in _SEVERAL else "differs"])
     mine, other = found.places.get(found.candidate), found.places.get(found.baseline)
     where = f"arm `{line(found.baseline, 80)}`"
     if row.part in ("batch", "settings", "generators", "state"):
@@ -104,7 +105,14 @@ def _elements(found: FirstDifference) -> str:
 
 def path_rows(found: FirstDifference) -> list[tuple[str, str, str]]:
     """Return the path through the step: its part, how both arms compare there, and what differs."""
-    return [(PARTS[row.part], _ANSWERS[row.answer], _what(row)) for row in found.path]
+    return [(_part(found, row), _ANSWERS[row.answer], _what(row)) for row in found.path]
+
+
+def _part(found: FirstDifference, row: PathRow) -> str:
+    """Return the name of a part of the step. Where autograd ran no backward pass, all operators are one part."""
+    backward = next((each for each in found.path if each.part == "backward"), None)
+    is_whole = backward is not None and not backward.operators and not backward.alone
+    return "step" if row.part == "forward" and is_whole and row.operators else PARTS[row.part]
 
 
 def _what(row: PathRow) -> str:

@@ -22,9 +22,9 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
-STEPS = 4
 LIMIT_S = 300.0  # of one fault's process
 FIELDS = ("fault", "answer", "named", "step", "part", "how", "unseen", "seconds", "bytes", "wall_s", "sentence")
 # Faults that leave something out, or that change what no operator of their own module computes: what the answer says.
@@ -44,7 +44,7 @@ EXPECTED = {
     "wrong_rotary_base": r"rope|attention",
 }
 # Which settings of both arms make a module's faults differ.
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "accumulation": {"micro_batches": 2},
     "fp8": {"precision": "fp8"},
     "fp8_products": {"precision": "fp8"},
@@ -61,21 +61,23 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--seq-len", type=int, default=64)
     parser.add_argument("--one", action="store_true", help="ask for one fault in this process")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.one:
-        (options.out / f"{options.faults[0]}.json").write_text(json.dumps(ask(options.faults[0], options.device)))
+        (options.out / f"{options.faults[0]}.json").write_text(json.dumps(ask(options.faults[0], options)))
         return 0
     asked = options.faults or names(options.device)
     with ThreadPoolExecutor(options.jobs) as pool:
-        rows = [*pool.map(lambda fault: in_process(fault, options.device, options.out), asked)]
+        rows = [*pool.map(lambda fault: in_process(fault, options), asked)]
     with (options.out / "faults.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
         writer.writerows(rows)
-    counts = Counter((row["answer"], row["named"]) for row in rows)
-    for (answer, named), count in sorted(counts.items(), key=str):
+    counts = Counter((str(row["answer"]), str(row["named"])) for row in rows)
+    for (answer, named), count in sorted(counts.items()):
         print(f"{count:4d} {answer}, named: {named}")
     return 0
 
@@ -89,10 +91,11 @@ def names(device: str) -> list[str]:
     return [name for name, fault in known if device == "cuda" or fault.description.needs == "any"]
 
 
-def in_process(fault: str, device: str, out: Path) -> dict[str, object]:
+def in_process(fault: str, options: argparse.Namespace) -> dict[str, object]:
     """Return the row of a fault, which a process of its own asked for: a fault may end its process."""
-    began = time.monotonic()
-    command = [sys.executable, __file__, "--one", "--device", device, "--out", str(out / "answers"), fault]
+    began, out = time.monotonic(), options.out
+    command = [sys.executable, __file__, "--one", "--device", options.device, "--model", options.model]
+    command += ["--seq-len", str(options.seq_len), "--out", str((out / "answers").resolve()), fault]
     log = out / "logs" / f"{fault}.txt"
     log.parent.mkdir(exist_ok=True)
     with log.open("w", encoding="utf-8") as file:
@@ -103,48 +106,33 @@ def in_process(fault: str, device: str, out: Path) -> dict[str, object]:
             ended = f"still running after {LIMIT_S:g} s"
     answer = out / "answers" / f"{fault}.json"
     row = json.loads(answer.read_text()) if answer.is_file() else {"answer": "none", "sentence": ended}
-    row = {"fault": fault, **row, "wall_s": round(time.monotonic() - began, 1)}
+    row = {"fault": fault, "named": "", **row, "wall_s": round(time.monotonic() - began, 1)}
     print(f"{fault}: {row['answer']} {row.get('named', '')} {row['sentence']}", flush=True)
     return row
 
 
-def ask(fault: str, device: str) -> dict[str, object]:
+def ask(fault: str, options: argparse.Namespace) -> dict[str, object]:
     """Return the answer for a fault, as a row without the seconds of the process."""
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
     os.chdir(ROOT)
-    from claims_in_process import CLAIM, contract_of, executed
+    from claims_in_process import executed
+    from reference_where import run_of_reference
 
     from harness.api.where import locate
-    from harness.devices.environment import machine
     from harness.evidence.plan_records import Run
     from harness.evidence.run_evidence import RunEvidence
-    from harness.planning.plan import plan
-    from harness.planning.where import where_run
     from harness.report.located import located
-    from harness.system.resolve import resolve
-    from harness.system.wrappers import HARNESS_FAULTS
     from reference_impl.faults import FAULTS
 
     module = FAULTS[fault].change.__module__.rpartition(".")[2]
-    settings = SETTINGS.get(module, {})
-    arms = {"captured": {"capture": "step", **settings}, "plain": {"capture": "none", **settings}}
-    claim = {**CLAIM, "guards": {"steps": STEPS}}
-    described = contract_of("reference_impl.system:QLoRASystem", claim, steps=STEPS, arms=arms).model_dump(
-        mode="json", by_alias=True, exclude_unset=True
+    run = run_of_reference(
+        options.device,
+        fault,
+        model=options.model,
+        seq_len=options.seq_len,
+        limit_s=LIMIT_S,
+        **SETTINGS.get(module, {}),
     )
-    described["workloads"]["w"] |= {"model": "tiny", "seq_len": 64, "needs": {"device": device}}
-    contract = type(contract_of("reference_impl.system:QLoRASystem", claim)).model_validate(described)
-    planned = plan(
-        [Loaded(contract)],
-        fault=fault,
-        machine=machine(),
-        describe=lambda name: resolve(name).describe(),
-        harness_faults=HARNESS_FAULTS,
-    )
-    run = where_run(contract.claims[0], planned.units[0], planned.runs, {}, LIMIT_S)
-    if run is None:
-        return {"answer": "none", "sentence": f"nothing to locate: {planned.units[0].obstacle}"}
-    run = run.model_copy(update={"fault": fault, "fault_arms": ["captured"]})
     with tempfile.TemporaryDirectory(prefix="where-") as folder:
         number = iter(range(9))
 
@@ -163,13 +151,6 @@ def ask(fault: str, device: str) -> dict[str, object]:
         "seconds": None if answer.seconds is None else round(answer.seconds, 2),
         "sentence": sentence,
     }
-
-
-class Loaded:
-    """A contract as the planner wants it."""
-
-    def __init__(self, contract: object) -> None:
-        self.contract = contract
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from bundle_builders import LOADED, RUN_ID, header, write_evidence
 from run_builders import make_contract
+from times_builders import run_named
 
 from harness.api import session
+from harness.api.where import foreseen_seconds
 from harness.cli.printing import print_costs
 from harness.costs.account import Costs, PhaseSeconds, costs_of
 from harness.costs.kinds import Kind
@@ -70,6 +72,17 @@ def test_what_locating_a_first_difference_took_counts(tmp_path: Path) -> None:
     assert seen.by_kind[Kind.LOCATING] == 4.5
     assert seen.by_run["where/T+0/0"][0] == PhaseSeconds(phase="earlier executions", kind=Kind.LOCATING, seconds=4.0)
     assert seen.wall_seconds == 7.5
+
+
+def test_locating_is_foreseen_by_what_the_runs_took(tmp_path: Path) -> None:
+    made = bundle(tmp_path / "a", began=100.0)
+    run = run_named("where").model_copy(update={"settings": {"last": 0}})
+    steps = run.workload.steps
+    run = run.model_copy(update={"arms": {"graphed with evaluate": next(iter(run.arms.values()))}})
+    [unit, *_] = made.header.units
+    # 2.25 s until the first arm begins, 0.25 s of steps of the arm itself
+    assert foreseen_seconds(made, unit, run) == pytest.approx(3 * 2.25 + 5 * 0.25 / steps)
+    assert foreseen_seconds(bundle(tmp_path / "b", began=None), unit, run.model_copy(update={"arms": {}})) is None
 
 
 @pytest.mark.parametrize(("gpu", "gpu_seconds"), [(GpuFacts(uuid="GPU-1"), 1.0), (GpuFacts(problem="none"), 0.0)])
