@@ -1,8 +1,9 @@
 """Check on a GPU what `harness where` sees inside captured graphs: its tests, the planted faults, and 28 layers.
 
-    python tools/museum/where_on_gpu.py FOLDER
+    python tools/museum/where_on_gpu.py FOLDER [tests] [layers28] [tiny]
 
-Writes FOLDER/summary.txt, the log of the tests, and a CSV of the planted faults at `tiny` and at 28 layers.
+Writes FOLDER/summary.txt, a log for each part, and a CSV of the planted faults at `tiny` and at 28 layers. Without a
+part it executes all of them.
 """
 
 from __future__ import annotations
@@ -17,21 +18,27 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TOOL = str(Path(__file__).with_name("where_reference_faults.py"))
 LARGE = ("frozen_learning_rate", "attention_without_scale")  # asked for at 28 layers
-TESTS = ("tests/gpu/test_where.py", "tests/gpu/test_replay_captured_step.py", "-m", "gpu", "-p", "no:randomly", "-q")
+TESTS = ("tests/gpu/test_where.py", "tests/gpu/test_replay_captured_step.py", "-m", "gpu", "-q", "-n", "4")
+TOOL_ON_GPU = (sys.executable, TOOL, "--device", "cuda", "--out")
 
 
-def main(folder: Path, jobs: int = 8) -> int:
+def main(folder: Path, parts: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [executed("tests", folder, [sys.executable, "-m", "pytest", *TESTS, f"--basetemp={folder / 'tmp'}"], 300)]
-    tool = [sys.executable, TOOL, "--device", "cuda", "--out"]
-    large = [str(folder / "layers28"), "--model", "qwen2-1.5b", "--seq-len", "32", *LARGE]
-    lines.append(executed("layers28", folder, [*tool, *large], 200))
-    lines.append(executed("tiny", folder, [*tool, str(folder / "tiny"), "--jobs", str(jobs)], 420))
-    for name in ("layers28", "tiny"):
-        lines += ["", *rows(folder / name / "faults.csv")]
-    text = "\n".join(lines)
-    (folder / "summary.txt").write_text(text + "\n", encoding="utf-8")
-    print(text)
+    commands: dict[str, tuple[list[str], float]] = {
+        "tests": ([sys.executable, "-m", "pytest", *TESTS, f"--basetemp={folder / 'tmp'}"], 400.0),
+        "layers28": (
+            [*TOOL_ON_GPU, str(folder / "layers28"), "--model", "qwen2-1.5b", "--seq-len", "32", "--jobs", "2", *LARGE],
+            350.0,
+        ),
+        "tiny": ([*TOOL_ON_GPU, str(folder / "tiny"), "--jobs", "12"], 540.0),
+    }
+    lines = []
+    for name in parts or commands:
+        command, limit_s = commands[name]
+        lines.append(executed(name, folder, command, limit_s))
+        lines += [] if name == "tests" else [*rows(folder / name / "faults.csv"), ""]
+        (folder / "summary.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    sys.stdout.write((folder / "summary.txt").read_text(encoding="utf-8"))
     return 0
 
 
@@ -40,9 +47,8 @@ def executed(name: str, folder: Path, command: Sequence[str], limit_s: float) ->
     began, log = time.monotonic(), folder / f"{name}.log"
     with log.open("w", encoding="utf-8") as file:
         try:
-            code = str(
-                subprocess.run(command, stdout=file, stderr=file, timeout=limit_s, check=False, cwd=ROOT).returncode
-            )
+            ended = subprocess.run(command, stdout=file, stderr=file, timeout=limit_s, check=False, cwd=ROOT)
+            code = str(ended.returncode)
         except subprocess.TimeoutExpired:
             code = f"none within {limit_s:g} s"
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:]
@@ -63,4 +69,4 @@ def rows(file: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).resolve(), *map(int, sys.argv[2:3])))
+    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2:]))

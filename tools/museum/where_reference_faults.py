@@ -70,12 +70,17 @@ def main(arguments: Sequence[str]) -> int:
         (options.out / f"{options.faults[0]}.json").write_text(json.dumps(ask(options.faults[0], options)))
         return 0
     asked = options.faults or names(options.device)
-    with ThreadPoolExecutor(options.jobs) as pool:
-        rows = [*pool.map(lambda fault: in_process(fault, options), asked)]
-    with (options.out / "faults.csv").open("w", encoding="utf-8", newline="") as file:
+    rows = []
+    with (
+        (options.out / "faults.csv").open("w", encoding="utf-8", newline="") as file,
+        ThreadPoolExecutor(options.jobs) as pool,
+    ):
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
-        writer.writerows(rows)
+        for row in pool.map(lambda fault: in_process(fault, options), asked):
+            rows.append(row)
+            writer.writerow(row)
+            file.flush()
     counts = Counter((str(row["answer"]), str(row["named"])) for row in rows)
     for (answer, named), count in sorted(counts.items()):
         print(f"{count:4d} {answer}, named: {named}")
@@ -96,11 +101,12 @@ def in_process(fault: str, options: argparse.Namespace) -> dict[str, object]:
     began, out = time.monotonic(), options.out
     command = [sys.executable, __file__, "--one", "--device", options.device, "--model", options.model]
     command += ["--seq-len", str(options.seq_len), "--out", str((out / "answers").resolve()), fault]
+    few = {**os.environ, "OMP_NUM_THREADS": "1"}  # other faults are asked for at the same time
     log = out / "logs" / f"{fault}.txt"
     log.parent.mkdir(exist_ok=True)
     with log.open("w", encoding="utf-8") as file:
         try:
-            subprocess.run(command, stdout=file, stderr=file, timeout=LIMIT_S, check=False, cwd=ROOT)
+            subprocess.run(command, stdout=file, stderr=file, timeout=LIMIT_S, check=False, cwd=ROOT, env=few)
             ended = "its process ended without an answer"
         except subprocess.TimeoutExpired:
             ended = f"still running after {LIMIT_S:g} s"
