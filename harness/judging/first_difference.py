@@ -234,7 +234,7 @@ def _first_pair(
 def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> Told | None:
     """Return how two operators differ whose results do: what an operator reads and does not use makes no difference."""
     made = all(None in each or each[0] == each[1] for each in zip(mine.makes, other.makes, strict=False))
-    if made and mine.leaves == other.leaves:
+    if made and _left_alike(mine.leaves, other.leaves):
         return None
     for read, its in zip(mine.reads, other.reads, strict=True):
         if None not in (read.digest, its.digest) and read.digest != its.digest:
@@ -245,6 +245,18 @@ def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> T
         numbers = [", ".join(each[side] for each in apart[:_NAMED]) for side in (0, 1)]
         return "numbers", pair, None, numbers, (None, None)
     return "result", pair, None, [], (None, None)
+
+
+def _left_alike(ours: Sequence[str | None], theirs: Sequence[str | None]) -> bool:
+    """Return True if two operators leave the same in each tensor that they are given.
+
+    One arm may give the memory of a result twice, as an input that is not needed any more, and the other arm once.
+    """
+    if len(ours) != len(theirs):
+        return False
+    both = [mine for mine, other in zip(ours, theirs, strict=True) if mine is not None and mine == other]
+    apart = [{mine, other} for mine, other in zip(ours, theirs, strict=True) if mine != other]
+    return all(None in each and each - {None} <= {*both} for each in apart)
 
 
 def _first_write(

@@ -23,7 +23,7 @@ from harness.evidence.observed_step import OBSERVED, UNOBSERVED, ObservedOperato
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
-from harness.judging.first_difference import FirstDifference, Pair, aligned, answer_of
+from harness.judging.first_difference import FirstDifference, Pair, aligned, answer_of, difference_of
 from harness.planning.where import where_run
 from harness.report.located import located, path_rows
 
@@ -256,3 +256,29 @@ def lines_made(function: Callable[[], list[Pair]]) -> tuple[list[Pair], int]:
 def found_operators(names: Sequence[str]) -> list[ObservedOperator]:
     given: dict[str, Any] = {"phase": "forward", "module": "", "line": "", "code": "", "arguments": [], "reads": []}
     return [ObservedOperator(name=name, makes=[], leaves=[], **given) for name in names]
+
+
+def launch(*leaves: str | None) -> list[ObservedOperator]:
+    reads = [{"digest": digest, "form": "float32 [2]"} for digest in ("in", "old")]
+    texts = dict.fromkeys(("module", "line", "code"), "")
+    fields = {"name": "kernel", "phase": "forward", "arguments": [], "reads": reads, "makes": [], **texts}
+    return [ObservedOperator.model_validate({**fields, "leaves": leaves})]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_equal"),
+    [
+        (("new", "new"), (None, "new"), True),  # one arm writes the result over the input
+        ((None, "new"), (None, "new"), True),
+        ((None, None), (None, "new"), False),  # a kernel that writes nothing
+        (("new", "new"), (None, "other"), False),
+        (("a", "b"), ("b", "a"), False),
+        (("new", None), (None, "new"), False),
+    ],
+)
+def test_a_result_over_an_input_is_the_same_result(
+    ours: tuple[str | None, ...], theirs: tuple[str | None, ...], is_equal: bool
+) -> None:
+    fields = {"replica": 1, "step": 0, "before": {}, "batch": {}, "loss": "a", "gradients": {}, "after": {}}
+    steps = [ObservedStep(arm=arm, operators=launch(*left), **fields) for arm, left in (("a", ours), ("b", theirs))]
+    assert difference_of(*steps).found == ("does_not_repeat" if is_equal else "found")
