@@ -83,7 +83,7 @@ class StepOperators(Observer):
         self._computed: set[int] = set()  # memory that the step has written
         self._unwritten: set[int] = set()
         self._nodes: int | None = None  # of the capture, when the operator before this one had ended
-        self._is_inside = False  # an operator
+        self._is_inside = self._is_launching = False  # an operator, or the launch of a kernel
         self._found: list[_Found] = []
 
     def begin(self, finder: SiteFinder, state: Mapping[str, Tensor]) -> None:
@@ -134,7 +134,11 @@ class StepOperators(Observer):
         with self._one_operator():
             with _disable_current_modes():
                 site, before = self._finder.find(caller), [*map(self._look, given)]
-            returned = launch()
+            self._is_launching = True  # operators until its end are the launch's own
+            try:
+                returned = launch()
+            finally:
+                self._is_launching = False
             with _disable_current_modes():
                 self._note_written(given, is_filled=True)
                 operator = _operator(name, site, args, kwargs, between=self.between)
@@ -167,7 +171,8 @@ class StepOperators(Observer):
     def _looks_away(self, given: Sequence[Tensor]) -> bool:
         self.is_cut = self.is_cut or monotonic() > self._until
         is_fake = any(isinstance(each, FakeTensor) for each in given)
-        return self.is_cut or is_fake or is_prepared() or is_capturing() is not self._captures
+        is_others = is_prepared() or is_capturing() is not self._captures
+        return self.is_cut or is_fake or self._is_launching or is_others
 
     @contextmanager
     def _one_operator(self) -> Iterator[None]:

@@ -218,6 +218,13 @@ def test_a_launch_that_is_announced_is_an_operator_at_the_line_that_called_for_i
     assert (added.reads[0].source, added.reads[0].digest) == (0, launched.leaves[1])
 
 
+def test_operators_within_a_launch_are_the_launch_s_own() -> None:
+    out = torch.zeros(3)
+    step = lambda: launches.announced("added", (out,), {}, lambda: out.add_(1))
+    [launched] = observed(step, {"state out": out})
+    assert (launched.name, launched.writes) == ("added", ["state out"])
+
+
 def test_what_an_unannounced_launch_writes_comes_from_no_operator_that_was_seen() -> None:
     given, out = torch.ones(3), torch.zeros(3)
 
