@@ -282,3 +282,15 @@ def test_a_result_over_an_input_is_the_same_result(
     fields = {"replica": 1, "step": 0, "before": {}, "batch": {}, "loss": "a", "gradients": {}, "after": {}}
     steps = [ObservedStep(arm=arm, operators=launch(*left), **fields) for arm, left in (("a", ours), ("b", theirs))]
     assert difference_of(*steps).found == ("does_not_repeat" if is_equal else "found")
+
+
+def test_a_step_without_autograd_is_one_part_and_kernels_that_were_not_seen_are_named() -> None:
+    fields = {"replica": 1, "step": 0, "before": {}, "batch": {}, "loss": "a", "gradients": {}, "after": {}}
+    steps = [ObservedStep(arm=arm, operators=launch(None, arm), unseen=2, **fields) for arm in ("a", "b")]
+    answer = difference_of(*steps).model_copy(update={"unseen": 2})
+    assert located(answer) == (
+        "arm `a`, step 0: batch and state are equal; the step differs: another result from equal inputs of `kernel` at "
+        "no line of the user; not seen: 2 kernels of replayed graphs"
+    )
+    assert ("step", "differs") in [row[:2] for row in path_rows(answer)]
+    assert {row.answer for row in answer.path if row.part in ("backward", "clip", "update")} == {"not_seen"}
