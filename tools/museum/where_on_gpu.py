@@ -9,6 +9,8 @@ part it executes all of them.
 from __future__ import annotations
 
 import csv
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -25,7 +27,7 @@ TOOL_ON_GPU = (sys.executable, TOOL, "--device", "cuda", "--out")
 def main(folder: Path, parts: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     commands: dict[str, tuple[list[str], float]] = {
-        "tests": ([sys.executable, "-m", "pytest", *TESTS, f"--basetemp={folder / 'tmp'}"], 400.0),
+        "tests": ([sys.executable, "-m", "pytest", *TESTS], 400.0),
         "layers28": (
             [*TOOL_ON_GPU, str(folder / "layers28"), "--model", "qwen2-1.5b", "--seq-len", "32", "--jobs", "2", *LARGE],
             350.0,
@@ -46,12 +48,14 @@ def executed(name: str, folder: Path, command: Sequence[str], limit_s: float) ->
     """Execute a part with its output in a file, and return a line on how it ended with its last lines of output."""
     began, log = time.monotonic(), folder / f"{name}.log"
     with log.open("w", encoding="utf-8") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT, start_new_session=True)
         try:
-            ended = subprocess.run(command, stdout=file, stderr=file, timeout=limit_s, check=False, cwd=ROOT)
-            code = str(ended.returncode)
+            code = str(process.wait(limit_s))
         except subprocess.TimeoutExpired:
             code = f"none within {limit_s:g} s"
-    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:]
+            os.killpg(process.pid, signal.SIGKILL)  # with the processes of all faults
+            process.wait()
+    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-40:]
     return "\n".join([f"{name}: exit code {code}, {time.monotonic() - began:.0f} s", *(f"    {each}" for each in last)])
 
 
