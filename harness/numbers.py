@@ -43,7 +43,7 @@ _NOUNS = re.findall(
     r"\S+",
     "batch block buffer call capture case collective comparison element evaluation execution graph group kernel launch "
     "layer loss micro-batch node operation operator optimizer output parameter process rank replay round row run "
-    "sample seed shape sink site step tensor token update value wait workload",
+    "sample seed shape sink site step sync tensor token update value wait workload",
 )
 _PLURALS = {f"{noun}{'es' if noun.endswith(('ch', 's')) else 's'}": noun for noun in _NOUNS}
 _INDEXED = "block|layer|measurement|process|rank|repetition|round|run|seed|step|version"  # `rank 1`, `step 1`

@@ -11,7 +11,7 @@ import sys
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.cli import interruption
 from harness.errors import ExitCode, HarnessError
@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     import typer
 
 
-COMMANDS = (
-    *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
-    *("import", "schema", "init", "try", "compare-runs", "where"),
-)
+TASKS = {  # as `--help` lists them
+    "Begin with a step": ("try", "init", "doctor"),
+    "Write contracts": ("check", "explain", "schema", "import"),
+    "Run": ("verify", "drill"),
+    "Read a run": ("report", "where", "judge", "compare", "history"),
+    "Compare recorded loops": ("compare-runs",),
+    "Publish": ("pack", "attest"),
+}
+COMMANDS = tuple(name for names in TASKS.values() for name in names)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = "make it readable, and writable where the command writes, or name another"
 _REMEDIES: dict[int | None, str] = {
@@ -93,9 +98,20 @@ def application(arguments: list[str]) -> typer.Typer:
     No command pays for the imports of another: `check` starts without numpy.
     """
     import typer  # a signal must find its handler before this is read
+    from typer.core import TyperGroup
+
+    class ByTask(TyperGroup):
+        """List commands by task, each with its whole summary; click cuts summaries that are longer than a line."""
+
+        def format_commands(self, _context: Any, formatter: Any) -> None:
+            for task, names in TASKS.items():
+                with formatter.section(task):
+                    shown = [(name, " ".join(f"{self.commands[name].help}".split("\n\n")[0].split())) for name in names]
+                    formatter.write_dl(shown)
 
     app = typer.Typer(
         name="harness",
+        cls=ByTask,
         help="Verify contracts about GPU-training optimizations, with evidence that anybody can re-judge.",
         add_completion=True,
         no_args_is_help=True,

@@ -94,7 +94,7 @@ class Document:
         """Return at most the first `MOST_ERRORS` errors, then one that counts how many more there are of `total`."""
         shown = list(errors[:MOST_ERRORS])
         if total > len(shown):
-            remedy = "mend these first"
+            remedy = "fix these first"
             shown.append(
                 ContractError(f"{total - len(shown)} more errors in this file", where=self.where, remedy=remedy)
             )
@@ -148,7 +148,7 @@ def read_text(path: Path, what: str = "a contract") -> str:
         if path.is_dir():
             raise ContractError(f"{what} is a file", where=where, got="a directory")
         if path.is_symlink() and not path.exists():
-            remedy = "mend the link, or remove it"
+            remedy = "fix the link, or remove it"
             raise ContractError(f"{what} is a file", where=where, got="a link that leads to none", remedy=remedy)
         if not path.exists():
             raise ContractError("no such file", where=where, remedy="check the path")

@@ -67,7 +67,7 @@ FAULT_OF_TIMED = {"bitwise": "other_losses", "within": "stopped_training", "nois
 TRAINING_ARGUMENTS = "what you want to change, as in TrainingArguments(…): bf16=True, use_liger_kernel=True"
 
 Equality = Literal["bitwise", "within", "noise"]
-COMPARED = {"bitwise": "in bits", "within": "within rounding", "noise": "within the plain step's own noise"}
+COMPARED = {"bitwise": "every bit", "within": "within rounding", "noise": "within the plain step's own noise"}
 AT_COMMIT = "at_commit"  # the arm that trains as the commit does
 
 
@@ -430,10 +430,10 @@ class Draft:
         )
 
     def _as_commit(self, compared: str) -> str:
-        within = self.equality == "within"
+        within, bits = self.equality == "within", "in " if self.equality == "bitwise" else ""
         return self._claim(
             self.same_name,
-            f"The step trains as it does at the commit, {COMPARED[self.equality]}",
+            f"The step trains as it does at the commit, {bits}{COMPARED[self.equality]}",
             "trajectory_match",
             f"{compared}{ENDS if within else ''}",
             f"{WHY_TOLERANCE} {WHY_ENDS}" if within else "One function at two commits, from one seed, on one batch.",

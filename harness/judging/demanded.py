@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Relation = Literal["none", "exactly", "at least", "at most"]
@@ -47,6 +47,12 @@ class Demanded:
         if self.relation == "at least":
             return self.value >= self.bound
         return self.value <= self.bound if self.relation == "at most" else self.value == self.bound
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if the figure may lie on either side of its bound, or misses it: such a demand is undecided."""
+        ends = (self.interval.low, self.interval.high) if self.interval is not None else (self.value,)
+        return not all(replace(self, value=end).is_met for end in ends)
 
     @property
     def room(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -113,7 +114,16 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
         excused = with_other_precision(with_other_numbers(judgement, part, seen), part, seen)
         return accused_by_bits(excused, part, seen)
 
-    return _worst_rank([at(rank) for rank in range(_ranks(part, context))])
+    return _worst_rank([_introduced(at(rank), part) for rank in range(_ranks(part, context))])
+
+
+def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
+    """Return the judgement. Put `arm` before a name that its message begins with: arms are named like other words."""
+    arms = "|".join(re.escape(arm) for arm in part.arms().values())
+    found = re.match(rf"(?:{arms})(?![\w-])( and (?:{arms})(?![\w-]))?", judgement.message) if arms else None
+    if found is None:
+        return judgement
+    return judgement.model_copy(update={"message": f"arm{'s' if found[1] else ''} {judgement.message}"})
 
 
 def _ranks(part: AnyPart, context: Context) -> int:

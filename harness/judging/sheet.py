@@ -103,8 +103,8 @@ class Sheet:
     def _decided(self, status: Status) -> Demanded | None:
         if status is Status.FAIL:
             return self._unmet
-        # a guard may stand for what holds, and says nothing of why the claim is undecided
-        return tightest([each for each in self._demands if status is Status.PASS or not each.beside])
+        # a guard, or a demand that is met, says nothing of why the claim is undecided
+        return tightest([each for each in self._demands if status is Status.PASS or (each.is_open and not each.beside)])
 
     def decided(self, judgement: Judgement) -> Judgement:
         """Return what was left open before, if anything, in place of PASS or INCONCLUSIVE; else the judgement."""

@@ -82,7 +82,7 @@ def advice_of(
     seen = [*left_to_the_host(verdict, claim, runs), *asked_of_a_capture(verdict, claim, runs)]
     causes = [Advice(LIKELY, text) for text in seen]
     if cause := known.cause_of(verdict):
-        causes.append(Advice(USUAL, cause))
+        causes.append(Advice(USUAL if cause == known.cause else LIKELY, cause))
     if (known.own or not known.cause) and claim is not None:
         causes.append(Advice("what its contract says of that" if known.cause else USUAL, claim.if_fails))
     found = causes[:1]

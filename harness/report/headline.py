@@ -192,10 +192,10 @@ class Undecided:
 
 
 def undecided(view: ReportView) -> list[Undecided]:
-    """Return the units that are undecided or were not run, grouped by why, in the order they were planned."""
+    """Return the units that are undecided or not run, and not waived, by why, in the order they were planned."""
     groups: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in view.verdicts:
-        if verdict.status in {Status.INCONCLUSIVE, Status.NOT_RUN}:
+        if verdict.status in {Status.INCONCLUSIVE, Status.NOT_RUN} and view.waiver(verdict) is None:
             groups.setdefault((verdict.reason, verdict.message), []).append(verdict)
     return [Undecided(units, message, remedy_of(units[0], view)) for (_, message), units in groups.items()]
 

@@ -33,6 +33,8 @@ class ReasonText(BoundedModel):
     remedy: NextStep | None = None
     where_below_one: dict[str, Sentence] = Field(default_factory=dict)
     """Figures of the verdict, each with the sentence that is the cause where the figure is below 1."""
+    where_it_says: dict[str, Sentence] = Field(default_factory=dict)
+    """Words of the verdict's message, each with the sentence that is the cause where the message has them."""
     own: bool = False
 
     def cause_of(self, verdict: Verdict) -> str | None:
@@ -41,7 +43,7 @@ class ReasonText(BoundedModel):
             told = self.where_below_one.get(name.rpartition(".")[2])
             if told is not None and isinstance(figure.value, int | float) and figure.value < 1:
                 return told
-        return self.cause
+        return next((told for words, told in self.where_it_says.items() if words in verdict.message), self.cause)
 
 
 OF_PACKAGE = ReasonText()  # its claims say what causes it

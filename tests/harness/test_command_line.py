@@ -20,7 +20,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.cli.application import COMMANDS, EXAMPLES, application, main
+from harness.cli.application import COMMANDS, EXAMPLES, TASKS, application, main
 from harness.platform.paths import require_existing
 from harness.platform.standard_streams import broken, print_line
 
@@ -92,6 +92,19 @@ def test_every_command_has_examples_and_each_is_a_command_line_that_it_takes() -
             words = shlex.split(arguments.partition(">")[0])
             assert what
             command.make_context(name, words)  # raises for an option that there is none of
+
+
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_the_help_lists_every_command_once_with_its_whole_summary(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    shown = ended("--help").stdout
+    assert "..." not in shown.partition("Options:")[2]
+    listed = re.findall(r"^  ([a-z][a-z-]*)  +\S", shown, re.MULTILINE)
+    assert sorted(listed) == sorted(COMMANDS)
+    for task in TASKS:
+        assert f"\n{task}:\n" in shown
 
 
 def test_examples_stand_below_the_help_a_line_each(ended: Ended) -> None:

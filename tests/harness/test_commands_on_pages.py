@@ -99,7 +99,16 @@ def page_of_a_drill() -> Path:
     return REPORTS / "drilled"
 
 
-@pytest.mark.parametrize("made", [page_of_a_run, page_of_a_gate, page_of_two_contracts, page_of_a_drill])
+def page_elsewhere() -> Path:
+    """The page of one run, in a folder that is no run directory."""
+    called("report", str(page_of_a_run()), "--out", "elsewhere")
+    return Path("elsewhere")
+
+
+MADE = [page_of_a_run, page_of_a_gate, page_of_two_contracts, page_of_a_drill, page_elsewhere]
+
+
+@pytest.mark.parametrize("made", MADE)
 def test_every_command_and_link_of_a_page_works(made: object, folder: Path) -> None:
     assert callable(made)
     place: Path = made()
@@ -114,7 +123,7 @@ def test_every_command_and_link_of_a_page_works(made: object, folder: Path) -> N
 
 
 def works(command: str, page: Path) -> None:
-    """Start it where the page says: a judge in the folder of the page or of each part, a run where that was started."""
+    """Start it where the page says: a judge in the run directory of each part, a run where that was started."""
     words = shlex.split(command)[1:]
     for inside in parts_of(page) if words[0] == "judge" else [Path()]:
         with contextlib.chdir(inside):
@@ -126,6 +135,8 @@ def parts_of(page: Path) -> Iterator[Path]:
     """The run directories that a page is of."""
     if (page / "run.json").exists():
         yield page
+    elif page.name == "elsewhere":
+        yield REPORTS / "one"
     else:
         links = [unquote(link) for link in Shown((page / "report.html").read_text()).links]
         yield from ((page / link).parent for link in links if link.endswith("report.html"))
@@ -136,6 +147,11 @@ def leads_somewhere(link: str, shown: Shown, page: Path) -> None:
         assert link[1:] in shown.places, link
     elif not re.match(r"https?:", link):
         assert (page / unquote(link)).exists(), link
+
+
+def test_a_page_that_is_drawn_elsewhere_sends_its_reader_to_the_run_directory(folder: Path) -> None:
+    html = (page_elsewhere() / "report.html").read_text()
+    assert "Made from the run directory alone: in it, <code>harness judge .</code>" in html
 
 
 def test_a_unit_of_a_shared_page_is_repeated_by_its_own_contract(folder: Path) -> None:

@@ -150,7 +150,7 @@ class Slurm:
                 return executor.submit(job)
         except FailedJobError as error:
             got = str(error).strip().partition("\n")[0].removeprefix("sbatch: error: ")
-            remedy = "mend what follows `--on slurm:`, or see `sinfo`"
+            remedy = "fix what follows `--on slurm:`, or see `sinfo`"
             raise UsageError("Slurm takes the job", where=job.shard.name, got=got, remedy=remedy) from error
 
     def under_way(self, jobs: Collection[Job[Outcome]]) -> set[str]:

@@ -72,9 +72,10 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
     if silent and end.capture_attempts == 0:
         settle(reasons.CAPTURE_NOT_BEGUN, f"{arm} asks for a capture, and in {end.steps_called} steps none was begun")
     if silent and end.capture_errors:
-        why = f"its capture failed, and it trained on uncaptured: {end.capture_errors[0]}"
-        settle(reasons.NOT_CAPTURED, f"{arm} was not captured: {why}")
-    settle(reasons.NOT_CAPTURED, f"{arm} was not captured: {capture.failure or 'it never began'}")
+        why = f"failed, and it trained on uncaptured: {end.capture_errors[0]}"
+        settle(reasons.NOT_CAPTURED, f"the capture of arm {arm} {why}")
+    why = f"failed: {capture.failure}" if capture.failure else "never began"
+    settle(reasons.NOT_CAPTURED, f"the capture of arm {arm} {why}")
 
 
 def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:

@@ -51,11 +51,11 @@ def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) ->
             f"{arm} was captured and replayed {capture.replays} times, so nothing shows what a failed capture does",
         )
     if not capture.failure or not capture.failure.strip():
-        settle(reasons.FALLBACK_UNSAID, f"{arm} was not captured, and its record gives no reason")
+        settle(reasons.FALLBACK_UNSAID, f"arm {arm} was not captured, and its record gives no reason")
     if steps.uncaptured != steps.called:
         settle(
             reasons.FALLBACK_UNSAID,
-            f"{arm} was not captured, and its record tells of {steps.uncaptured} uncaptured steps of {steps.called}",
+            f"arm {arm} was not captured, and its record has {steps.uncaptured} uncaptured steps of {steps.called}",
         )
 
 

@@ -20,6 +20,13 @@ from harness.kinds.captures.model import HostSyncs, SyncCount
 
 # Python does not run inside a CUDA graph's replay: these two see none of what it does.
 _BLIND_TO_REPLAY = {"dispatch_mode", "fake_pass"}
+DETECTORS = {
+    "dispatch_mode": "the watch on operators",
+    "fake_pass": "the pass on fake tensors",
+    "profiler": "the profiler",
+    "sync_debug_mode": "torch's sync warnings",
+    "waiting_calls": "the watch on calls that wait",
+}
 
 
 @dataclass(frozen=True)
@@ -43,8 +50,16 @@ class Counted:
         return sheet.meets(figure, self.per_step(), self.relation, self.bound, "syncs", beside=beside)
 
     def sentence(self) -> str:
-        seen = ", ".join(f"{each.detector} {each.count} in {each.steps} steps" for each in self.readings)
-        return f"{self.demand.arm}: {seen}; {self.relation} {self.bound} a step are demanded"
+        """Return the counts of host syncs, each with the detectors that saw it, and the demand."""
+        asked = "demanded" if self.relation == "exactly" else "allowed"
+        by_count: dict[tuple[int, int], list[str]] = {}
+        for each in self.readings:
+            by_count.setdefault((each.count, each.steps), []).append(DETECTORS[each.detector])
+        seen = [
+            f"{count} host syncs in {steps} steps by {' and '.join(dict.fromkeys(names))}"
+            for (count, steps), names in by_count.items()
+        ]
+        return f"arm {self.demand.arm} has {', and '.join(seen)}; {self.relation} {self.bound} a step are {asked}"
 
 
 def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
@@ -145,7 +160,7 @@ def _require_every_step(
     _require_busiest_step(judged, sheet)
     if (found := unwatched(f"host syncs of {candidate.demand.arm}", watched, steps)) is not None:
         sheet.leave_open(found.reason, found.message)
-    blind = [reading.detector for reading in every_step if not reading.sees_planted]
+    blind = [DETECTORS[reading.detector] for reading in every_step if not reading.sees_planted]
     if blind:
         settle(
             reasons.VACUOUS_DETECTOR_BLIND,
@@ -198,7 +213,7 @@ def _require_control(control: Counted, sheet: Sheet) -> None:
 
 def _require_eyesight(candidate: Counted, control: Counted) -> None:
     for counted in (candidate, control):
-        blind = [reading.detector for reading in counted.readings if not reading.sees_planted]
+        blind = [DETECTORS[reading.detector] for reading in counted.readings if not reading.sees_planted]
         if blind:
             settle(
                 reasons.VACUOUS_DETECTOR_BLIND,
@@ -207,7 +222,7 @@ def _require_eyesight(candidate: Counted, control: Counted) -> None:
 
 
 def _require_agreement(counted: Counted, execution: ArmEvidence) -> None:
-    detectors = {reading.detector for reading in counted.readings}
+    detectors = {DETECTORS[reading.detector] for reading in counted.readings}
     if len(detectors) < 2:
         failed = execution.syncs.fake_tensors_error if execution.syncs is not None else None
         why = f"; the pass on fake tensors failed: {failed}" if failed is not None else ""
@@ -220,9 +235,9 @@ def _require_agreement(counted: Counted, execution: ArmEvidence) -> None:
         if placed != reading.count:
             settle(
                 reasons.DETECTORS_DISAGREE,
-                f"within the bound, two looks at {counted.demand.arm} by {reading.detector} disagree: "
+                f"within the bound, two looks at {counted.demand.arm} by {DETECTORS[reading.detector]} disagree: "
                 f"{reading.count} syncs counted, {placed} in the steps whose places were looked for",
             )
     first = counted.readings[0]
     if any(each.count * first.steps != first.count * each.steps for each in counted.readings[1:]):
-        settle(reasons.DETECTORS_DISAGREE, f"within the bound, the detectors disagree on {counted.sentence()}")
+        settle(reasons.DETECTORS_DISAGREE, f"within the bound, the detectors disagree: {counted.sentence()}")

@@ -84,7 +84,12 @@ def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, genero
     arms: tuple[Literal["candidate", "baseline"], ...] = ("candidate", "baseline")
     for arm in arms:
         sheet.figure(f"{arm}_{part.measure}_ms", 1000 * median_seconds(timed, arm), "ms")
-    for process, value in zip(timed.processes, cautious.ratios, strict=True):
+    note_processes(timed, cautious, sheet)
+
+
+def note_processes(timed: Counted, reading: Reading, sheet: Sheet) -> None:
+    """Note the ratio of each process by the reading that decides: pages draw these."""
+    for process, value in zip(timed.processes, reading.ratios, strict=True):
         sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
 
 

@@ -30,6 +30,7 @@ from harness.kinds.speed.pace import Counted, counted
 from harness.kinds.speed.speed_figures import (
     measured,
     median_seconds,
+    note_processes,
     note_ratios,
     ratio_demanded,
     readings,
@@ -81,6 +82,7 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     if limit is not None and spread > limit:
         _require_fair_clocks(part, answer, limit, processes, sheet)
     if answer < 0:
+        note_processes(timed, generous, sheet)
         sheet.holds(ratio_demanded(part, "generous_mean_ratio", cautious, generous))
         settle(reasons.TOO_SLOW, f"{measured(part, timed, generous)}, and {number(part.at_least)} is demanded")
     return comparison.held(f"{measured(part, timed, cautious)}; at least {number(part.at_least)} is demanded")

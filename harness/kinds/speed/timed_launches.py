@@ -54,7 +54,8 @@ def require_launches(
     looks = _looks(process, part.candidate)
     if not any(look.launches for look in looks) or (capture is not None and not capture.captured):
         settle(
-            reasons.CANDIDATE_NOT_CAPTURED, f"{part.candidate} launched no graph in {process.name}: it was not captured"
+            reasons.CANDIDATE_NOT_CAPTURED,
+            f"arm {part.candidate} launched no graph in {process.name}: its step was not captured",
         )
     if capture is None or not capture.nodes:
         settle(

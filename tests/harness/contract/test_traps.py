@@ -75,7 +75,7 @@ def test_a_link_to_itself_among_contracts(folder: Path) -> None:
     (folder / "loop.yaml").symlink_to("loop.yaml")
     (folder / "to.yaml").symlink_to("fro.yaml")
     (folder / "fro.yaml").symlink_to("to.yaml")
-    rule = "a contract is a file; found a link that leads to none; mend the link, or remove it"
+    rule = "a contract is a file; found a link that leads to none; fix the link, or remove it"
     assert refusals(folder) == [f"contracts/{name}.yaml: {rule}" for name in ("fro", "loop", "to")]
     assert refusals(folder / "loop.yaml") == [f"contracts/loop.yaml: {rule}"]
 
@@ -197,7 +197,7 @@ def test_of_very_many_errors_the_first_are_listed_and_the_others_counted(
     path.write_text(content)
     lines = refusals(path)
     assert len(lines) == 101
-    assert lines[-1] == f"contracts/one.yaml: {total - 100} more errors in this file; mend these first"
+    assert lines[-1] == f"contracts/one.yaml: {total - 100} more errors in this file; fix these first"
 
 
 def test_very_many_errors_of_waivers_are_cut_too(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_very_many_errors_of_waivers_are_cut_too(tmp_path: Path) -> None:
     with pytest.raises(ContractErrors) as refused:
         load_waivers(path)
     lines = refused.value.lines()
-    assert (len(lines), lines[-1]) == (101, f"{path}: 20900 more errors in this file; mend these first")
+    assert (len(lines), lines[-1]) == (101, f"{path}: 20900 more errors in this file; fix these first")
 
 
 def test_a_wrong_name_is_not_compared_with_thousands(folder: Path) -> None:

@@ -70,11 +70,11 @@ def verified(project: Path) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("form", "compares", "equality", "deterministic"),
     [
-        ("bits", "compares: in bits", "bitwise", False),
+        ("bits", "compares: every bit", "bitwise", False),
         ("noise", f"{IN_NOISE}not even under deterministic algorithms", "noise", False),
         (
             "deterministic",
-            "compares: in bits under deterministic algorithms, since the plain step repeats itself under these alone",
+            "compares: every bit under deterministic algorithms, since the plain step repeats itself under these alone",
             "bitwise",
             True,
         ),
@@ -101,7 +101,7 @@ def test_a_step_that_repeats_its_bits_in_one_process_alone_is_held_to_repeat_the
     """A scale of the process's number: within a process the captured arm is equal in bits, which opens no gate."""
     drawn = "import os\nSCALE = 1 + os.getpid() % 97 * 1e-6\n"
     line, contract = init(project, "[p.grad.mul_(SCALE) for p in model.parameters()]", at_import=drawn)
-    assert line.startswith("compares: in bits, since the plain step repeats its bits within a process")
+    assert line.startswith("compares: every bit, since the plain step repeats its bits within a process")
     assert "TRAIN-REPEATS" in [claim.id for claim in contract.claims]
     code, printed = verified(project)
     assert code == 1
@@ -266,7 +266,7 @@ def test_a_step_that_does_not_run_here_gets_the_contract_of_bits_without_what_mu
     assert kept[2] == left_out
     contract = (project / "contracts" / "train-v1.yaml").read_text()
     assert ("TRAIN-SAME" in contract, "TRAIN-REPEATS" in contract) == (True, False)
-    assert line.startswith("compares: in bits; this was not measured, since the step did not run: ")
+    assert line.startswith("compares: every bit; this was not measured, since the step did not run: ")
     assert "SystemExit: 1" in line
 
 
@@ -296,7 +296,7 @@ MADE = "optimizer = FromTheFirst(model.parameters(), {})"
 def test_a_step_whose_optimizer_makes_state_of_the_first_gradients_is_captured_after_a_plain_one(project: Path) -> None:
     compares, contract = init(project, "pass", at_import=LAZY, before=MADE)
     assert compares == (
-        "compares: in bits; captured after 1 plain step (`warm_steps: 1`), since the step makes state of its own in "
+        "compares: every bit; captured after 1 plain step (`warm_steps: 1`), since the step makes state of its own in "
         "its first execution, which no capture can hold"
     )
     assert contract.arms["captured"].warm_steps == 1

@@ -209,7 +209,7 @@ def test_a_logged_loss_is_named_with_its_line_and_what_mends_it(project: Path) -
     )
     assert given["never waits for the device"] == waits
     assert given["is captured"].startswith(
-        "NO: captured was not captured: train.py:17: a captured step must not wait for"
+        "NO: the capture of arm captured failed: train.py:17: a captured step must not wait for"
     )
     assert given["is captured"].endswith("train.py:17: losses.append(loss.item())\n" + KEEP)
     assert given["captured, trains the same"] == "undecided: it was not captured"

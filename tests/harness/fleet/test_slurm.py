@@ -124,7 +124,7 @@ def test_what_slurm_refuses_is_its_users_to_mend(folder: Path, cluster: slurm_cl
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         "error: one: Slurm takes the job; found invalid partition specified: nowhere; "
-        "mend what follows `--on slurm:`, or see `sinfo`"
+        "fix what follows `--on slurm:`, or see `sinfo`"
     )
     assert not Path("r/all").exists()
 

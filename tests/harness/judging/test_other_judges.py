@@ -54,7 +54,7 @@ def test_the_mechanism_is_the_evidences() -> None:
 
 def test_a_failed_capture_says_why() -> None:
     assert captured(captured=False, failure="a sync at clip.py:7").message == (
-        "graphed was not captured: a sync at clip.py:7"
+        "the capture of arm graphed failed: a sync at clip.py:7"
     )
 
 
@@ -62,7 +62,7 @@ def test_a_sync_says_where() -> None:
     verdict = watched(replays({"profiler": 1, "sync_debug_mode": 0}))
     assert value(verdict, "candidate_syncs_per_step") == 0.5
     assert value(verdict, "control_syncs_per_step") == 6.0 * LAYERS
-    assert verdict.message.endswith("at most 0 a step are demanded; at clip.py:7 item (1)")
+    assert verdict.message.endswith("at most 0 a step are allowed; at clip.py:7 item (1)")
 
 
 def test_detectors_may_watch_different_numbers_of_steps() -> None:

@@ -86,6 +86,18 @@ def test_the_contracts_causes_stand_where_the_code_is_the_claims_own_comparison(
     assert (IF_FAILS in [each.text for each in found]) is CAUSES[code].own
 
 
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("RuntimeError: AdamW but param_groups' capturable is False", "keeps its step count on the host"),
+        ("train.py:9: a captured step must not wait for the device", "waits for the device on the line"),
+    ],
+)
+def test_a_capture_that_failed_for_a_known_reason_has_that_as_its_likely_cause(said: str, cause: str) -> None:
+    [found] = labelled(told(view_of(of_code("not_captured").model_copy(update={"message": said}))), "likely cause")
+    assert cause in found
+
+
 def test_batches_that_repeat_are_told_of_as_batches() -> None:
     found = told(view_of(of_code("vacuous_batches_repeat")))
     assert labelled(found, "what usually causes this")[0].startswith("The data gives the same batch again")

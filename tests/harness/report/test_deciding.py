@@ -84,6 +84,9 @@ def kernels(value: float, **options: Any) -> Callable[[Sheet], object]:
     return lambda sheet: sheet.meets("kernels", value, "at least", 20, **options)
 
 
+OPEN = Demanded("mean", 0.9, "at most", 1.0, interval=Interval(0.5, 1.5, 0.95, "bounds", "steps"))
+
+
 @pytest.mark.parametrize(
     ("steps", "reason", "figure"),
     [
@@ -97,6 +100,9 @@ def kernels(value: float, **options: Any) -> Callable[[Sheet], object]:
         ([lambda sheet: sheet.note(Demanded("mean", 2.0, "at most", 1.0))], reasons.END_DIFFERS, None),
         ([growth(2.0)], reasons.UNDECIDED_RATIO, "growth"),
         ([growth(0.5, beside=True)], reasons.UNDECIDED_RATIO, None),
+        ([kernels(20), growth(2.0)], reasons.UNDECIDED_RATIO, "growth"),
+        ([kernels(20), lambda sheet: sheet.note(OPEN)], reasons.UNDECIDED_RATIO, "mean"),
+        ([kernels(20)], reasons.UNDECIDED_RATIO, None),
         ([], None, None),
     ],
     ids=[
@@ -110,6 +116,9 @@ def kernels(value: float, **options: Any) -> Callable[[Sheet], object]:
         "violated by no figure, beside one that is noted",
         "undecided: its own demand",
         "undecided: no guard",
+        "undecided: what is unmet, though another has less room",
+        "undecided: what may lie on either side of its bound",
+        "undecided: nothing that is met",
         "nothing was compared",
     ],
 )

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from budget import slow_but
 from evidence_builders import LOSSES, arm, gradients, graphed, paired, reduction, verdict_of
+from judge_cases import Case
 from judge_cases_gradients import GRADIENTS, A
 from judge_cases_ranks import MATCH, rank_of, run_of
+from judge_cases_tables import TABLES
 from published_pages import REPORTS, PublishedOf, judged_run
 
 from harness.judging.compared_series import Compared
@@ -112,3 +114,19 @@ def test_the_largest_gradient_drawn_is_the_judges_from_before_the_clip_too() -> 
     [worst] = [one for one in judged_gradients(claim, run) if one.differs]
     found = verdict_of(GRADIENTS, run).figures["max_abs_difference"].value
     assert (worst.made, worst.absolute) == (True, found)
+
+
+def ends(texts: Iterator[str]) -> tuple[str, str]:
+    """The least and the largest of numbers, as they are written."""
+    ordered = sorted(texts, key=float)
+    return ordered[0], ordered[-1]
+
+
+@pytest.mark.parametrize("case", TABLES["throughput_ratio"], ids=lambda case: case.name)
+def test_the_ratios_of_processes_are_those_that_the_sentence_names(case: Case) -> None:
+    """A violation is read in the candidate's favour, and so are the dots of its plot."""
+    verdict = case.judged()
+    said = re.search(r"times as fast.*? \((\S+) to (\S+) over", verdict.message)
+    if said is not None and verdict.status in {Status.PASS, Status.FAIL}:
+        ratios = counted_ratios(verdict, "").values()
+        assert (said[1], said[2]) == ends(f"{ratio:.3f}" for ratio in ratios)

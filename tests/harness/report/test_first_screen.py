@@ -145,3 +145,8 @@ def test_a_ci_job_is_a_link_of_the_first_screen() -> None:
     page = render(small_view(header=header(environment={"ci": ci})))
     assert '<dt>CI job</dt><dd><a href="https://ci.example/job/7?a&amp;b">Jenkins</a></dd>' in page
     assert "<dt>Author</dt><dd>ada</dd>" in page
+
+
+@pytest.mark.parametrize(("others", "says"), [(Status.FAIL, False), (Status.NOT_RUN, True)])
+def test_a_page_speaks_of_units_that_were_not_run_only_where_there_are_any(others: Status, says: bool) -> None:
+    assert ("units that were not run do not fail it" in render(view_of(Status.PASS, others))) is says

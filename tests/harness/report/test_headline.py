@@ -276,9 +276,9 @@ def test_the_judges_own_estimate_of_processes_is_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("beside", "remedy"),
     [
-        (("F-GRAPH-BWD-002", "tiny"), "mend the capture first; F-GRAPH-BWD-002 says why it failed"),
-        (("F-GRAPH-BWD-002", "w"), "mend the capture first"),  # of another workload
-        (("CGB-EQ-001", "tiny"), "mend the capture first"),  # which judges no capture
+        (("F-GRAPH-BWD-002", "tiny"), "fix the capture first; F-GRAPH-BWD-002 says why it failed"),
+        (("F-GRAPH-BWD-002", "w"), "fix the capture first"),  # of another workload
+        (("CGB-EQ-001", "tiny"), "fix the capture first"),  # which judges no capture
     ],
 )
 def test_a_claim_that_says_why_a_capture_failed_is_named_where_the_run_has_one(

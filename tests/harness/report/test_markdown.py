@@ -3,7 +3,17 @@ from __future__ import annotations
 import re
 
 import pytest
-from report_views import drill_view, full_view, header, listing_two, verdict, view_of, view_with, whole_drill_view
+from report_views import (
+    drill_view,
+    full_view,
+    header,
+    listing_two,
+    verdict,
+    view_of,
+    view_with,
+    waiver,
+    whole_drill_view,
+)
 
 from harness.judging.verdict import Status
 from harness.report.markdown import render_markdown
@@ -53,6 +63,13 @@ def test_violated_units_come_first_with_their_causes() -> None:
 
 def test_undecided_units_say_what_would_decide_them() -> None:
     assert "no CUDA device (to decide: run it on a machine with a CUDA device)" in render_markdown(full_view())
+
+
+def test_a_waived_unit_asks_for_nothing() -> None:
+    item = verdict("F-GRAPH-BWD-001", "tiny", Status.INCONCLUSIVE, reason="undecided_ratio")
+    waived = view_with(item, waivers=[waiver("tiny")])
+    assert "not decided" in render_markdown(view_with(item))
+    assert "not decided" not in render_markdown(waived)
 
 
 def test_a_drill_is_marked() -> None:
