@@ -67,7 +67,7 @@ def _entries(view: ReportView, verdict: Verdict) -> Iterator[str]:
     if verdict.status is Status.INCONCLUSIVE and (remedy := remedy_of(verdict, view)):
         yield f"To decide: {escape(remedy)}"
     for name, value in list(telling_figures(verdict, claim).items())[:FIGURES]:
-        yield f"{escape(words(name))}: {escape(figure(value))}"
+        yield f"{escape(words(name))}: {escape(figure(value, name))}"
 
 
 def _advised(each: Advice) -> str:

@@ -86,7 +86,7 @@ def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
     if word in {"violated", "error"}:
         claim = view.claim(verdict.contract, verdict.claim)
         for name, value in list(telling_figures(verdict, claim).items())[:8]:
-            print_line(f"           {words(name)}: {figure(value)}", file=out)
+            print_line(f"           {words(name)}: {figure(value, name)}", file=out)
     for each in advice(view, verdict) if word != "waived" else []:
         print_line(f"           {each.label}: {each.text}", file=out, whole=each.command)
 

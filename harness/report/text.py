@@ -90,9 +90,10 @@ def several(count: int, noun: str, ending: str = "s") -> str:
     return f"{count:,} {noun if count == 1 else f'{noun}{ending}'}"
 
 
-def figure(value: Figure) -> str:
-    """Return a figure with its unit. A step's number has none, since the figure's name says what it counts."""
-    unit = "" if value.unit == "step" or value.value is None else line(value.unit, 40)
+def figure(value: Figure, name: str = "") -> str:
+    """Return a figure with its unit. A step's number has none, nor has a figure whose name has the unit's word."""
+    known = value.unit == "step" or value.value is None or value.unit in words(name).split()
+    unit = "" if known else line(value.unit, 40)
     return f"{number(value.value)} {_of_one(unit) if value.value == 1 else unit}".rstrip()
 
 
@@ -116,7 +117,7 @@ def sentence(text: str) -> str:
 
 def rows(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
     """Return figures as rows of a table: the name in words, and the number with its unit."""
-    return [(words(name), figure(value)) for name, value in figures.items()]
+    return [(words(name), figure(value, name)) for name, value in figures.items()]
 
 
 def size(count: float) -> str:

@@ -215,10 +215,9 @@ def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) ->
     sheet.figure("slowdown_most", found.most)
     sheet.figure("slowdown_of_fastest_blocks", found.fastest)
     allowed = f"{number(100 * part.slowdown_at_most)} %"
-    how_much = "longer" if found.measured >= 0 else "less"
     seen = (
-        f"late steps take {number(100 * abs(found.measured))} % {how_much} than early ones "
-        f"({number(100 * found.least)} to {number(100 * found.most)} %; the fastest {number(100 * found.fastest)} %)"
+        f"late steps take {_longer(found.measured)} than early ones (from {_longer(found.least)} to "
+        f"{_longer(found.most)}; the fastest {_longer(found.fastest)})"
     )
     interval = Interval(found.least, found.most, 1 - OUTSIDE, "intervals of both medians", "timed_blocks")
     demanded = Demanded("slowdown", found.measured, "at most", part.slowdown_at_most, percent=True, interval=interval)
@@ -226,13 +225,17 @@ def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) ->
     if found.least > part.slowdown_at_most and not sheet.holds(demanded):
         settle(reasons.SLOWS_DOWN, f"{seen}, {allowed} are allowed")
     if not found.most <= part.slowdown_at_most:
-        settle(reasons.UNDECIDED_SLOWDOWN, f"{seen}, and {allowed} lie between")
+        settle(reasons.UNDECIDED_SLOWDOWN, f"{seen}, and whether they take {allowed} longer is not decided")
     if abs(found.fastest) > part.slowdown_at_most:
         settle(
             reasons.UNDECIDED_SLOWDOWN,
             f"{seen}: the fastest blocks differ by more than {allowed}, so that one of the quarters was disturbed",
         )
     return [seen]
+
+
+def _longer(slowdown: float) -> str:
+    return f"{number(100 * abs(slowdown))} % {'longer' if slowdown >= 0 else 'less'}"
 
 
 OUTSIDE = 0.01  # chance that a median lies outside its interval, at most

@@ -82,3 +82,12 @@ def test_a_label_is_never_empty_and_has_only_characters_of_the_font(hostile: str
 )
 def test_sizes_in_binary_units(count: int, shown: str) -> None:
     assert text.size(count) == shown
+
+
+def test_a_figures_unit_is_not_said_twice() -> None:
+    replays = Figure(value=0, unit="replays")
+    assert text.rows({"replays": replays, "steps_run": Figure(value=40, unit="steps")}) == [
+        ("replays", "0"),
+        ("steps run", "40"),
+    ]
+    assert text.rows({"captures": replays}) == [("captures", "0 replays")]
