@@ -84,7 +84,7 @@ def advice_of(
     if cause := known.cause_of(verdict):
         causes.append(Advice(USUAL if cause == known.cause else LIKELY, cause))
     if (known.own or not known.cause) and claim is not None:
-        causes.append(Advice("what its contract says of that" if known.cause else USUAL, claim.if_fails))
+        causes.append(Advice("what the contract says" if known.cause else USUAL, claim.if_fails))
     found = causes[:1]
     found += [Advice("where it begins", text) for text in _begins(verdict, claim, runs)]
     found += [Advice("what differs", text) for text in _apart(verdict, claim, runs)]

@@ -138,5 +138,5 @@ def faults_killed(view: ReportView, verdict: Verdict) -> str:
 def _spark(found: Compared | Ratios | None) -> Markup | None:
     """Draw what was judged: a dot for the ratio of each process, or both series; None without either."""
     if isinstance(found, Ratios):
-        return sparkline.of_ratios(list(found.by_process.values()), found.demanded)
+        return sparkline.of_ratios(found.by_process, found.demanded)
     return None if found is None else sparkline.of_series(found.theirs, found.ours)

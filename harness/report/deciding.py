@@ -95,6 +95,7 @@ def _confidence(found: Demanded, verdict: Verdict) -> str:
     if interval is not None:
         ends = (interval.low, interval.high)
         low, high = (_number(end, found.noun, percent=found.percent, beside=found.bound) for end in ends)
+        low = low.removesuffix(f" {high.rpartition(' ')[2]}")  # one unit for both
         over = _counted(verdict, found.part, interval.over)
         return f"{low} to {high}: {100 * interval.confidence:.6g} % {interval.called} over {over}"
     rests_on = [name.removeprefix(found.part) for name in verdict.denominators if name.startswith(found.part)][:2]

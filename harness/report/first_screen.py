@@ -184,7 +184,7 @@ def _image_of_ratios(ratios: Ratios) -> Markup | None:
 
     values = list(ratios.by_process.values())
     box = around([np.array([*values, ratios.demanded])], Box(52, 12, WIDTH - 64, HEIGHT - 40))
-    dots = sparkline.dots(values, ratios.demanded, box)
+    dots = sparkline.dots(ratios.by_process, ratios.demanded, box)
     if dots is None:
         return None
     ticks = sorted({box.low, box.high, ratios.demanded})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.judging.sheet import some
 from harness.judging.verdict import Verdict
 from harness.numbers import counted
 from harness.report import cards
@@ -17,6 +18,7 @@ from harness.report.view import ReportView
 
 # GitHub refuses a step summary above 1 MiB as a whole.
 LIMIT_BYTES = 1_000_000
+FEW = 3  # claims that are named of units that are open for one reason
 GROUPS = 20  # reasons of undecided units, and faults that survived, that are listed
 
 
@@ -44,7 +46,7 @@ def _head(view: ReportView, room: int) -> str:
     warnings = "".join(f"> **Warning.** {escape(warning, 2000)}\n\n" for warning in view.warnings())
     open_groups = undecided(view)
     groups = [
-        f"- {len(group.units)} not decided: {escape(group.message)}"
+        f"- decide {escape(some(group.claims, FEW))}, {counted(len(group.units), 'unit')}: {escape(group.message)}"
         + (f" (to decide: {escape(group.remedy)})" if group.remedy else "")
         for group in open_groups[:GROUPS]
     ]

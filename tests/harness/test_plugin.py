@@ -260,7 +260,7 @@ def test_a_failure_reads_like_an_assertion(pytester: pytest.Pytester, project: W
             "*step 3, loss of fast: 1.375",
             "*step 3, loss of plain: 1.25",
             "*tolerance: 0.1 loss",
-            "what its contract says of that: The script says so.",
+            "what the contract says: The script says so.",
         ]
     )
     result.stdout.no_fnmatch_line("*contract_items.py*")
@@ -536,7 +536,7 @@ def test_a_violated_claim_fails_the_test_at_its_own_line(pytester: pytest.Pytest
             "E       Failed: FAIL differs: the losses of * first at step 3*",
             "E*step 3, loss of fast: 1.375",
             "E*step 3, loss of plain: 1.25",
-            "E       what its contract says of that: The script says so.",
+            "E       what the contract says: The script says so.",
         ]
     )
     result.stdout.no_fnmatch_line("*contract_verifier.py*")

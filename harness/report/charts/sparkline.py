@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -51,20 +51,24 @@ def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
     return _image(f"{band}{box.path('candidate', candidate, last)}")
 
 
-def of_ratios(ratios: Sequence[float], demanded: float) -> Markup | None:
+def of_ratios(ratios: Mapping[int, float], demanded: float) -> Markup | None:
     """Draw a dot for each process's ratio, over the demanded one as a line; None if there are fewer than two."""
-    values = np.array([*ratios, demanded])
+    values = np.array([*ratios.values(), demanded])
     body = dots(ratios, demanded, around([values], Box(3, 3, WIDTH - 6, HEIGHT - 6))) if finite(values) else None
     return None if body is None else _image(body)
 
 
-def dots(ratios: Sequence[float], demanded: float, box: Box) -> str | None:
-    """Draw a dot for each ratio in the box, over the demanded one as a line; None if there are fewer than two."""
-    values = [ratio for ratio in ratios if ratio > 0 and math.isfinite(ratio)]
-    if len(values) < 2 or demanded <= 0:
+def dots(ratios: Mapping[int, float], demanded: float, box: Box) -> str | None:
+    """Draw a dot for the ratio of each process, by its number, over the demanded one; None for fewer than two.
+
+    A process that does not count leaves a gap.
+    """
+    shown = {process: ratio for process, ratio in ratios.items() if ratio > 0 and math.isfinite(ratio)}
+    if len(shown) < 2 or demanded <= 0:
         return None
-    step = box.width / (len(values) - 1)
-    marks = "".join(f"M{_short(box.left + place * step)} {box.y(value)}h0" for place, value in enumerate(values))
+    step = box.width / (max(shown) - min(shown))
+    placed = ((box.left + (process - min(shown)) * step, ratio) for process, ratio in shown.items())
+    marks = "".join(f"M{_short(at)} {box.y(ratio)}h0" for at, ratio in placed)
     limit = f"M{_short(box.left - 3)} {box.y(demanded)}H{_short(box.left + box.width + 3)}"
     return f'<path class="limit" d="{limit}"/><path class="dots" d="{marks}"/>'
 

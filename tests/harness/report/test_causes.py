@@ -102,7 +102,7 @@ def test_batches_that_repeat_are_told_of_as_batches() -> None:
     found = told(view_of(of_code("vacuous_batches_repeat")))
     assert labelled(found, "what usually causes this")[0].startswith("The data gives the same batch again")
     assert labelled(found, "next")[0].startswith("give every step a batch of its own")
-    assert labelled(found, "what its contract says of that") == []
+    assert labelled(found, "what the contract says") == []
 
 
 def test_a_code_of_an_installed_kind_has_its_claims_causes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -180,3 +181,9 @@ def test_a_part_that_held_does_not_say_why_another_is_violated() -> None:
     )
     [found] = claim_rows(view_with(broken, contracts=[composed]))
     assert (found.figure, found.confidence) == ("Graphed was never captured", "")
+
+
+def test_a_process_that_does_not_count_leaves_a_gap() -> None:
+    drawn = sparkline.dots({0: 1.2, 1: 1.3, 4: 1.4}, 1.1, sparkline.Box(0, 0, 100, 10, 1.0, 2.0))
+    assert drawn is not None
+    assert re.findall(r"M(\S+) \S+h0", drawn) == ["0", "25", "100"]

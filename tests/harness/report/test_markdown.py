@@ -28,7 +28,7 @@ def test_the_outcome_comes_first_then_what_to_do_then_what_was_judged_where_and_
     assert lines[0] == "**VIOLATED**: A claim is violated."
     assert lines[1] == "What to do:"
     assert lines[2].startswith("- fix F-GRAPH-BWD-001 on w1: A batch that was rebound")
-    assert lines[3] == "- 1 not decided: message 2"
+    assert lines[3] == "- decide F-GRAPH-BWD-001, 1 unit: message 2"
     assert lines[4] == "3 planned · 1 held · 1 violated · 0 undecided · 1 not run · 0 errors"
     told = lines[5].replace("\\", "")
     for fact in (
@@ -68,8 +68,8 @@ def test_undecided_units_say_what_would_decide_them() -> None:
 def test_a_waived_unit_asks_for_nothing() -> None:
     item = verdict("F-GRAPH-BWD-001", "tiny", Status.INCONCLUSIVE, reason="undecided_ratio")
     waived = view_with(item, waivers=[waiver("tiny")])
-    assert "not decided" in render_markdown(view_with(item))
-    assert "not decided" not in render_markdown(waived)
+    assert "- decide F-GRAPH-BWD-001, 1 unit: " in render_markdown(view_with(item))
+    assert "- decide" not in render_markdown(waived)
 
 
 def test_a_drill_is_marked() -> None:
@@ -119,7 +119,7 @@ def test_claims_without_an_executable_check_are_counted() -> None:
 
 def test_reasons_beyond_those_that_are_listed_are_counted() -> None:
     text = render_markdown(view_of(*[Status.NOT_RUN] * 23))
-    assert text.count(" not decided: ") == 20
+    assert text.count("- decide F-") == 20
     assert "- 3 not decided for other reasons\n" in text
 
 
