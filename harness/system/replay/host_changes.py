@@ -88,6 +88,12 @@ class HostChanges:
         drawn = [f"{name} (numbers drawn on the host)" for name in now if now[name] != self._drawn_before.get(name)]
         return list(dict.fromkeys([*changes, *drawn]))
 
+    def replaced(self, kept: KeptUp) -> list[tuple[str, Tensor]]:
+        """Return the tensors, each with its path, in whose place replays put a result."""
+        bound = {slot.identity for slot, _ in kept}
+        changes = [each for each in self._places.changes() if each.slot.identity in bound]
+        return [(each.slot.name, each.was) for each in changes if isinstance(each.was, Tensor)]
+
     def numbers(self, kept: KeptUp) -> list[Slot]:
         """Return the slots whose number became another number."""
         changes = [*self._changes(self._places, kept), *self._changes(self._kept_by_optimizers, kept)]

@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from harness.system.replay.found_state import same
 from harness.system.replay.host_made import LIFT, HostMade, tensors_in
 from harness.system.replay.inside_operator import executed
 from harness.system.replay.observer import Observer
@@ -28,6 +29,7 @@ _repetitions = 0  # that are under way
 _repeated: _Operation | None = None  # the operation that a repetition calls now
 _COPY = torch.ops.aten.clone.default
 _VIEW = torch.ops.aten.as_strided.default
+_PINNED = torch.ops.aten.is_pinned.default  # the harness asks it within a recording, and nothing is read
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,12 @@ class Operations:
         """Return the operators that compute, each once."""
         named = (operator_name(each.function, each.arguments, each.keywords) for each in self._operations)
         return {name for name in named if name is not None}
+
+    def reads(self, tensor: Tensor) -> bool:
+        """Return True if an operation is given elements that the tensor held before the recording."""
+        own = [each for each in self._operations if each.function is not _PINNED]
+        given = tensors_in([each for one in own for each in (*one.arguments, *one.keywords.values())])
+        return same(tensor) in map(same, given)
 
     def __call__(self) -> list[Tensor]:
         global _repeated  # noqa: PLW0603

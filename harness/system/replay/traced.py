@@ -39,6 +39,7 @@ from harness.system.shards import is_distributed
 
 # What torch says of a tensor with values that was given the memory of one without.
 _ON_META = re.compile(r"type '?meta\b|two devices, .*\bmeta\b")
+OF_THE_CAPTURE = "bound anew: each replay reads the tensor of the capture"
 _ASSIGNED_MEMORY = "change tensors in place, with `copy_`: no replay repeats what is assigned to their `.data`"
 Body = Callable[[], Tensor]
 Result = TypeVar("Result")
@@ -107,6 +108,7 @@ class TracedStep:
         self._recorded: Operations | None = None
         self._output_names: list[str] = []
         self._kept: KeptUp = []
+        self._replaced: list[tuple[str, Tensor]] = []
         self.host_changes: list[str] = []
         self.host_numbers: list[HostNumber] | None = None
         self.asked_whether_captured: list[str] = []
@@ -149,6 +151,7 @@ class TracedStep:
         if self.operations == 0:
             raise NotTraceableError("the step must do some work", got="a recording without an operation")
         self._recorded = recorded
+        self.host_changes += [f"{path} ({OF_THE_CAPTURE})" for path, was in self._replaced if recorded.reads(was)]
         if can_follow():
             self.host_numbers = self._execute_and_undo(self._follow_numbers) if self._changes_numbers else []
         self.buffers.remember()
@@ -214,7 +217,7 @@ class TracedStep:
         set_anew = [f"torch's generator ({how})" for how in states_set]
         self.host_changes = [*changes.found(kept), *set_anew]
         self._changes_numbers = bool(changes.numbers(kept))
-        self._kept = kept
+        self._kept, self._replaced = kept, changes.replaced(kept)
         return [loss.detach(), *(tensor.detach() for tensor in outputs.values())]
 
     def _follow_numbers(self) -> list[HostNumber]:

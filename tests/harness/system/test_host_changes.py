@@ -174,6 +174,22 @@ def test_what_replays_keep_up_is_no_change() -> None:
     assert traced.host_changes == []
 
 
+OF_THE_CAPTURE = ["moments.0 (bound anew: each replay reads the tensor of the capture)"]
+
+
+@pytest.mark.parametrize(("reads", "named"), [(True, OF_THE_CAPTURE), (False, [])])
+def test_what_replays_keep_up_is_named_if_they_read_what_it_was_at_the_capture(reads: bool, named: list[str]) -> None:
+    trainer = Trainer()
+
+    def body() -> Tensor:
+        trainer.moments[0] = 0.9 * (trainer.moments[0] if reads else trainer.weight)
+        return trainer.step()
+
+    traced = TracedStep(body, dict, lambda: {"moment": trainer.moments[0]}, roots=[trainer, body])
+    traced.record()
+    assert traced.host_changes == named
+
+
 def test_a_result_that_a_step_appends_to_a_log_is_named_and_hinders_no_replay() -> None:
     trainer = Trainer()
 
