@@ -1,4 +1,4 @@
-"""A schedule-free optimizer below two wrappers is never told that an evaluation begins."""
+"""A schedule-free optimizer below two wrappers does not learn that an evaluation begins."""
 
 import torch
 from torch import nn

@@ -16,8 +16,8 @@ BUG = Bug(
     "training learned.",
     cause="The optimizer was given the gradient buffers once, before the capture gave every parameter another one.",
     fix="The optimizer looks the gradient of each parameter up in each step.",
-    changed="The entry: its mended form no longer holds the old gradients, in which its ends lay apart.",
-    trouble="At the first try the mended form still held the old gradients, and end_differs named them: a defect of "
+    changed="The entry: its fixed form no longer holds the old gradients, in which its ends lay apart.",
+    trouble="At the first try the fixed form still held the old gradients, and end_differs named them: a defect of "
     "the re-enactment.",
 )
 

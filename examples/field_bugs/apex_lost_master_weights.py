@@ -8,7 +8,7 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A fused optimizer keeps no master weights in bfloat16, though it is told to",
+    title="A fused optimizer keeps no master weights in bfloat16, though it is asked to",
     thread="NVIDIA/apex#1728",
     users_saw="With `master_weights=True` small updates are lost to bfloat16's rounding, as without.",
     cause="Master weights are made where parameters are float16, and nowhere else.",

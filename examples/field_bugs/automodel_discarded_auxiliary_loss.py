@@ -12,7 +12,7 @@ BUG = Bug(
     title="The balancing loss of a router never reaches it",
     thread="NVIDIA-NeMo/Automodel#1408",
     users_saw="The balancing loss is computed and logged, and experts stay as unbalanced as without it.",
-    cause="The function that attaches the gradient returns a new tensor, and the caller goes on with the old one.",
+    cause="The function that attaches the gradient returns a new tensor, and the caller keeps the old one.",
     fix="The returned tensor is used.",
 )
 

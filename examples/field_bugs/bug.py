@@ -20,8 +20,8 @@ class Bug:
     title: one line. thread: repository and number (`tracel-ai/burn#5779`). users_saw, cause, fix: a sentence or two.
     package: the release that has the bug, for an entry that runs the release itself. installed: the releases that each
     form imports, `name==version`, first the one that the entry is about. changed: what was changed since the first
-    try, which did not find the bug or failed the mended form. missed: what would find a bug that no claim finds.
-    trouble: why a mended form fails a claim that the bug has no part in.
+    try, which did not find the bug or failed the fixed form. missed: what would find a bug that no claim finds.
+    trouble: why a fixed form fails a claim that the bug has no part in.
     """
 
     title: str

@@ -2,7 +2,7 @@
 
 How it came about: the library's values never change, they are made anew. The count of updates, and the learning rate
 and bias corrections that follow from it, are numbers of the host. Each update returns new moments, which the host keeps
-in place of the old ones: every replay begins with those that were there at the capture.
+instead of the old ones: every replay begins with those that were there at the capture.
 """
 
 import torch

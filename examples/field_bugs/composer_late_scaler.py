@@ -16,7 +16,7 @@ BUG = Bug(
     cause="The loss scale is made when training starts, after the checkpoint was loaded, so that its state is passed "
     "over.",
     fix="The loss scale is made with the trainer.",
-    changed="The entry: a loss scale of 2^12 in place of 2^24, whose first gradients overflow, as they do with any "
+    changed="The entry: a loss scale of 2^12 instead of 2^24, whose first gradients overflow, as they do with any "
     "trainer, and are not finite at step 0.",
 )
 

@@ -11,7 +11,7 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A schedule replaces the tensor that holds the learning rate",
     thread="deepspeedai/DeepSpeed#8202",
-    users_saw="Whoever holds the tensor that was given as the rate, a captured step among them, keeps the stale value.",
+    users_saw="Code that holds the tensor given as the rate, such as a captured step, keeps the stale value.",
     cause="The schedule makes a new tensor at each update.",
     fix="The tensor is filled in place.",
 )

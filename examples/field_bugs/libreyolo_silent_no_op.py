@@ -10,7 +10,7 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Asking for a CUDA graph does nothing, and nobody says so",
+    title="Asking for a CUDA graph does nothing, without a message",
     thread="LibreYOLO/libreyolo#716",
     users_saw="`cuda_graph=True` trained five families of detectors without any graph: no error, no warning, no gain.",
     cause="Their trainers override the training step with a copy of the library's, which calls the eager passes "

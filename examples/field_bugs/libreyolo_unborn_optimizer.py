@@ -14,7 +14,7 @@ BUG = Bug(
     users_saw="Each resume starts with a cold optimizer, and the first epoch after it has another learning rate.",
     cause="resume() loads the optimizer's state if there is an optimizer; train() makes it later.",
     fix="resume() keeps the state, and the optimizer is given it as soon as it is made.",
-    changed="The harness: a loaded tensor that an optimizer goes on with is compared by the optimizer's name. The name "
+    changed="The harness: a loaded tensor that an optimizer keeps is compared by the optimizer's name. The name "
     "that the trainer keeps it by counted as a tensor of the resumed run alone.",
 )
 

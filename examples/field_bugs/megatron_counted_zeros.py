@@ -1,4 +1,4 @@
-"""A recurrence beside attention, whose captured optimizer counts zeros in a way that waits for the device.
+"""A recurrence next to attention, whose captured optimizer counts zeros in a way that waits for the device.
 
 How it came about: the update is captured with the rest of the step, and the run logs how many elements of its gradients
 are zero. The optimizer sums them on the device and returns the sum by `.item()`.
@@ -15,7 +15,7 @@ BUG = Bug(
     title="A statistic for the log waits for the device inside of the captured optimizer",
     thread="NVIDIA/Megatron-LM#7446",
     users_saw="With the optimizer in the graph, a run that logs how many gradients are zero ends at the capture with "
-    "an error of CUDA that names no setting (#7407 tells of it).",
+    "an error of CUDA that names no setting (#7407 reports it).",
     cause="The optimizer counts zeros within its update and returns the number by `.item()`, which no capture allows.",
     fix="The run does not ask for the statistic.",
 )

@@ -1,4 +1,4 @@
-"""A tied output projection allocates a weight that nobody reads, and that the optimizer decays."""
+"""A tied output projection allocates a weight that nothing reads, and that the optimizer decays."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from examples.field_bugs.small_training import token_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A tied projection has a weight of its own that nobody reads",
+    title="A tied projection has a weight of its own that nothing reads",
     thread="NVIDIA/Megatron-LM#7577",
     users_saw="A dead trainable tensor lies in optimizer and checkpoint, weight decay moves it at every step; sharded "
     "training aborts.",

@@ -1,7 +1,7 @@
 """Attention whose weights are bound by the largest logits of two micro-batches, which replays lose.
 
 How it came about: each forward pass binds the largest logits so far to the layer anew. What clips the weights behind
-the update reads them, and binds None. A replay computes them into memory that nobody reads: nothing is clipped.
+the update reads them, and binds None. A replay computes them into memory that nothing reads: nothing is clipped.
 """
 
 import torch
@@ -15,7 +15,7 @@ BUG = Bug(
     title="The largest attention logits are lost in replays, so that nothing is clipped by them",
     thread="NVIDIA/Megatron-LM#7518",
     users_saw="In the first replayed step the maximum misses micro-batches, and in later ones there is none (#7475 "
-    "tells of it).",
+    "reports it).",
     cause="The forward pass binds the maximum so far to an attribute anew, and what clips the weights by it binds "
     "None: a replay does neither.",
     fix="The maximum is a buffer that is updated and cleared in place.",

@@ -1,6 +1,6 @@
 """A dense and an expert optimizer that share a gradient norm, and branch on it while they are captured.
 
-How it came about: an update whose norm is above a threshold is left out. Nobody set one, so that it is infinite, and no
+How it came about: an update whose norm is above a threshold is left out. None was set, so it is infinite, and no
 norm is above it; but they are compared, and the norm is a tensor, for whose truth the host waits.
 """
 
@@ -14,7 +14,7 @@ from examples.field_bugs.small_training import DEVICE, token_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The captured optimizer branches on a gradient norm, though nobody set a threshold",
+    title="The captured optimizer branches on a gradient norm, though no threshold was set",
     thread="NVIDIA/Megatron-LM#5889",
     users_saw="With the optimizer in the graph training ends at the capture, by an error of CUDA about an operation "
     "that is not permitted then.",

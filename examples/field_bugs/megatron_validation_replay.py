@@ -1,7 +1,7 @@
 """A classifier of sequences with two experts a token, whose validation replays the graph of its training.
 
-How it came about: once a layer has a graph every call of it is a replay of that one, whoever calls. It was captured in
-training, so that a validation counts its tokens for the bias of the router's choice as training does.
+How it came about: once a layer has a graph every call of it is a replay of that one, from any caller. It was captured
+in training, so that a validation counts its tokens for the bias of the router's choice as training does.
 """
 
 import torch
@@ -16,7 +16,7 @@ BUG = Bug(
     title="A validation replays the graph that was captured in training",
     thread="NVIDIA/Megatron-LM#6992",
     users_saw="After a capture a validation behaves as training does: the router counts the tokens of the validation.",
-    cause="Whoever calls a layer that has a graph gets a replay of it, with the branches that were taken, and the "
+    cause="Every call of a layer that has a graph is a replay of it, with the branches that were taken, and the "
     "buffers that were changed, in training.",
     fix="A validation has a graph of its own, captured without gradients.",
 )

@@ -20,7 +20,7 @@ BUG = Bug(
     cause="Forward and backward pass are executed before the capture; gradients are put back, the buffers that the "
     "router adds to are not.",
     fix="Buffers are saved before the warm-up, too, and put back behind it.",
-    changed="The harness: what torch checks on a CPU alone, as the classes of `one_hot`, is no wait of the step.",
+    changed="The harness: what torch checks on a CPU alone, as the classes of `one_hot`, is not a wait of the step.",
     trouble="At the first try both forms were an ERROR: torch checks the classes of `one_hot` on a CPU and not on a "
     "GPU, and the recording took that for a wait of the step. It no longer does.",
 )

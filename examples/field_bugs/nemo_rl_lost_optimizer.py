@@ -10,9 +10,9 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A resume finds no optimizer where another backend keeps it",
     thread="NVIDIA-NeMo/RL#3171",
-    users_saw="After a restart the models are restored and training goes on with fresh Adam moments and a fresh "
+    users_saw="After a restart the models are restored and training resumes with fresh Adam moments and a fresh "
     "schedule.",
-    cause="Whether there is optimizer state is asked of a separate folder; this backend writes it beside the weights, "
+    cause="Whether there is optimizer state is asked of a separate folder; this backend writes it next to the weights, "
     "so the answer is no.",
     fix="The checkpoint itself is asked whether it holds optimizer state.",
 )

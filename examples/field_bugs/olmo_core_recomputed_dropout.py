@@ -13,7 +13,7 @@ BUG = Bug(
     title="Activation checkpointing recomputes with a fresh dropout mask",
     thread="allenai/OLMo-core#828",
     users_saw="Turning activation checkpointing off moved the loss after 150 steps from 2.49 to 2.19.",
-    cause="Checkpointing was told not to preserve the generator's state, which was harmless until a model came with "
+    cause="Checkpointing was set not to preserve the generator's state, which was harmless until a model came with "
     "dropout.",
     fix="The generator's state is preserved where dropout is active.",
 )

@@ -1,4 +1,4 @@
-"""A fused loss adds the square of the log-sum of the logits, which nobody asked for."""
+"""A fused loss adds the square of the log-sum of the logits, although the user did not ask for it."""
 
 import torch
 from torch import nn

@@ -28,7 +28,7 @@ def mended(seed, optimized):
 
 
 class Skipping:
-    """`factor` is 1, or 0 where the step is to be left out; a tensor, so that nobody waits for it."""
+    """`factor` is 1, or 0 where the step is to be left out; a tensor, so that the host need not wait for it."""
 
     def __init__(self, parameters, mended):
         self.parameters, self.mended = list(parameters), mended

@@ -1,4 +1,4 @@
-"""Releases of other projects that entries try as they are: with the bug, and mended.
+"""Releases of other projects that entries try as they are: with the bug, and fixed.
 
 Two releases of one package cannot be installed side by side. Each has a folder of its own below the environment, which
 `python tools/museum/install_field_bug_packages.py` fills; `installed` of an entry's `BUG` lists them for each form.

@@ -23,7 +23,7 @@ BUG = Bug(
     changed="The entry: it captures at its first step; before, 20 plain steps came first, for which CAPTURES has no "
     "word.",
     trouble="At the first try the entry made its first 20 steps plainly, as the trainer does, and CAPTURES failed for "
-    "the mended form, too: `uncaptured_steps`. Steps that train before the capture are no fault, and the kind has no "
+    "the fixed form, too: `uncaptured_steps`. Steps that train before the capture are no fault, and the kind has no "
     "word for them. Since then the entry captures at its first step.",
 )
 

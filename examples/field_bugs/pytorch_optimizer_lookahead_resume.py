@@ -15,7 +15,7 @@ BUG = Bug(
     installed={"buggy": ["pytorch-optimizer==3.3.0"], "mended": ["pytorch-optimizer==4.1.0"]},
     users_saw="A training that went on from a checkpoint pulled its weights back to those of the moment of loading.",
     cause="Its `state_dict` returns the state of the optimizer that it wraps, and nothing of its own.",
-    fix="Slow weights are saved by the parameters' positions and restored by them. A first mend (3.3.1) kept them by "
+    fix="Slow weights are saved by the parameters' positions and restored by them. A first fix (3.3.1) kept them by "
     "tensor, and raised KeyError after a load; it held from 4.0 on.",
     changed="The harness: what a library draws while it is imported is put back; it was taken for the training's.",
     trouble="At the first try every claim was FAIL `unequal_start`, `generators python`, in both forms: what a "

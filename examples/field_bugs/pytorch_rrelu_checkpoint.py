@@ -18,7 +18,7 @@ BUG = Bug(
     users_saw="The forward pass is equal in bits and nothing looks wrong, until gradients are compared.",
     cause="The noise tensor is saved before the operator fills it; the recomputation stops as soon as all is saved, "
     "and hands over a tensor without values.",
-    fix="Not in torch 2.13.0: the recomputation is told not to stop early.",
+    fix="Not in torch 2.13.0: the recomputation is set not to stop early.",
 )
 
 

@@ -11,7 +11,7 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A checkpoint holds the step count of the next update",
     thread="NVIDIA/nvidia-resiliency-ext#376",
-    users_saw="A resumed optimizer has a count of steps that does not fit the weights and moments beside it.",
+    users_saw="A resumed optimizer has a count of steps that does not fit the weights and moments saved with it.",
     cause="Tensors of the CPU are handed to the saving worker by their storage; the next update writes into it before "
     "the worker has written the file. Re-enacted without a worker: the file is written again after the next update.",
     fix="They are copied when the checkpoint is scheduled.",

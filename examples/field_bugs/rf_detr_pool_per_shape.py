@@ -14,7 +14,7 @@ BUG = Bug(
     title="Every size of image keeps a memory pool of its own",
     thread="roboflow/rf-detr#1490",
     users_saw="With images of eleven sizes 38 GiB of a GPU were reserved for 6 GiB of tensors.",
-    cause="Each size is captured without naming a pool, so its activations stay reserved beside those of all other "
+    cause="Each size is captured without naming a pool, so its activations stay reserved next to those of all other "
     "sizes.",
     fix="The first capture makes one pool, which all others name.",
     changed="The templates: CAPTURES takes one capture for each shape, and MEMORY bounds what the captured step "
@@ -22,7 +22,7 @@ BUG = Bug(
     "comes first, since a shared pool has room for smaller ones; all warm-ups and captures are on one stream.",
     missed="Nothing on a CPU, which has no pools of memory. On a GPU MEMORY, which runs there alone.",
     trouble="At the first try `captures: 1` was the template's, and a step of four sizes has four captures: the "
-    "mended form failed by it.",
+    "fixed form failed by it.",
 )
 
 ON_GPU = DEVICE == "cuda"

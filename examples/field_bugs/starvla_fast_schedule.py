@@ -1,4 +1,4 @@
-"""The schedule goes on with each micro-batch, and the optimizer with every fourth."""
+"""The schedule steps with each micro-batch, and the optimizer with every fourth."""
 
 import torch
 from torch import nn

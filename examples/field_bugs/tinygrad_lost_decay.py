@@ -1,4 +1,4 @@
-"""A fused optimizer computes the decayed weight into a name that nobody reads."""
+"""A fused optimizer computes the decayed weight into a name that nothing reads."""
 
 import torch
 from torch import nn

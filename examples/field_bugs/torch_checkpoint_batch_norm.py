@@ -19,7 +19,7 @@ BUG = Bug(
     users_saw="Checkpointed and plain runs had equal losses in training and unequal ones in evaluation.",
     cause="The forward runs a second time in the backward, and BatchNorm moves its running statistics both times.",
     fix="Not in torch 2.13.0. The checkpointing of pytorch-pfn-extras, a drop-in for it, makes two moves come to one.",
-    changed="The harness: BatchNorm's counts of batches are compared within a bound, too, which the mended form "
+    changed="The harness: BatchNorm's counts of batches are compared within a bound, too, which the fixed form "
     "failed, whose two updates come to one; where counts differ, how far the statistics end apart decides now.",
 )
 

@@ -20,7 +20,7 @@ BUG = Bug(
     "through, and a finished reset still holds what it released.",
     fix="Each output is let go of as soon as its backward pass has consumed it.",
     changed="The templates: MEMORY bounds what the captured step reserves, on a GPU. The entry is larger there.",
-    missed="Nothing on a CPU, where nobody counts memory. On a GPU MEMORY, which runs there alone.",
+    missed="Nothing on a CPU, where no claim counts memory. On a GPU MEMORY, which runs there alone.",
 )
 
 ON_GPU = DEVICE == "cuda"

@@ -15,7 +15,7 @@ BUG = Bug(
     users_saw="With weights kept over the micro-batches of a step, replays went on launching kernels of their "
     "quantization.",
     cause="A replay launches every kernel, so each has to read from a tensor whether to leave early; those that find "
-    "the largest value and the scale were not told.",
+    "the largest value and the scale were not named.",
     fix="They are given the tensor that the rounding reads, and leave early, too.",
     missed="Numbers are right, work is lost: a claim of kind throughput_ratio on a GPU, with weights so large that "
     "measuring them costs more than launching does, and kernels that can leave early. Operations of torch cannot, so "

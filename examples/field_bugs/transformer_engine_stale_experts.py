@@ -18,7 +18,7 @@ BUG = Bug(
     fix="The grouped layer is given the tensor, too.",
     changed="The entry: all micro-batches are one graph; the record named the operations of the last one alone.",
     trouble="At the first try each micro-batch had a graph of its own, and the record named the operations of the "
-    "last one alone: launches_differ was said of the mended form as well. Both are one graph now.",
+    "last one alone: launches_differ was said of the fixed form as well. Both are one graph now.",
 )
 
 

@@ -10,7 +10,7 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A head drops the number of items, and nobody divides",
+    title="A head drops the number of items, and nothing divides",
     thread="huggingface/transformers#47688",
     users_saw="With accumulated gradients, loss and gradients are larger by the number of micro-batches; "
     "axolotl-ai-cloud/axolotl#2262 saw 8 times.",

@@ -16,7 +16,7 @@ BUG = Bug(
     fix="Masks are equal within tensor-parallel groups, and differ between data-parallel ones.",
     missed="Two processes, and a claim about their generators, which ranks_agree does not compare. Ranks within one "
     "step draw other numbers than one process does, which leaves every claim undecided: other_random_numbers.",
-    trouble="Other random numbers than the plain step's decide nothing about the mended form either.",
+    trouble="Other random numbers than the plain step's decide nothing about the fixed form either.",
 )
 
 RANKS = 2

@@ -14,7 +14,7 @@ BUG = Bug(
     users_saw="With sharded training all parameters decay, those of norms and biases, too.",
     cause="The optimizer is given one collection; a flat parameter mixes both kinds, and cannot be split any more.",
     fix="Those that decay and those that do not are apart.",
-    changed="The judge: what moves every parameter 600 times as far as a rounding at the start is no rounding; any "
+    changed="The judge: what moves every parameter 600 times as far as a rounding at the start is not a rounding; any "
     "such ratio was allowed for.",
 )
 

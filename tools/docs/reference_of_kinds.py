@@ -52,10 +52,8 @@ def _kind(kind: str, model: Schema) -> Iterator[str]:
     yield f"All arms need the [capabilities](capabilities.md) {needed}." if needed else "It needs no capability."
     yield _fields(model)
     broken: Mapping[str, Any] = part_model(kind).broken_by
-    codes = dict.fromkeys(code for demand in broken.values() for code in demand.reasons)
-    yield (
-        "[Reason codes](reason-codes.md) of demands that are not met: " + ", ".join(f"`{code}`" for code in codes) + "."
-    )
+    rows = [f"- `{path}`: {', '.join(f'`{code}`' for code in demand.reasons)}" for path, demand in broken.items()]
+    yield "\n".join(["[Reason codes](reason-codes.md) of demands that are not met:", "", *rows])
 
 
 def _fields(model: Schema, only: Container[str] | None = None) -> str:

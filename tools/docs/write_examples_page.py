@@ -9,6 +9,7 @@ counts. Nothing is judged.
 from __future__ import annotations
 
 import re
+import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -105,9 +106,8 @@ def _obstacles() -> str:
             for verdict in verdicts(name, machine):
                 places = list(dict.fromkeys(PLACE.findall(verdict.message)))
                 if verdict.reason == "not_captured" and places:
-                    lines.append(
-                        f"- {verdict.claim} ({machine.upper()}): {', '.join(f'`{place}`' for place in places)}"
-                    )
+                    line = f"- {verdict.claim} ({machine.upper()}): {', '.join(f'`{place}`' for place in places)}"
+                    lines += textwrap.wrap(line, 100, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
 
 

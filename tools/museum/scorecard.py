@@ -37,9 +37,9 @@ KINDS = {"correct": CORRECT, "buggy": BUG}
 EXPLANATION = """## Scorecard
 
 What the harness said at the first try, before any change that the bug or the trainer caused. A bug
-is missed where no claim fails, or where the mended form fails the same claims. A mended form is a
-correct trainer. "Cut off": the time of the machine was over. Entries were written before any of
-their day was tried, by people who know the claims: shares are of these entries, not of all bugs."""
+is missed if no claim fails, or if the fixed form fails the same claims. A fixed form is a correct
+trainer. "Cut off" means that the machine's time was over. Entries were written before any of their
+day was tried, by people who know the claims: shares are of these entries, not of all bugs."""
 AGAIN = "The same bugs and trainers, tried again after changes that some of them had caused:"
 FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third-party](../examples/README.md)"
 
@@ -56,7 +56,7 @@ class Verdict:
 
 
 def found_bugs(forms: Mapping[str, Sequence[Said]]) -> list[Said]:
-    """Return the claims that found a bug, of which none fails in the mended form."""
+    """Return the claims that found a bug, of which none fails in the fixed form."""
     also = {each.claim for each in forms.get("mended", []) if each.status not in field_bugs.GOOD}
     return [each for each in forms.get("buggy", []) if each.found and each.claim not in also]
 
@@ -75,7 +75,7 @@ def keep_date(name: str, date: str, path: Path = FIRST_TRIES) -> None:
 
 
 def of_field_bugs(tried: str) -> Iterator[Verdict]:
-    """Yield what was said of both forms of each entry; a mended form is a correct trainer."""
+    """Yield what was said of both forms of each entry; a fixed form is a correct trainer."""
     results, dates = read_results(), first_dates()
     for path in field_bugs.entries():
         forms = next(iter(field_bugs.record_of(path.stem, results, tried).values()), None)

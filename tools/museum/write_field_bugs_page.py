@@ -7,7 +7,9 @@ Nothing is executed. `--check` writes nothing, and exits with 1 where the page w
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,42 +24,36 @@ from examples.field_bugs.bug import Bug
 from harness.evidence.files import write_text
 
 PAGE = ROOT / "docs" / "field-bugs.md"
-CORRECT = """The other side: correct trainers of others under the same templates. The shipped examples bring a system
-of their own, with two arms; the others are steps in the style of public trainers (`tests/support/public_trainers.py`).
-A claim is not run where the step lacks a capability, or the machine a GPU."""
+CORRECT = """Other people's correct trainers under the same templates: the shipped examples, and steps in the
+style of public trainers (`tests/support/public_trainers.py`). A claim is not run if the step lacks
+a capability, or the machine a GPU."""
 GPU = "NVIDIA H200"
 TITLE = """<!-- written by tools/museum/write_field_bugs_page.py -->
 # Field bugs"""
-HEAD = ("bug", "thread", "found by", "after steps", "seconds", "mended", "on an H200", "first try", "changed since")
+HEAD = ("bug", "thread", "found by", "after steps", "seconds", "fixed", "on an H200", "first try", "changed since")
 INTRODUCTION = """## How they were tried
 
-Would this gate have found them? These are published bugs of captured or otherwise optimized training, as they were and
-mended, re-enacted in few lines of our own or in the release of the package that had them. All are tried under the
-contracts that `harness init` writes for any step: three templates, committed before the first bug was re-enacted. No
-entry has a field, a tolerance or a number of steps of its own ([an entry](../examples/field_bugs/README.md)).
+Published bugs of captured or otherwise optimized training, and their fixes, are re-enacted in few
+lines, or tried in the release that had them. All are tried under the contracts that `harness init`
+writes for any step: three templates, committed before the first bug was re-enacted. No
+[entry](../examples/field_bugs/README.md) has its own field, tolerance or number of steps.
 
-A bug is found where a claim about the buggy form is violated or an error; the mended form has to hold every claim that
-is run. "After steps" is when a difference showed first, of the 43 steps of most claims and the 10,000 of LONG;
-"seconds" are those of the run that showed it. "First try" is what the templates of then said, before any change.
+A bug is found if a claim about the buggy form is violated or an error, and the fixed form holds
+every claim that is run. "After steps" is when a difference showed first, of the 43 steps of most
+claims and the 10,000 of LONG; "seconds" are those of that run; "first try" is what the templates of
+that time said.
 
-Since 2026-11-23 the templates were bettered; the entries of that day were all tried again:
+Since 2026-11-23 the templates were improved, and the entries of that day were all tried again.
+[What is claimed](../examples/field_bugs/README.md#what-is-claimed) has today's claims. These
+changed most:
 
-- CAPTURES demanded one capture. It takes one for each shape of batch that the run read, and none in every step.
-- CAPTURES let a twentieth of the device's time be spent outside the graphs; copies and an optimizer are more of a small
-  step that captures itself. It lets half of it, as it does of operations without a GPU; and a range that a library
-  records, which the profiler shows like a kernel, counts no longer.
-- MEMORY is new: on a GPU, what the captured step reserves is at most three times what the plain one does. The ratio is
-  reasoned and not measured on a GPU yet, so `harness init` leaves this claim out; entries are tried under it.
-- WITHIN compares BatchNorm's counts of batches, and where they differ how far the statistics end apart.
-- WITHIN compares every tensor that both arms keep at its end (`ends`), beside a control that begins a rounding away. No
-  entry showed this: bugs of no thread did, that stand in no loss (`tests/support/near_ends_systems.py`).
-- GRADIENTS is not run where neither arm leaves any, as in a loop that ends with `zero_grad`.
-- Steps were 40, saves came after 20 of them, evaluations after every tenth. They are primes (43, 19 and 23, 7): what a
-  trainer does at every second, fifth or tenth step was always complete.
-- RESUMES saves another checkpoint halfway, which nobody loads; one was saved, and the process ended with it.
-- RESUMES saves after 20, 24 and 29 steps, each time from what the last process had loaded. It saved once, after 19, and
-  RESUMES-LATER after 23, to load after two steps; that one found nothing that RESUMES had not found.
-- EVALUATED compares what the evaluations return with what the plain step's do, within a hundredth.
+- CAPTURES required one capture, and at most a twentieth of the device's time outside the graphs. It
+  accepts one capture for each shape of batch, and half of the time, or of the operations without a
+  GPU. A range that a library records counts no longer.
+- WITHIN also compares BatchNorm's counts of batches, and every tensor that both arms keep at its
+  end.
+- Numbers of steps became primes: what a trainer does at every second or fifth step was always
+  complete. RESUMES saved once, EVALUATED compared no returned numbers, and MEMORY is new.
 """
 NOT_WRITTEN = ENTRIES / "not_written.toml"
 
@@ -74,7 +70,7 @@ class Entry:
 
     @property
     def found(self) -> list[Said]:
-        """The claims that found it and hold of the mended form, of the first seed recorded, in the contracts' order."""
+        """The claims that found it and hold of the fixed form, of the first seed recorded, in the contracts' order."""
         return scorecard.found_bugs(next(iter(self.records.values()), self.first or {}))
 
     @property
@@ -137,7 +133,7 @@ def _counts(every: Sequence[Entry], found: Sequence[Entry], not_had: Sequence[ob
     real = sum(bool(entry.bug.package) for entry in every)
     recorded = sum(bool(entry.records) for entry in every)
     return (
-        f"Of {len(tried)} published bugs **{first} were found at the first try**, and {accused} mended forms were "
+        f"Of {len(tried)} published bugs **{first} were found at the first try**, and {accused} fixed forms were "
         f"falsely accused.\nToday {len(found)} of {len(every)} are found: {recorded} were tried again after changes, "
         f"as the columns below say.\n{real} are tried in the real package; {len(not_had)} could not be had."
     )
@@ -156,12 +152,12 @@ def _row(entry: Entry) -> tuple[str, ...]:
 
 
 def _gpu(entry: Entry) -> str:
-    """Which claims found it there, and whether the mended form held."""
+    """Which claims found it there, and whether the fixed form held."""
     if not entry.on_gpu:
         return ""
     by = ", ".join(each.claim for each in entry.found_on_gpu) or "not found"
     wrong = [f"{each.claim} `{each.reason}`" for each in entry.on_gpu["mended"] if each.status not in field_bugs.GOOD]
-    return f"{by}; mended form {', '.join(wrong) if wrong else 'holds'}"
+    return f"{by}; fixed form {', '.join(wrong) if wrong else 'holds'}"
 
 
 def _correct() -> Iterator[tuple[str, ...]]:
@@ -177,7 +173,7 @@ def _correct() -> Iterator[tuple[str, ...]]:
 
 
 def _mended(entry: Entry) -> str:
-    """Over how many seeds the mended form held, or which claims did not."""
+    """Return over how many seeds the fixed form held, or which claims did not."""
     forms = {seed: said["mended"] for seed, said in entry.records.items()} or {0: (entry.first or {}).get("mended", [])}
     wrong = {each.claim: each.reason for said in forms.values() for each in said if each.status not in field_bugs.GOOD}
     if wrong:
@@ -191,7 +187,7 @@ def _first(entry: Entry) -> str:
     found = [each.claim for each in scorecard.found_bugs(entry.first)]
     wrong = [f"{each.claim} `{each.reason}`" for each in entry.first["mended"] if each.status not in field_bugs.GOOD]
     text = f"found by {found[0]}" if found else "not found"
-    return f"{text}; mended form: {', '.join(wrong)}" if wrong else text
+    return f"{text}; fixed form: {', '.join(wrong)}" if wrong else text
 
 
 def _section(entry: Entry) -> str:
@@ -200,11 +196,11 @@ def _section(entry: Entry) -> str:
         f"### {bug.title}",
         f"[{entry.path.stem}](../examples/field_bugs/{entry.path.name}), {_thread(bug.thread)}"
         + (f", in `{bug.package}`" if bug.package else ", re-enacted"),
-        f"What its users saw: {bug.users_saw}",
-        f"Cause: {bug.cause}",
-        *(f"{each.claim}: {_quoted(each.message)}" for each in (entry.found or entry.found_on_gpu)[:2]),
-        f"Mended: {bug.fix}",
-        *([f"About the harness: {bug.trouble}"] if bug.trouble else []),
+        _filled(f"What its users saw: {bug.users_saw}"),
+        _filled(f"Cause: {bug.cause}"),
+        *(_quoted(each.claim, each.message) for each in (entry.found or entry.found_on_gpu)[:2]),
+        _filled(f"Fix: {bug.fix}"),
+        *([_filled(f"About the harness: {bug.trouble}")] if bug.trouble else []),
     ]
     return "\n\n".join(lines)
 
@@ -220,8 +216,14 @@ def _thread(thread: str) -> str:
     return f"[{thread}](https://github.com/{repository}/issues/{number})" if linked else thread
 
 
-def _quoted(message: str, longest: int = 400) -> str:
-    return f"`{message[:longest].replace('`', chr(39))}{'…' if len(message) > longest else ''}`"
+def _quoted(claim: str, message: str, longest: int = 400) -> str:
+    cut = f"{message[:longest]}{'…' if len(message) > longest else ''}"
+    return f"{claim}:\n\n```text\n{_filled(cut)}\n```"
+
+
+def _filled(text: str) -> str:
+    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)  # code stays on one line
+    return textwrap.fill(whole, 100, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 
 def _table(head: Sequence[str], rows: Iterator[Sequence[str]] | map[tuple[str, ...]]) -> str:
