@@ -214,7 +214,7 @@ def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultD
 
 
 def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
-    """Yield errors for faults that nobody offers, and for faults that declare nothing for the claim that names them."""
+    """Yield errors for faults that do not exist, and for faults that declare nothing for the claim that names them."""
     from harness.drill.evidence_faults import offered_faults
     from harness.drill.expectations import expectation_for
 

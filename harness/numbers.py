@@ -87,7 +87,7 @@ def rounded(value: float) -> float:
 
 
 def told_apart(one: float, other: float) -> tuple[str, str]:
-    """Return two numbers with six significant digits, or with as many more as tell them apart."""
+    """Return two numbers with six significant digits, or with as many more as distinguish them."""
     digits = next((each for each in range(6, 17) if _with(each, one) != _with(each, other)), 17)
     return _with(digits, one), _with(digits, other)
 

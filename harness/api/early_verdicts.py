@@ -22,7 +22,7 @@ from harness.run_directory.bundle import Bundle
 from harness.run_directory.shards import Attempt
 
 Part = tuple[str, str]  # a run and one of its arms
-Waiting = tuple[Collection[str | Part], Callable[[], None]]  # what something rests on, and what tells of it
+Waiting = tuple[Collection[str | Part], Callable[[], None]]  # what something rests on, and what reports it
 Judged = Callable[[Verdict, ReportView], None]
 Ended = Callable[[str], Collection[str]]  # the arms of a run that have ended, by its name
 
@@ -68,7 +68,7 @@ class AsTheyEnd:
         ready = [each for each in self._waiting if all(map(self._has_ended, each[0]))]
         self._waiting = [each for each in self._waiting if each not in ready]
         for _, tell in ready:
-            with suppress(Exception):  # what cannot be judged now is met again at the end, which tells of it
+            with suppress(Exception):  # what cannot be judged now is met again at the end, which reports it
                 tell()
 
     def _has_ended(self, part: str | Part) -> bool:
@@ -78,7 +78,7 @@ class AsTheyEnd:
 def units_as_they_end(
     bundle: Bundle, contracts: Sequence[LoadedContract], runs: Sequence[Run], tell: Judged
 ) -> AsTheyEnd:
-    """Return a watcher that tells the verdict of each unit that has runs, and what the unit was judged on.
+    """Return a watcher that reports the verdict of each unit that has runs, and what the unit was judged on.
 
     bundle: the run directory that is being made.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Watch(Protocol):
-    """Who is told how the runs of a session go on, from several threads."""
+    """Receives the progress of a session's runs, from several threads."""
 
     def begins(self, runs: Sequence[Run]) -> None:
         """Note the runs that are executed; other runs read the evidence of one of them."""
@@ -156,7 +156,7 @@ def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | Non
 
 def _import_for_pages() -> None:
     """Import what the report is drawn with while runs are under way: it took a second after them."""
-    with suppress(Exception):  # the report meets the same failure, and tells of it
+    with suppress(Exception):  # the report meets the same failure, and reports it
         os.environ.update(moved_caches())
         for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):
             importlib.import_module(module)

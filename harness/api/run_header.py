@@ -41,12 +41,12 @@ class VerifyOptions:
     name: str | None = None  # of the run directory; by default the date and the machine
     data: Path | None = None
     model_directory: Path | None = None
-    waivers: Path | None = None  # by default `waivers.yaml` beside the contracts
+    waivers: Path | None = None  # by default `waivers.yaml` next to the contracts
     wall_limit_s: float | None = None  # of each run; None: as planned
     heartbeat_s: float | None = None  # likewise
     redact: bool | None = None  # leave out names of host, user and folders; None: in CI
     command: tuple[str, ...] = ("harness", "verify")
-    resume: Path | None = None  # an interrupted run directory to go on with
+    resume: Path | None = None  # an interrupted run directory to resume
     baseline: str | None = None  # a branch, tag or commit: arms that claims name as `baseline` are of it
     where: bool = False  # locate the first difference of each claim that failed
 

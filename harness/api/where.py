@@ -165,8 +165,8 @@ def locate_all(
 ) -> bool:
     """Locate the difference of each unit that failed, into a folder of this process. Return True if it has anything.
 
-    All of them together take no more than `LIMIT_S`, beside the start of processes; the rest is left out. Whatever goes
-    wrong costs the answer, and so does what no run directory holds (links, sockets, files that are too large).
+    All of them together take at most `LIMIT_S`, apart from the start of processes; the rest is left out. An error
+    costs the answer, and so does a file that no run directory holds (links, sockets, files that are too large).
     """
     claims = {(each.contract.id, claim.id): claim for each in contracts for claim in each.contract.claims}
     until = monotonic() + LIMIT_S

@@ -1,4 +1,4 @@
-"""`harness init`: try a step, and write a first contract of it and its adapter beside an existing project."""
+"""`harness init`: try a step, and write a first contract of it and its adapter next to an existing project."""
 
 from __future__ import annotations
 

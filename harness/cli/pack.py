@@ -41,7 +41,7 @@ def pack(
         ),
     ] = True,
 ) -> None:
-    """Make the published form of a run: its page, summary and verdicts beside one archive; the source stays."""
+    """Make the published form of a run: its page, summary and verdicts next to one archive; the source stays."""
     print_lines(published(run_directory, out or PUBLISHED / run_directory.resolve().name, redact=redact, page=page))
 
 

@@ -41,7 +41,7 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 
 
 def print_manifest(judgement: session.Judgement) -> None:
-    """Print the digest that tells this directory from one that was changed and sealed anew; nothing without one."""
+    """Print the digest, which a directory that was changed and sealed anew does not have; nothing without one."""
     if judgement.manifest is not None:
         print_line(f"manifest: sha256:{judgement.manifest}", whole=True)
 

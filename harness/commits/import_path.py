@@ -77,7 +77,7 @@ def in_use() -> ImportPath | None:
 
 
 def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> ImportPath:
-    """Return this process's import path and working folder, with the worktree `tree` in place of `root`.
+    """Return this process's import path and working folder, with the worktree `tree` instead of `root`.
 
     homes: folders of the repository in which the systems' packages lie. They come first, because an
     editable installation may put a package on no path at all.

@@ -19,7 +19,7 @@ _SUBMODULE = "160000"  # mode of an entry that is another repository's commit
 MOST_NAMED = 5
 
 
-class GitFailed(Exception):  # noqa: N818 - it is caught, and told in the terms of what was asked for
+class GitFailed(Exception):  # noqa: N818 - it is caught, and reported in the terms of the request
     """git exited with an error; the text is the last line that it printed."""
 
 

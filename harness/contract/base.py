@@ -86,7 +86,7 @@ class GradientDemand(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What shows that a demanded number bites: the judge gives one of the reasons, with these figures beside it."""
+    """What shows that a demanded number bites: the judge gives one of the reasons, with these figures next to it."""
 
     reasons: tuple[str, ...]
     figures: Mapping[str, Scalar] = MappingProxyType({})
@@ -95,7 +95,7 @@ class Demand(NamedTuple):
 class Judged(Strict):
     """One judgement, alone as a claim or as one of a claim's parts: the base of every kind's model.
 
-    The methods tell the harness what follows from the fields; a kind overrides those for which the answer differs.
+    The methods say what follows from the fields; a kind overrides those for which the answer differs.
     """
 
     mechanism: Mechanism | None = None
@@ -300,5 +300,5 @@ def _with_value(model: _Model, path: Sequence[str], value: object) -> _Model:
 
 
 def refuse(message: str, *path: str | int) -> None:
-    """Raise a validation error. `path` (within the model) tells the loader which value to point at."""
+    """Raise a validation error. `path` (within the model) is the value that the loader points at."""
     raise PydanticCustomError("contract_rule", "{message}", {"message": message, "path": list(path)})

@@ -22,7 +22,7 @@ AnyPart = Judged
 
 
 class ClaimText(Strict):
-    """What every claim says beside its judgement."""
+    """What every claim says besides its judgement."""
 
     id: Name
     """Name of the claim, unique in its contract."""

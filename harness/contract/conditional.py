@@ -32,7 +32,7 @@ from harness.errors import ContractError
 from harness.kinds import kinds
 
 MOST_CASES = 16  # of one bound
-MOST_SITUATIONS = 20_000  # that the conditions of one claim tell apart
+MOST_SITUATIONS = 20_000  # that the conditions of one claim distinguish
 MOST_SETS = 100  # of numbers that one claim may be judged by
 
 Path = tuple[Key, ...]

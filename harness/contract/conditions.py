@@ -77,7 +77,7 @@ class Bound:
 
     @property
     def of_workload_alone(self) -> bool:
-        """Return True if every case depends on the workload alone, so that a unit's name tells which case decides."""
+        """Return True if every case depends on the workload alone, so that a unit's name shows which case decides."""
         return all(conditions == Conditions(workload=conditions.workload) for conditions, _ in self.cases)
 
     @property

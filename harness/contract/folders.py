@@ -11,7 +11,7 @@ from harness.contract.shared import is_shared_file
 from harness.errors import ContractError
 from harness.numbers import counted
 
-WAIVERS_FILE = "waivers.yaml"  # lies beside contracts and is none; in any case, and as `.yml`
+WAIVERS_FILE = "waivers.yaml"  # lies next to contracts and is none; in any case, and as `.yml`
 RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")  # of `layout`, which builds on contracts
 SUFFIXES = frozenset({".yaml", ".yml"})
 RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files and {WAIVERS_FILE}"

@@ -112,7 +112,7 @@ class Guarded(Guarding):
 
 
 class Bounded(Guarded):
-    """With a bound relative to the baseline's value, in place of the absolute one or beside it."""
+    """With a bound relative to the baseline's value, instead of the absolute one or with it."""
 
     broken_by: ClassVar = {
         **Guarded.broken_by,

@@ -20,7 +20,7 @@ from harness.contract.shared import Shared
 from harness.kinds import BUILT_IN
 from harness.numbers import dump_json
 
-_BY_CASE = {"const": "a bound with cases"}  # in the place of a reference, until pydantic is done
+_BY_CASE = {"const": "a bound with cases"}  # instead of a reference, until pydantic is done
 SCHEMA_PATH = Path(__file__).with_name("contract.schema.json")
 SHARED_PATH = Path(__file__).with_name("shared.schema.json")
 

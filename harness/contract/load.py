@@ -131,7 +131,7 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
                 loaded.append(load_contract(file, files))
             except ContractError as error:
                 _add_new(errors, error)
-        for file in shared_files(paths):  # also one that nobody uses: it may be a contract that says it is none
+        for file in shared_files(paths):  # also one that nothing uses: it may be a contract that says it is none
             try:
                 files.read(file)
             except ContractError as error:

@@ -112,7 +112,7 @@ class Arm(BaseModel):
 
 
 class Unchecked(Strict):
-    """A claim that no kind of the language can judge: listed, so that nobody takes it for held."""
+    """A claim that no kind of the language can judge: listed, so that it is not taken for held."""
 
     id: Text
     """What its source calls it."""

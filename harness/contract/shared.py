@@ -76,7 +76,7 @@ def _says_shared(text: str) -> bool:
         return False
     try:
         return (_schema(strict_yaml.events(text)) or "").startswith(_PREFIX)
-    except yaml.YAMLError:  # which is told of it as of a contract: all that its text decides is by which name
+    except yaml.YAMLError:  # which is reported as of a contract: all that its text decides is by which name
         return _SCHEMA_LINE.search(text) is not None
 
 
@@ -118,7 +118,7 @@ def beside(folder: Path, name: str) -> Path:
 
 
 class SharedFiles:
-    """Reads shared files, each once, however many contracts use it. `locate`: where they lie, if not beside these."""
+    """Reads shared files, each once, however many contracts use it. `locate`: where they lie, if not next to these."""
 
     def __init__(self, locate: Locate | None = None) -> None:
         self._locate = locate

@@ -36,7 +36,7 @@ def explain(
         if of_union:
             alternatives.add(path)
         found.setdefault(path, []).append(detail)
-    # A list in place of a number also fails as a number: keep the error inside the list.
+    # A list instead of a number also fails as a number: keep the error inside the list.
     outer = alternatives & {path[:length] for path in found for length in range(len(path))}
     places = sorted((path for path in found if path not in outer), key=document.position)
     errors = [_merge([_one(detail, path, document, root) for detail in found[path]]) for path in places[:MOST_ERRORS]]

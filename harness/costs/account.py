@@ -88,9 +88,9 @@ def costs(
 
 
 def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, float]:
-    """Return seconds of GPUs by kind: each moment of a GPU is divided among the spans that hold it then.
+    """Return seconds of GPUs by kind of cost. If several spans hold a GPU at one moment, divide that moment among them.
 
-    held: spans by the UUID of their GPU.
+    held: the spans of each GPU, by its UUID.
     """
     changes: defaultdict[str | None, list[tuple[float, int, Kind]]] = defaultdict(list)
     for gpu, seen in held:

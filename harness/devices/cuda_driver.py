@@ -29,7 +29,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Devices:
-    """What the driver says. `problem` tells why there is no GPU; `unreadable`: one is there, but does not answer."""
+    """What the driver says. `problem`: why there is no GPU; `unreadable`: one is there, but does not answer."""
 
     gpus: tuple[Gpu, ...] = ()
     problem: str = ""

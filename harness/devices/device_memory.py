@@ -28,7 +28,7 @@ def take(size: int) -> None:
 def full(*, but: int = 0, library: Any = None) -> Iterator[None]:
     """Fill the current context's device within the block, and leave `but` bytes and less than LEFT_FREE more free.
 
-    `library` is libcuda or a stand-in. Raises DriverError for any failure other than memory running out.
+    `library` is libcuda or a stand-in. Raises DriverError for any failure except memory running out.
     """
     driver = ctypes.CDLL("libcuda.so.1") if library is None else library
     kept_free = [_allocate(driver, but)] if but else []

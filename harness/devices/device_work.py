@@ -12,7 +12,7 @@ from typing import Any
 from harness.evidence.arm_records import DeviceWork, GraphNodes, Launched, OutsideWork
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
-_COPY, _FILL = "Memcpy ", "Memset "  # how the profiler names what is no kernel
+_COPY, _FILL = "Memcpy ", "Memset "  # how the profiler names what is not a kernel
 NANOSECONDS = 1e-9
 STEP, PLANTED = "harness.step", "harness.planted"  # the profiled ranges around a step, and around a planted sync
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
@@ -123,7 +123,7 @@ def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
     """Return the seconds in which any device activity of a profile was under way, overlapping ones counted once.
 
     Where `ranks` train together, kernels that wait for the others do not count: a profile delays those, to seven times
-    a step's time on two H200s. One rank waits for nobody, so there every kernel counts as work, whatever its name.
+    a step's time on two H200s. A single rank never waits, so there every kernel counts as work, whatever its name.
     """
     alone = ranks == 1
     working = [event for event in events if _on_device(event) and (alone or not waits_for_ranks(event.name()))]

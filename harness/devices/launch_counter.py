@@ -1,6 +1,6 @@
 """Count graph launches by a callback of CUPTI, within the timed blocks themselves.
 
-A profiler slows the steps that it watches, so it is no part of a timing. This callback is enabled for graph launches
+A profiler slows the steps that it watches, so it is not a part of a timing. This callback is enabled for graph launches
 alone: a step without a launch runs as it would without the callback, and a replay pays for a short call into Python.
 
 CUPTI has one subscriber a process. While this one is subscribed a profiler's session is silently empty, and stays so in

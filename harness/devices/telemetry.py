@@ -36,7 +36,7 @@ class Sampler:
     """Samples until it is left; `write` then stores one Telemetry record.
 
     gpu_uuid: the GPU to watch, None for the host alone; workers: process and session ids of those that use the GPU for
-    the harness now; before: processes on it before any of them; phase: tells the worker's phase. When the run had a
+    the harness now; before: processes on it before any of them; phase: returns the worker's phase. When the run had a
     timed phase, only samples of that phase are kept.
     """
 
@@ -134,7 +134,7 @@ def open_gpu(uuid: str, workers: Collection[int], before: Collection[int] | None
 
 
 class Gpu:
-    """One GPU through NVML. What the driver does not tell is None (or `UNKNOWN`), never a guess."""
+    """One GPU through NVML. What the driver does not report is None (or `UNKNOWN`), never a guess."""
 
     def __init__(self, uuid: str, workers: Collection[int], nvml: Any, before: Collection[int] | None = None) -> None:
         self._nvml, self._workers = nvml, workers

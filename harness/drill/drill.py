@@ -53,7 +53,7 @@ class DrillOptions:
     faults: tuple[str, ...] = ()
     reports: Path = Path("harness-reports")
     name: str | None = None
-    resume: Path | None = None  # an interrupted drill's directory to go on with
+    resume: Path | None = None  # an interrupted drill's directory to resume
     redact: bool | None = None  # leave out names of host, user and folders; None: in CI
     command: tuple[str, ...] = ("harness", "drill")
 
@@ -177,7 +177,7 @@ def _rows_as_they_end(
 
     def drilled(case: Case) -> None:
         row = row_of(case, models, sources, bundle)
-        if row.seen.status != Status.NOT_RUN:  # what that is depends on the control: told at the end
+        if row.seen.status != Status.NOT_RUN:  # what that is depends on the control: reported at the end
             tell(row)
 
     waiting = [(rests_on(case, planned), partial(drilled, case)) for case in planned.cases]

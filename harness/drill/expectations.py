@@ -72,7 +72,7 @@ def is_killed(expected: Expectation, verdict: Verdict) -> bool:
 
 
 def _equal(seen: Scalar | None, declared: Scalar) -> bool:
-    # True == 1 in Python, and a truth value is no count
+    # True == 1 in Python, and a truth value is not a count
     return isinstance(seen, bool) == isinstance(declared, bool) and seen == declared
 
 

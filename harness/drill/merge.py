@@ -36,7 +36,7 @@ def _bounded_apart(run: Run, arm: str) -> set[str]:
     """Return the arms from whose end that of `arm` may lie a bounded distance.
 
     One of the two has several ranks and the other a single one; or the movements of `arm` are compared with those of an
-    arm before it. Other arms end equal in bits, or as far apart as their digests and losses tell."""
+    arm before it. Other arms end equal in bits, or as far apart as their digests and losses show."""
     several = run.arms[arm].arm.ranks > 1
     apart = {other for other in _compared_with(run, arm) if (run.arms[other].arm.ranks > 1) is not several}
     return apart | {other for other in run.arms if arm in _moved_after(run, other)}

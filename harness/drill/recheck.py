@@ -45,7 +45,7 @@ class RowAgain:
 
 @dataclass(frozen=True)
 class Recheck:
-    """A drill judged again. `record` has today's controls and rows; `of_the_whole` is what is wrong beside rows."""
+    """A drill judged again. `record` has today's controls and rows; `of_the_whole` is what is wrong besides rows."""
 
     record: DrillRecord
     of_the_whole: list[str]

@@ -71,11 +71,11 @@ class Draws(Record):
 
 
 # What a loose tensor that the steps made is to the training. `state`: a later step reads it, or something that no
-# operator shows changes it. `table`: a later step reads it, and none changed it. `derived`: nobody reads it, and it is
-# made of parameters alone, as an average is. `log`: nobody reads it, and it is made of batches and single numbers, such
-# as losses. `mixed`: nobody reads it, and it is made of parameters and of batches, as a sum of gradients is. `left`:
-# what the last step left behind, or what was made between two steps. `unseen`: nobody reads it, and no step was
-# followed that shows what it is made of.
+# operator shows changes it. `table`: a later step reads it, and none changed it. `derived`: nothing reads it, and it
+# is made of parameters alone, as an average is. `log`: nothing reads it, and it is made of batches and single numbers,
+# such as losses. `mixed`: nothing reads it, and it is made of parameters and of batches, as a sum of gradients is.
+# `left`: what the last step left behind, or what was made between two steps. `unseen`: nothing reads it, and no step
+# was followed that shows what it is made of.
 Role = Literal["state", "table", "derived", "log", "mixed", "left", "unseen"]
 COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # those whose values a comparison of states reads
 
@@ -118,7 +118,7 @@ class ArmEnd(ArmRecord):
     skipped_steps: Count
     steps_called: Count
     capture_attempts: Count | None = None  # that the harness saw begin until here; None: not watched
-    capture_errors: list[str] | None = None  # what ended those that failed, whoever caught it; None: not watched
+    capture_errors: list[str] | None = None  # what ended those that failed, also if it was caught; None: not watched
     state: State | None = None  # as in the start
     differences: list[EndDifference] | None = None
     moved_apart: list[MovedApart] | None = None  # None: no claim reads it
@@ -131,7 +131,7 @@ class ArmEnd(ArmRecord):
     input_shapes: Count | None = None  # how many different shapes and types the steps' inputs had; None: likewise
     # by how much optimizers' own counters went up, each number once; None: not recorded
     updates: list[Count] | None = None
-    # that compute: in its captures, or in one step of an arm beside which one is captured; None: not watched
+    # that compute: in its captures, or in one step of an arm next to which one is captured; None: not watched
     operators: list[str] | None = None
     draws: Draws | None = None  # None: no step was watched, or recorded before they were
     sketches: dict[str, Sketch] | None = None  # of all floating-point state, by `category name`; None: not asked
@@ -281,7 +281,7 @@ class StepWatch(Record):
 class HostNumber(Record):
     """A Python number that the step changes again and again, and that no replay changes, by its path.
 
-    read: what the step does with it beside counting, and where; None: nothing.
+    read: what the step does with it besides counting, and where; None: nothing.
     """
 
     name: str
@@ -426,7 +426,7 @@ class MemoryPeak(Record):
     allocated_bytes: Count
     reserved_bytes: Count
     device_bytes: Count | None
-    outside_bytes: Count | None  # of the device beside what torch's allocator held at the same moment
+    outside_bytes: Count | None  # of the device besides what torch's allocator held at the same moment
     samples: Count  # of the device
 
 
@@ -436,7 +436,7 @@ class PeakMemoryEvidence(ArmRecord):
     steps: MemoryPeak  # warm-up and capture included
     resets: Count  # of torch's peak statistics by others than the harness: what they read before is in the peaks
     lost_peaks: Count  # times the statistics fell and no reset was seen: a peak may have been higher
-    foreign_processes: Count | None  # most on the device beside this one; None: not known
+    foreign_processes: Count | None  # most on the device besides this one; None: not known
     allocator: str  # torch's backend
     allocator_settings: str  # of the environment
 

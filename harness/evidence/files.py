@@ -99,7 +99,7 @@ def write_text(path: Path, text: str) -> None:
             file.write(text.encode("utf-8"))
         temporary.replace(path)
     except BaseException as error:
-        with suppress(OSError):  # the first error tells more
+        with suppress(OSError):  # the first error says more
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # of a write that found no room

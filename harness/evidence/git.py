@@ -13,7 +13,7 @@ from harness.evidence.modules import is_library, module_spec
 _TIMEOUT_S = 10.0
 # of the repository in which git itself was called, in a hook say
 _OF_A_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
-# a stranger's repository may name programs that git would start to answer
+# an untrusted repository may name programs that git would start to answer
 _NO_PROGRAMS = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false")
 
 

@@ -29,7 +29,7 @@ _REAL = {"resolve", "realpath"}
 @dataclass
 class Imports:
     """What the sources that were added import: packages by their names without dots, places where these are looked for
-    beside the import path, and files by their paths."""
+    besides the import path, and files by their paths."""
 
     names: set[str] = field(default_factory=set)
     folders: set[Path] = field(default_factory=set)

@@ -24,7 +24,7 @@ def module_spec(name: str) -> ModuleSpec | None:
     for part in inner:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        # by its last name: a folder without `__init__.py` would be looked for below a package that nobody imported
+        # by its last name: a folder without `__init__.py` would be looked for below a package that nothing imported
         spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     return spec
 

@@ -69,7 +69,7 @@ class ObservedStep(RunRecord):
 
     @model_validator(mode="after")
     def _made_before(self) -> Self:
-        """Refuse a tensor that is read before the operator that made it: whoever follows sources comes to an end."""
+        """Refuse a tensor that is read before the operator that made it: following sources then comes to an end."""
         for number, operator in enumerate(self.operators or []):
             if any(read.source is not None and read.source >= number for read in operator.reads):
                 raise ValueError(f"operator {number} reads what a later one made")

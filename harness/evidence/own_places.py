@@ -14,7 +14,7 @@ def kind(path: Path) -> str:
     """Return what lies at the path itself, without following links."""
     try:
         mode = path.lstat().st_mode
-    except OSError:  # also where a part of the way to it is no folder any more
+    except OSError:  # also where a part of the way to it is not a folder any more
         return "nothing"
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFREG: "a file", stat.S_IFLNK: "a link"}
     return kinds.get(stat.S_IFMT(mode), "something else")

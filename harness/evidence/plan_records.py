@@ -27,7 +27,7 @@ class PlannedArm(Record):
     micro_batches: int | None = None  # that its inputs are split into, a digest each; None: no claim reads them
     watch_ranks: bool = False  # parameters after each step, rows that it read, and collectives that it began
     rounded_to: str | None = None  # data type that its first parameters are rounded to for a digest more
-    moves: bool = False  # how far it moves each tensor, beside how far the arms before it did
+    moves: bool = False  # how far it moves each tensor, next to how far the arms before it did
     sketches: bool = False  # projections of its gradients and of its state at start and end, in every replica
     nudged: bool = False  # its parameters start a rounding away from where its system put them
 

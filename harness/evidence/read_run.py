@@ -112,7 +112,7 @@ def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvi
 def host_of(directory: Path) -> Path | None:
     """Return the folder of the run whose process executed this run too; None if this run has its own evidence.
 
-    Raises `Damaged` where `shared.json` cannot be read, or does not name a run beside it.
+    Raises `Damaged` where `shared.json` cannot be read, or does not name a run next to it.
     """
     if not (directory / layout.SHARED).exists():
         return None

@@ -1,7 +1,7 @@
 """Remove names of this machine, its user and its folders from what is published.
 
 This is done while evidence is collected, before anything is judged or sealed: verdicts, pages and digests are of the
-text without the names, and whoever judges again reads the same text.
+text without the names, and judging again reads the same text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harness.evidence.files import Damaged, read_bytes
 
 NOTE = "names of host, user and folders"  # what the header says was left out
 HOST, USER, FOLDER = "<host>", "<user>", "<folder>/"
-COMMON = {"root", "localhost", "user", "runner"}  # names of nobody; `root` is a word of many messages
+COMMON = {"root", "localhost", "user", "runner"}  # nobody's names; `root` is a word of many messages
 SHORTEST = 3
 # the folders of an absolute path, which nothing goes before that would make it a part of something else
 _FOLDERS = re.compile(r"""(?:(?<=file://)|(?<![\w.~<>/-]))~?/(?:[^\s/'"\\:;,<>()\[\]{}|=]+/)+""")
@@ -86,7 +86,7 @@ class Redaction:
                 path.write_text(after, encoding="utf-8", newline="")
 
     def _json_or_text(self, text: str) -> str:
-        """Return JSON with its texts redacted; what is no JSON, such as a line that was torn, as plain text."""
+        """Return JSON with its texts redacted; anything else, such as a torn line, is redacted as plain text."""
         try:
             json.loads(text)
         except (ValueError, RecursionError):

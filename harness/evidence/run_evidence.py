@@ -72,7 +72,7 @@ class Series:
     batch_digest: Sequence[str]
     clip_active_groups: NDArray[np.int64]  # groups whose norm exceeded the threshold; -1: not reported
     tokens: NDArray[np.int64]
-    # by name, what the system reports beside its loss; empty too where it was recorded before metrics were
+    # by name, what the system reports besides its loss; empty too where it was recorded before metrics were
     metrics: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 

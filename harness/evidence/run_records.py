@@ -142,7 +142,7 @@ class PeerErrors(Record):
 
 
 class KernelPeer(Record):
-    """Another project's kernel beside ours: errors by the data type of our outputs, relative as the case's are."""
+    """Another project's kernel next to ours: errors by the data type of our outputs, relative as the case's are."""
 
     name: str
     outputs: list[str]
@@ -164,7 +164,7 @@ class KernelCase(Record):
     repeat_equal: bool
     mistyped: list[str] = Field(default_factory=list)  # outputs of another type or shape than declared, and of which
     # None in evidence of an older harness
-    overwritten: Count | None = None  # elements changed beside the outputs, within the guards around them
+    overwritten: Count | None = None  # elements changed besides the outputs, within the guards around them
     zero_references: Count | None = None  # outputs whose reference is zero in every element
     outputs: dict[str, str] | None = None  # data type of each
     terms: dict[str, KernelErrors] | None = None  # by the data type of the outputs
@@ -242,7 +242,7 @@ class Raised(Record):
     record: Literal["raised"] = "raised"
     error: str  # type and message
     stack: str
-    cause: Cause = "exception"  # of a rank's end, which the process that watches the ranks tells
+    cause: Cause = "exception"  # of a rank's end, by the process that watches the ranks
 
 
 class Complete(Record):

@@ -176,7 +176,7 @@ PART: Rules = {
     "arms": INCLUDES,
     **dict.fromkeys(("replicas", "first_replica", "without"), IGNORED),
 }
-# For the arms that a fault leaves alone: a comparison that nobody asked for does no harm.
+# For the arms that a fault leaves alone: a comparison that no claim asked for does no harm.
 DONATED: Rules = {**SHARED, "workload_name": EQUAL, "baseline_of": ASKED, "fault": IGNORED}
 # For a contract, which says neither with which data nor within which limits it is run.
 DEMANDED: Rules = {

@@ -50,7 +50,7 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
 
 
 def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:
-    """Return the host's evidence as the guest's own process would have left it; what ended the host ended both."""
+    """Return the evidence of `host` as `guest`, a run that it serves, would have left it; one end is that of both."""
     if not probe_named(guest.probe).arm_by_arm:
         return replace(host, run_id=guest.id)
     ours = {there: name for name, there in arms.items()}

@@ -56,7 +56,7 @@ class WorkerTimes:
 def read_times(directory: Path) -> list[WorkerTimes]:
     """Return the workers of one run in order, from `evidence/<run id>/`, without those that left no readable run.
 
-    For a run in lanes return the workers of each lane: no worker executed the whole run beside them.
+    For a run in lanes return the workers of each lane: no worker executed the whole run in addition to them.
     """
     try:
         folders = lane_folders(directory)

@@ -74,7 +74,7 @@ class UnannouncedStepError(Exception):
 
 
 class AnnouncedSteps(FaultyRun):
-    """No fault: a run that counts its steps against the announced number, and notes each for whoever watches ranks.
+    """No fault: a run that counts its steps against the announced number, and notes each for the ranks' watcher.
 
     A run that is loaded or restarted begins to count anew, as its trainer does.
     """

@@ -159,7 +159,7 @@ class ArmLife:
         block.write()
 
     def begin(self, steps: int, rows: Rows | None = None) -> SeriesBlock:
-        """Begin a series of `steps` steps. rows: takes them in place of the arm's series."""
+        """Begin a series of `steps` steps. rows: takes them instead of the arm's series."""
         rows = self.recorder.series(self.arm, self.replica) if rows is None else rows
         self._announced = steps
         self._block = SeriesBlock(self.run, self.recorder, rows, self.training)
@@ -168,7 +168,7 @@ class ArmLife:
     def step(self, index: int, step: Callable[[int], Tensor] | None = None) -> Tensor:
         """Make one step under all watchers, keep its figures, and return its loss.
 
-        step: called in place of the run's own.
+        step: called instead of the run's own.
         """
         for watcher in self.watchers:
             self._ask(watcher, watcher.before, index)

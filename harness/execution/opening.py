@@ -30,7 +30,7 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
 
     In every arm the process's generators start from the workload's seed, so that no arm depends on where another left
     them, or on what an import drew, which happens in the first arm only. Each rank adds its number: what a system does
-    not seed differs by rank, as in processes that nobody seeds. Captures that begin meanwhile are counted
+    not seed differs by rank, as in processes without a seed. Captures that begin meanwhile are counted
     (`attempts_of`). The system plants a fault that it describes; any other must be one of the harness's own.
 
     Raises `UsageError` for a fault that neither knows, and for an arm of another commit than this process's;

@@ -52,7 +52,7 @@ def main() -> NoReturn:
     importlib.import_module("harness.execution.probes.paired")  # and with it torch, while the store is being made
     line.send(IMPORTED)
     message = line.receive(None)
-    if not message:  # nobody watches it any more
+    if not message:  # no process watches it any more
         end_process(0)
     job = RankJob.model_validate_json(message)
     own = folder_of(job.directory, job.rank)

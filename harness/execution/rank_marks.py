@@ -1,4 +1,4 @@
-"""Mark how far a rank is in a small file mapped into memory: written without a wait, read by whoever watches it."""
+"""Mark how far a rank is in a small file mapped into memory: written without a wait, read by its watcher."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def ranks() -> int:
 def together(run: Run, arm: str) -> Iterator[None]:
     """Join the ranks of `arm` in one process group within the block; an arm of one rank has none.
 
-    Raises UsageError in a process that is not a rank. What the block raises is reported to whoever watches the ranks.
+    Raises UsageError in a process that is not a rank. What the block raises is reported to the ranks' watcher.
     """
     ranks = run.arms[arm].arm.ranks
     if ranks == 1:
@@ -183,7 +183,7 @@ def _leave(seat: Seat) -> None:
         return
     import torch.distributed as dist
 
-    _meet(seat, "end")  # whoever leaves first would cut off what another still receives
+    _meet(seat, "end")  # the first to leave would cut off what another rank still receives
     dist.destroy_process_group()
     seat.marks.leave()
     for name in _environment(seat, seat.ranks):

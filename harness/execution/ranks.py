@@ -35,7 +35,7 @@ POLL_S = 0.1
 LAG_S = 20.0  # that others may wait for a rank which stands still
 STOPPED_S = 5.0  # that a rank may be stopped while this process, of its group, is not
 LONGEST_LOOK_S = 1.0  # counted between two looks: in longer ones this process was stopped, and the ranks with it
-OTHERS_S = 0.3  # for other ranks to end of what ended the first, so that the first is told from them
+OTHERS_S = 0.3  # for other ranks to end of what ended the first, so that the first is distinguished from them
 GRACE_S = 1.0  # for a rank to leave its stack
 _OF_RANKS = {
     "TORCH_FR_BUFFER_SIZE": "20000",  # torch's flight recorder: which collectives there were

@@ -96,7 +96,7 @@ class SeriesWriter:
         if self._rows or wrong:
             raise ValueError(f"metrics {list(metrics)} do not fit a series with {self._metrics}")
         self._metrics = list(metrics)
-        self._write_header()  # what a series has beside its own columns is known with its first step
+        self._write_header()  # what a series has besides its own columns is known with its first step
 
     def close(self) -> None:
         self.file.close()
@@ -108,7 +108,7 @@ class Recorder:
     def __init__(self, directory: Path, line: Line | None = None, exchange: Path | None = None) -> None:
         self.directory = directory
         self.exchange = exchange  # None: all arms of the run are of one commit
-        self._line = line  # None: nobody else has runs here
+        self._line = line  # None: no other process has runs here
         self._started = monotonic()
         self._records = DigestedFile(directory / RECORDS, "ab")
         self._heartbeat = directory / HEARTBEAT

@@ -31,9 +31,9 @@ from harness.planning.gpu_needs import gpu_memory_gib, gpus_of, needs_gpu, ran_o
 
 GPU_SHARE = 0.9  # of a GPU's memory is handed out
 UNDECLARED_SHARE = 0.25  # of it is kept for a run whose workload declares no memory, next to other commands
-CONTEXT_GIB = 0.8  # of a process on the GPU beside what torch holds; 0.76 was seen on an H200, with one captured step
+CONTEXT_GIB = 0.8  # of a process on the GPU besides what torch holds; 0.76 was seen on an H200, with one captured step
 HOST_GIB = 2.0  # of a process on the host, torch's libraries included
-# Times as long as another arm: one that synchronizes waits for a time slice at each sync. On an H200 beside seven
+# Times as long as another arm: one that synchronizes waits for a time slice at each sync. On an H200 next to seven
 # others its step took 360 to 470 ms, an eager one's 85.
 WATCHED = 4
 OPENING = 50  # steps that an arm's opening is taken for; chosen, so that short runs of a large model are not the last
@@ -43,7 +43,7 @@ NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 
 @dataclass(frozen=True)
 class Work:
-    """What to execute, where its evidence goes, and whom to tell of its progress.
+    """What to execute, where its evidence goes, and where to report its progress.
 
     over: is called when the run came to an end of its own, with how its worker died; not where it is cut off.
     """

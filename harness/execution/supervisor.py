@@ -60,7 +60,7 @@ class Company:
     interpreters: Interpreters | None = None
     turns: Turns = field(default_factory=Turns)
     workers: set[int] = field(default_factory=set)  # process ids, each the leader of a session
-    before: set[int] | None = None  # processes on the GPU before the session's; None: nobody has looked
+    before: set[int] | None = None  # processes on the GPU before the session's; None: not looked for
     locked: bool = False
     threads: int | None = None  # of the host for each worker that is not timed; None: as libraries choose
     checkout: Checkout | None = None  # of the baseline's commit; None: all arms are of the tree that stands there
@@ -82,7 +82,7 @@ def execute(
     variables: Mapping[str, str] = MappingProxyType({}),
     company: Company | None = None,
 ) -> Death | None:
-    """Run `run` in a worker process of its own, and write its evidence into `directory`, in place of what is there.
+    """Run `run` in a worker process of its own, and write its evidence into `directory`, instead of what is there.
 
     Returns None when the evidence is complete, else how the worker died (also written to `death.json`). A
     worker that died in one arm of a paired run is followed by another without that arm, as long as a
@@ -92,7 +92,7 @@ def execute(
     in other threads by setting `stop`, which raises `Stopped` there. `variables` are set in the worker
     before it reads the run. `company`: the other runs of the session; None: there are none.
     """
-    empty_folder(directory)  # nobody writes there before but a system, in another run of the session
+    empty_folder(directory)  # only a system may have written there before, in another run of the session
     write_run(run, directory)
     tell = on_progress or (lambda _progress: None)
     company = company or Company()
@@ -119,7 +119,7 @@ def execute(
 def _outlive(death: Death, stop: threading.Event | None) -> None:
     """Wait a moment after something else ended a worker: what ends a whole job, or a node, reaches this process next.
 
-    A death that is recorded is the run's own. A run whose death nobody lived to record is made
+    A death that is recorded is the run's own. A run whose death was not recorded is made
     again. Raises as the end of the session does, if that comes meanwhile.
     """
     if death.cause == "signal" and any(name in death.detail for name in FROM_OUTSIDE):

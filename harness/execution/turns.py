@@ -30,7 +30,7 @@ class Turns:
 
     @contextmanager
     def present(self, worker: Stoppable, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Keep the worker under way in the block, which begins when nobody is alone. `check` may raise in the wait."""
+        """Keep the worker under way in the block, which begins when none is alone. `check` may raise in the wait."""
         with self._changed:
             self._wait(lambda: self._alone is None and not self._asking, check)
             self._others.append(worker)

@@ -33,13 +33,13 @@ class Stopped(Exception):  # noqa: N818 - it is not an error: somebody asked for
     """The run was ended because `stop` was set."""
 
 
-class Ended(Exception):  # noqa: N818 - its end is looked at by whoever waits for it
+class Ended(Exception):  # noqa: N818 - the process that waits for it looks at its end
     """The worker ended while it waited for its turn."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is: told at every change of phase, while it waits for its GPU, and at its end (phase "")."""
+    """Where a run is: reported at every change of phase, while it waits for its GPU, and at its end (phase "")."""
 
     run_id: str
     phase: str
@@ -54,7 +54,7 @@ class WatchedWorker:
         self.child, self.started = child, child.started
         self.stacks = LeftStacks(directory)
         self.given: float | None = None  # when it was given its run
-        self.ready: float | None = None  # when it had imported what it does ahead, if it told before that
+        self.ready: float | None = None  # when it had imported what it does ahead, if it reported that before
         self.stopped: list[tuple[float, float]] = []  # intervals on the monotonic clock
         self._stopped_at = time.monotonic() if child.stopped else None
         self._lock = threading.Lock()

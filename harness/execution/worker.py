@@ -29,7 +29,7 @@ from harness.system.protocol import NotAvailable
 from harness.system.raised import message_of, obstacle_of, stack_of
 
 AHEAD = "--ahead"
-LATER_S = 1.1  # than the process beside it a repetition begins: a seed is often made of the second
+LATER_S = 1.1  # than the process before it a repetition begins: a seed is often made of the second
 RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
 _IMPORTED_AHEAD = ("harness.execution.probes.paired",)  # and with it torch; `throughput` looks for a device
 _TORCH_IMPORTS_LATER = "torch._dynamo"  # at the first dispatch mode or fake tensor
@@ -56,7 +56,7 @@ def main() -> int:
         line.send(f"{READY} {monotonic()}")
     message = line.receive(None)
     if not message:
-        return 0  # nobody has a run for it any more
+        return 0  # there is no run for it any more
     job = WorkerJob.model_validate_json(message)
     os.environ.update(job.variables)
     if job.threads is not None:

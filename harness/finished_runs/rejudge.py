@@ -140,7 +140,7 @@ def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bo
 
 def _readable_copies(bundles: Sequence[Bundle]) -> list[LoadedContract] | None:
     """Return the runs' own copies of their contracts, for runs judged by others; None if they cannot be read."""
-    with suppress(EvidenceError, ContractError, UsageError):  # what was changed of them is told as altered
+    with suppress(EvidenceError, ContractError, UsageError):  # what was changed of them is reported as altered
         return copies(bundles)
     return None
 
@@ -256,7 +256,7 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
     try:
         return load_contracts([paths[name] for name in sorted(paths)], partial(_copy_of_shared, bundles))
     except (ContractErrors, UsageError) as problem:
-        for bundle in bundles:  # what was changed is no contract of anybody's to mend
+        for bundle in bundles:  # a changed copy is not for a contract's author to fix
             if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
                 rule = "a run's contracts are as they were recorded"
                 raise EvidenceError(rule, where=str(bundle.path), got="; ".join(changed[:5])) from problem

@@ -50,7 +50,7 @@ class Answer:
     """The answer to one question.
 
     verdict: None where this machine, or an option, leaves the claim out. code: lines of the user's code that it is
-    about. below: these lines with their text, what was seen beside them, and after `->` what usually mends them.
+    about. below: these lines with their text, what was seen next to them, and after `->` what usually fixes them.
     """
 
     question: str
@@ -267,7 +267,7 @@ def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
             below = [f"{'':>13}{each}" for each in advice("", places_in_stack(ended.stack, where)[:1], where)]
             told = f"the process that ran it ended, {ended.cause.replace('_', ' ')}: {told}"
         return [(told, below)]
-    # for want of torch, say
+    # without torch, say
     return [(message, []) for message in dict.fromkeys(each.message for each in _nothing_ran(tried))]
 
 
@@ -278,7 +278,7 @@ def _nothing_ran(tried: Tried) -> list[Verdict]:
 
 
 def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
-    """Return why a draft does not have this claim; "" where nobody asked for it."""
+    """Return why a draft does not have this claim; "" where it was not requested."""
     if name == "FASTER":
         return f"speed is decided on a GPU: {no_cuda}" if no_cuda else "--no-speed"
     if name == "COMPILED" and not draft.arms.compiled and not draft.commit:

@@ -83,7 +83,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Arms:
-    """What this machine allows beside a captured and a plain arm."""
+    """What this machine allows besides a captured and a plain arm."""
 
     compiled: bool  # torch.compile: there is a C++ compiler
     timed: bool  # there is a CUDA device
@@ -103,7 +103,7 @@ class Draft:
     resumes: bool = False  # the step was seen to have `save` and `load`
     host_values: Mapping[str, str] = field(default_factory=dict)  # that no replay changes, with what reads each
     gain: bool = True  # an optimized arm must be another step than the plain one, where no speed is timed
-    long: int | None = None  # steps of the long run, beside the other claims; None: it is in the contract apart
+    long: int | None = None  # steps of the long run, in addition to the other claims; None: it is in the contract apart
     warm_steps: int = 0  # plain ones before the capture, where the step was seen to make state in its first one
     commit_named: str = ""  # what the commit was asked for by, such as a branch
     commit: str = ""  # the plain step is compared with the same function at this commit, and no other arm with it

@@ -41,7 +41,7 @@ class StepSource:
     asked: str  # as it was named
     module: str  # as it is imported
     function: str
-    folder: Path | None  # that Python has to be told of to find the module; None: it finds it
+    folder: Path | None  # that Python needs on its path to find the module; None: it finds it
     file: Path
     line: int
     arguments: tuple[str, ...]  # those of GIVEN that it takes
@@ -240,7 +240,7 @@ def _calls(nodes: Iterator[ast.AST] | list[ast.AST], *names: str) -> list[ast.Ca
 
 
 def _loop(own: list[ast.AST]) -> str:
-    """Return what a function without a return value does instead, with its lines."""
+    """Return why a function has no return value: a training loop or a trainer's call, with its line; else only that."""
     for loop in _loops(own):
         [backward, *_] = _calls(list(_own(loop)), "backward")
         return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"

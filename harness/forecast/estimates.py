@@ -167,7 +167,7 @@ def _of(bundle: Bundle) -> RecordedDirectory:
         if (run := _run(bundle.root / layout.EVIDENCE / name)) is not None
     ]
     account = costs(ended, {}, has_gpu=False)
-    known = ended and account.clocked and not bundle.header.resumed  # an interruption is no time that runs took
+    known = ended and account.clocked and not bundle.header.resumed  # an interruption is not time that runs took
     return RecordedDirectory(bundle.path.name, runs, account.wall_seconds if known else None)
 
 

@@ -82,7 +82,7 @@ class Comparison:
         timed_by = getattr(part, "trajectory", None)  # another claim of the contract, by which timed steps are compared
         others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
         self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
-        self._unread = ""  # what nobody reads and ends apart, for the sentence
+        self._unread = ""  # what nothing reads and ends apart, for the sentence
         self._warm: dict[str, int] = {}  # plain steps before the capture, by arm
 
     def captured(
@@ -265,7 +265,7 @@ def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) 
 
 
 def _age(capture: CaptureEvidence) -> str:
-    """Return the role of an execution that was recorded before its probe watched steps, or ""."""
+    """Return "older" for an execution that was recorded before its probe watched steps, else ""."""
     return "older" if capture.every_step is None and capture.device_work is None else ""
 
 

@@ -157,7 +157,7 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
     """Return the first `number` executions of an arm; settle ERROR when one is missing, unfinished or torn."""
     _require_alive(run, arm)
     executions = run.arms.get(arm, [])
-    if not executions:  # it was not executed for want of another that failed
+    if not executions:  # it was not executed: another one that it needs failed
         for other in run.failed:
             _require_alive(run, other)
     if len(executions) < number:
@@ -171,7 +171,7 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
 
 
 class _Partial(ArmEvidence):
-    """An execution of which some parts raised: whoever reads one of them settles, and no judge needs to ask before."""
+    """An execution of which some parts raised: a judge that reads one of them settles, and need not ask before."""
 
     _run_id: str
 
@@ -243,7 +243,7 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
     capture = execution.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
-    # one that captured nothing names no mechanism, and that is for `captured` to tell
+    # one that captured nothing names no mechanism, and `captured` reports that
     if capture.mechanism is None and capture.captured:
         settle(reasons.MECHANISM_MISSING, f"arm {arm} was replayed by a mechanism that it does not name")
     if demanded is not None and capture.mechanism not in (None, demanded):

@@ -66,7 +66,7 @@ class ExcusedEnds:
         self._compared = True
 
     def sentence(self, sheet: Sheet) -> str:
-        """Note the figures and return a sentence's tail: numbers that are only counted, excuses, excuses nobody needed.
+        """Note the figures and return a sentence's tail: numbers that are only counted, excuses, unneeded excuses.
 
         A claim that compared no ends says nothing about its excuses.
         """

@@ -222,7 +222,7 @@ def _names(work: DeviceWork) -> str:
 
 
 def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding where nobody saw what traced replays are, or that the judged steps were replays; else None."""
+    """Return a finding if traced replays, or the judged steps as replays, were not observed; else None."""
     watch = capture.every_step
     if watch is None or watch.steps == 0:
         return Finding(reasons.REPLAYS_UNWATCHED, f"the replays of {arm} were not watched step by step")
@@ -235,7 +235,7 @@ def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
     """Return a finding unless each judged step replayed about as many operations as the steps watched separately."""
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not seen:
-        return None  # for `untraced` to tell
+        return None  # `untraced` reports it
     usual = seen / capture.observed_steps
     if watch.most_operations >= 2 * usual or 2 * watch.fewest_operations <= usual:
         return Finding(

@@ -107,7 +107,7 @@ class Sheet:
         return tightest([each for each in self._demands if status is Status.PASS or (each.is_open and not each.beside)])
 
     def decided(self, judgement: Judgement) -> Judgement:
-        """Return what was left open before, if anything, in place of PASS or INCONCLUSIVE; else the judgement."""
+        """Return what was left open before, if anything, instead of PASS or INCONCLUSIVE; else the judgement."""
         if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
             return judgement
         return self._open

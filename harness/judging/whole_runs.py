@@ -45,7 +45,7 @@ def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEv
         return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]
     trainings: list[Sequence[ArmEvidence]] = []
     for each in executions:
-        if each.loaded is not None and trainings:  # it goes on with what the one before it saved
+        if each.loaded is not None and trainings:  # it resumes with what the one before it saved
             trainings[-1] = [*trainings[-1], each]
         else:
             trainings.append([each])

@@ -86,7 +86,7 @@ def offered(group: str, what: str, is_sound: Callable[[Any], bool]) -> Iterator[
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         try:
             value = entry.load()
-        except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+        except (Exception, SystemExit) as error:  # an untrusted module may raise anything
             got = f"{type(error).__name__}: {error}"
             raise KindError(rule, where=place(entry), got=got, remedy=remedy) from error
         if not is_sound(value):

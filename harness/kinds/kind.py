@@ -41,7 +41,7 @@ class Kind(Row):
     leaves_out: Mapping[str, str]
     """Shared checks (`harness.kinds.checks`) that it does not ask, with the reason; may be empty."""
     reasons: Mapping[str, tuple[str, str]]
-    """Reason codes of its own beside those of `harness.judging.reasons`: code to status and sentence; may be empty."""
+    """Reason codes besides those of `harness.judging.reasons`: code to status and sentence; may be empty."""
 
 
 def _are_probes(value: object) -> bool:

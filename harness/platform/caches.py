@@ -27,7 +27,7 @@ def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     if not moved or not hasattr(os, "getuid"):
         return {}
     try:
-        # nobody else's: what lies in Triton's cache is executed
+        # not another user's: what lies in Triton's cache is executed
         return {name: str(private_folder() / place.lstrip(".")) for name, place in moved.items()}
     except HarnessError:
         return {}

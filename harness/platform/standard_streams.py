@@ -160,7 +160,7 @@ def surviving_streams() -> Iterator[None]:
         for own, stream in zip((sys.stdout, sys.stderr), before, strict=True):
             own.flush()
             if isinstance(own, _Survivor):
-                own.detach()  # the descriptor stays open for whoever had it before
+                own.detach()  # the descriptor stays open for its earlier owner
                 del stream
         sys.stdout, sys.stderr = before
 

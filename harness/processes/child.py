@@ -1,7 +1,7 @@
 """Start a Python process of the harness, exchange messages with it, and learn how it ended.
 
 A message is a line of text (`line.py`), usually a model as JSON. Where a child ends, or writes
-anything else, its parent gets an `Ending` in place of an answer.
+anything else, its parent gets an `Ending` instead of an answer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Message(Protocol):
 class Ending:
     """How a child came to its end.
 
-    code: as `subprocess` has it; None for a child that wrote what is no message. problem: what is wrong
+    code: as `subprocess` has it; None for a child that wrote what is not a message. problem: what is wrong
     with that.
     """
 

@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "contract(claim): a unit of a contract, or a test that verifies this claim")
-    if config.getoption("--contract-tag"):  # one that no claim has is told before anything is collected
+    if config.getoption("--contract-tag"):  # one that no claim has is reported before anything is collected
         from harness.pytest_plugin.items import contract_files
 
         contract_files(config)
@@ -46,7 +46,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell an xdist worker where all of them share their runs, and whether contracts are asked for."""
+    """Send an xdist worker the folder of shared runs, and whether contracts are requested."""
     from harness.pytest_plugin.items import asked_for
 
     node.workerinput["contracts_asked"] = asked_for(node.config)

@@ -48,7 +48,7 @@ def _refuse_waivers_of_no_contract(path: Path, named: Sequence[Path]) -> None:
     signed = load_waivers(path)
     try:
         contracts = load_contracts(named)
-    except ContractError:  # which its own file tells
+    except ContractError:  # which its own file reports
         return
     known = {loaded.contract.id for loaded in contracts}
     strangers = [waiver for waiver in signed if waiver.contract not in known]

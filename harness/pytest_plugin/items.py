@@ -247,7 +247,7 @@ class ContractReporter:
             others = ((ExitCode.VIOLATED, self._other_failed), (ExitCode.UNDECIDED, shut))
             codes = {self._judgement.exit_code, *(code for code, found in others if found)}
             worst = next(code for code in ExitCode if code in codes)
-            # what failed beside them, such as a collection that was gone on with, is no success
+            # what failed next to them, such as a collection that was resumed, is not a success
             pytest_session.exitstatus = worst or pytest_session.exitstatus
         elif pytest_session.exitstatus == pytest.ExitCode.OK:  # `pytest.exit` may have been given any code
             pytest_session.exitstatus = self._judgement.exit_code

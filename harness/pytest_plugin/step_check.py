@@ -32,7 +32,7 @@ class StepCheck:
         self._gate = bool(config.getoption("--contract-gate"))
 
     def __call__(self, step: str, *, baseline: str | None = None, steps: int = STEPS, speed: bool = False) -> None:
-        """Fail the test where an answer is no or an error; skip it where nothing was decided.
+        """Fail the test where an answer is `no` or an error; skip it where nothing was decided.
 
         step: `module:function` or `path/to/file.py:function`, from the working directory. baseline: a branch, tag or
         commit; the step is compared with the same function there. Without it a captured step is compared with the plain

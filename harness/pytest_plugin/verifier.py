@@ -49,7 +49,7 @@ class ContractVerifier:
         """Return the verdict of a unit that holds. Fail the test if it does not; skip it if nothing decides the unit.
 
         claim: by default the one that the test's marker `contract` names. contracts: a file or folder, by default the
-        ini option `contract_paths`. system: `module:attribute`, in the place of the contract's. workload: by default
+        ini option `contract_paths`. system: `module:attribute`, instead of the contract's. workload: by default
         the first that this machine can decide. overrides: fields of the workload (`steps`, `batch_size`, …). A name
         that no contract has, or an override that no workload may have, fails the test and says so.
         """

@@ -94,7 +94,7 @@ class LoopRecorder:
         loss: a number, a tensor of one element, or its terms by name; without a term named `loss` they are added.
         batch: what the step read; a digest is recorded. model, optimizer: what is trained, if `record` did not get it.
         A quantity of the first step that is missing is NaN, and others are left out with a warning. Raises UsageError
-        after `close`, and for what is no number or no batch.
+        after `close`, and for what is not a number or not a batch.
         """
         if self._closed:
             raise UsageError("a recording that was closed takes no step", where=str(self.folder))

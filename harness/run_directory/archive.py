@@ -187,7 +187,7 @@ class _Member(tarfile.TarInfo):
 
 @dataclass
 class _Unpacking:
-    """One archive being unpacked. `spelled`: every file and folder by a name that no file system tells apart."""
+    """One archive being unpacked. `spelled`: every file and folder by a name that no file system distinguishes."""
 
     archive: Path
     folder: Path

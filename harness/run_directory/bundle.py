@@ -79,7 +79,7 @@ class WaiverRecord(Record):
 
 
 class Resumption(Record):
-    """That an interrupted run was gone on with, by which command, and what was executed from then on.
+    """That an interrupted run was resumed, by which command, and what was executed from then on.
 
     cut_off: those of these runs that had begun before; what they had left was thrown away.
     """
@@ -108,7 +108,7 @@ class Header(Versioned):
     contract_files: dict[str, str] = Field(default_factory=dict)  # by id, below the folder where the run was started
     waivers: list[WaiverRecord] = Field(default_factory=list)
     attempts: Attempts = Attempts()  # before this one
-    drilled: list[ClaimDrilled] = Field(default_factory=list)  # by the drills that lay beside it when it began
+    drilled: list[ClaimDrilled] = Field(default_factory=list)  # by the drills that lay next to it when it began
     resumed: list[Resumption] = Field(default_factory=list)  # after interruptions
 
     @property
@@ -125,7 +125,7 @@ class Header(Versioned):
     @field_validator("digests")
     @classmethod
     def _names_of_files(cls, digests: Digests) -> Digests:
-        """Refuse a contract's id that names anything but its copy in the directory."""
+        """Refuse a contract's id that cannot be a file name, because its copy in the directory is named after it."""
         for name in digests.contracts:
             if "/" in name or unfit(name):
                 raise ValueError(f"no contract's copy is called {shown(name)}.yaml")

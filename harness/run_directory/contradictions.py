@@ -53,7 +53,7 @@ def _narrowing(bundle: Bundle) -> Iterator[str]:
 
 
 def _runs(bundle: Bundle) -> Iterator[str]:
-    """Yield runs that a unit reads without a plan, planned runs that no unit reads, and evidence of neither."""
+    """Yield runs that a unit reads and no plan has, planned runs that no unit reads, and evidence of unplanned runs."""
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
     yield from (f"run {shown(run)} is read by a unit, and was not planned" for run in sorted(read - set(header.runs)))

@@ -1,7 +1,7 @@
 """Make a run directory: start a new one, or resume an interrupted one.
 
 A run resumes only as it was begun: with the same contracts, sources, packages, machine and options. A run that came to
-its end keeps its evidence, also one whose worker died: nobody may retry a gate until it passes. A run that the
+its end keeps its evidence, also one whose worker died: a gate must not be retried until it passes. A run that the
 interruption cut off is executed again, whole, and the header names it.
 """
 
@@ -74,7 +74,7 @@ def made_directory(
 @contextmanager
 def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[BundleWriter, Journal]]:
     writer = BundleWriter(final, described.header, described.contracts, described.waivers, named=named)
-    # where nothing can be executed, there is no library for locks, and nothing to go on with
+    # where nothing can be executed, there is no library for locks, and nothing to resume
     with alone_in(writer.path) if described.work else nullcontext():
         if named and described.work:
             _refuse_one_under_way(writer)

@@ -40,7 +40,7 @@ class JournalFile(Record):
 
 
 class _Written(JournalFile):
-    checksum: Digest  # of all else, so that a file that was changed is told from a whole one
+    checksum: Digest  # of all else, so that a changed file is distinguished from a whole one
 
 
 def journal_text(content: JournalFile) -> str:
@@ -114,7 +114,7 @@ def alone_in(directory: Path) -> Iterator[None]:
 
 
 def is_free(lock: Path) -> bool:
-    """Return True if nobody holds a lock as `alone_in` takes it, or the file is missing. The file is not created."""
+    """Return True if no process holds a lock as `alone_in` takes it, or the file is missing. Do not create it."""
     import fcntl
 
     try:

@@ -12,7 +12,7 @@ from harness.evidence.files import SIZE_LIMIT
 from harness.run_directory.archive import LIMITS, TOP
 from harness.run_directory.names import unfit
 
-MOST = 100_000  # files and folders: a listing of a stranger's directory comes to an end
+MOST = 100_000  # files and folders: a listing of an untrusted directory comes to an end
 _LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1  # what fits into an archive, below its one folder
 
 

@@ -61,7 +61,7 @@ class Manifest(Record):
 
 
 class _Written(Manifest):
-    """The file as it is written. `checksum`: SHA-256 of all else in it, so that damage is told from a changed file."""
+    """The file as it is written. `checksum`: SHA-256 of all else in it: damage differs from a changed file."""
 
     checksum: Digest
 

@@ -16,7 +16,7 @@ from harness.errors import UsageError
 from harness.evidence import layout
 from harness.evidence.files import write_text
 
-_RUN = (layout.HEADER, layout.ARCHIVE)  # either of them, in a folder beside one of these:
+_RUN = (layout.HEADER, layout.ARCHIVE)  # either of them, in a folder next to one of these:
 _ITS_OWN = (layout.MANIFEST, layout.INCOMPLETE, layout.VERDICTS)
 
 
@@ -132,7 +132,7 @@ def write_together(texts: Mapping[Path, str]) -> None:
 
 
 class _Together:
-    """Files on their way, each beside its place until all of them are written. `path`: of which one it is now."""
+    """Files on their way, each next to its place until all of them are written. `path`: of which one it is now."""
 
     def __init__(self) -> None:
         self.path = Path()

@@ -25,7 +25,7 @@ _RULE = "evidence is read from a run directory or an archive of one"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the parts of a run lie. `temporary` is the folder to remove once nobody reads it any more."""
+    """Where the parts of a run lie. `temporary` is the folder to remove once nothing reads it any more."""
 
     named: Path  # as the caller named it: what messages and pages show
     root: Path  # holds `run.json`, `contracts/`, `waivers/`, `evidence/`
@@ -38,7 +38,7 @@ class Place:
         return self.derived == self.named and self.temporary is not None
 
     def shown(self, text: str) -> str:
-        """Return a message with the path that the caller named in place of the temporary folder."""
+        """Return a message with the path that the caller named instead of the temporary folder."""
         return text.replace(str(self.root), str(self.named))
 
     def writable(self) -> Path:

@@ -44,7 +44,7 @@ def attempts(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> list[A
     """Return an attempt for every unit that these directories were asked for, and every other one that they planned.
 
     A single directory was asked for what its command line did not narrow away, shards together for everything. A run
-    with a planted fault is no gate: its units are those that it planned. Raises EvidenceError for shards that do not
+    with a planted fault is not a gate: its units are those that it planned. Raises EvidenceError for shards that do not
     belong together.
     """
     demanded = [

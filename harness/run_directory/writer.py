@@ -52,7 +52,7 @@ class BundleWriter:
     ) -> None:
         """Create the directory; `waivers` are the texts of waiver files.
 
-        interrupted: an unfinished directory that is resumed in place of a new one; its pages and verdicts go away.
+        interrupted: an unfinished directory that is resumed instead of a new one; its pages and verdicts go away.
         Raises UsageError when `final` exists and the user `named` it; a name that the user did not choose gives way to
         an unused one.
         """
@@ -205,7 +205,7 @@ def header_text(header: Header) -> str:
 
 
 def settle_run(entry: Path) -> None:
-    """Settle one run, as `BundleWriter.settle` does; `entry` is what lies in its place below `evidence/`."""
+    """Make one run's `entry` below `evidence/` fit for the seal: remove unfit files, and record each as a death."""
     only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "no folder of its own"}
     for name, what in sorted(only.items()):
         with suppress(OSError):  # what stays is an error when the directory is sealed

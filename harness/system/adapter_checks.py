@@ -52,7 +52,7 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # Python does not know it: calling it will tell
+        return  # Python does not know it: calling it will show
     method = inspect.ismethod(function)
     defined = inspect.signature(function.__func__) if method else signature
     parameters = ", ".join([*(["self"] if method else []), *arguments])

@@ -57,7 +57,7 @@ class Structure:
         return [self.name] if self.kind is None else [name for _, each in self.entries for name in each.names()]
 
     def form(self) -> object:
-        """Return a value, equal for batches that a step cannot tell apart: the order of keys does not count."""
+        """Return a value, equal for batches that a step cannot distinguish: the order of keys does not count."""
         kind = Mapping if self.kind is not None and issubclass(self.kind, Mapping) else self.kind
         return kind, frozenset((key, each.form()) for key, each in self.entries)
 
@@ -81,7 +81,7 @@ def leaves(batch: object, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def replaced(batch: object, tensors: Mapping[str, Any]) -> Any:
-    """Return the batch with these tensors in place of its own of the same names; its other leaves stay."""
+    """Return the batch with these tensors instead of its own of the same names; its other leaves stay."""
     return structure_of(batch).filled({**dict(leaves(batch)), **tensors})
 
 

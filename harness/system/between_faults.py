@@ -53,7 +53,7 @@ class CheckpointFault(FaultyRun):
         return [local(tensor) for name, tensor in state.items() if name.rpartition(".")[2].startswith(begins)]
 
     def _save_others(self, path: Path, values: list[Tensor]) -> None:
-        """Save with these values in place of the parameters' own."""
+        """Save with these values instead of the parameters' own."""
         import torch
 
         parameters = self._parameters()

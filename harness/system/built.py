@@ -25,19 +25,19 @@ class StepFunction:
     step: trains on one batch; the loss, a floating-point tensor of one number, or a dictionary that has it as `loss`.
         Nothing in it waits for the device.
     batch: the batch of step `index`, a function of seed and index alone: a tensor, a tuple or list of tensors, a
-        dictionary of them by name, or these within one another; or a data loader in place of the function, whose
+        dictionary of them by name, or these within one another; or a data loader instead of the function, whose
         batches are read in its order, epoch after epoch. What is under the name `tokens` counts as the step's
         tokens; without it they are the workload's batch size times sequence length.
     parameters: what training updates, by name, on one device; or a dictionary of it, or the `torch.nn.Module` whose
         parameters these are, or several of these in a list or a dictionary, `model.parameters()` too. A step updates
         the tensors themselves: it puts no new ones in their place.
-    state: tensors that training changes and nobody finds from the step, by name.
+    state: tensors that training changes and that cannot be found from the step, by name.
     evaluate: evaluates the model between two steps, and returns a number, or several by name (kind `evaluation`).
     save, load: write the training to a path, and go on from it, in another process (kind `resume`).
     after: what the host does after each step, which no capture holds: a scheduler's step. It must not wait either.
     captured: for a step that captures itself: the record of it, read after each step (kind `capture`). The harness then
         captures nothing.
-    metrics: numbers of the last step beside its loss, by name, each a tensor of one number that the step itself keeps
+    metrics: numbers of the last step besides its loss, by name, each a tensor of one number that the step itself keeps
         (`self.accuracy = …`); it names them and computes none, since a replay executes no Python.
     """
 
@@ -151,7 +151,7 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
         return replace(function, parameters=lambda: dict(given.named_parameters()))
     if callable(given) or not isinstance(given, Iterable) or isinstance(given, str | torch.Tensor):
         return function
-    # a dictionary or list itself: a step may put other tensors in the place of these, and is told
+    # a dictionary or list itself: a step may put other tensors instead of these, and is reported
     several = given if isinstance(given, Mapping | list) else list(given)
     wrong = [f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)]
     if wrong or not _by_name(several):

@@ -91,7 +91,7 @@ def _place(error: BaseException | None) -> str:
 def _declared(system: object, problem: str) -> str:
     """Return file and line where the system's class sets the field that a problem names, or defines `describe`."""
     field = re.split(r"[.:\[ ]", problem.removeprefix("a key of "), maxsplit=1)[0]
-    with suppress(Exception):  # a stranger's class
+    with suppress(Exception):  # an untrusted class
         return f" ({attribute_place(type(system), field, 'describe')})"
     return ""
 

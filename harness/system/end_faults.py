@@ -33,7 +33,7 @@ class EndFault(FaultyRun):
         return loss
 
     def _inputs_between_steps(self) -> Mapping[str, Tensor]:
-        """Apply the fault, then return the inputs. The harness asks for inputs after a step: this is no part of it."""
+        """Apply the fault, then return the inputs. The harness asks for inputs after a step, so the step lacks this."""
         self._between_steps()
         return cast("HasInputs", self._inner).inputs()
 

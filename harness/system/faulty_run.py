@@ -29,7 +29,7 @@ class FaultyRun:
     def _adopt(self) -> None:
         for name in dir(self._inner):
             if not name.startswith("_") and not hasattr(type(self), name):
-                with suppress(Exception):  # a property that raises is no capability
+                with suppress(Exception):  # a property that raises is not a capability
                     setattr(self, name, getattr(self._inner, name))
         self._replace_capabilities()
 

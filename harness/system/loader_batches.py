@@ -19,7 +19,7 @@ class LoaderBatches:
     """The batches of a data loader in its own order, epoch after epoch, kept as far as they were asked for.
 
     Reading them leaves the process's generators as they were, as the loop reads its own, and goes on where it left them
-    itself: of a data set that draws (noise, crops) each batch is another one. It is no work of the step: what watches
+    itself: of a data set that draws (noise, crops) each batch is another one. It is not work of the step: what watches
     operations does not see it.
     """
 

@@ -114,7 +114,7 @@ class _LargerLosses(FaultyRun):
 
 
 class _CapturedAnew(FaultyRun):
-    """Drops the capture before some steps. One of the step's own nobody can drop: its record says how many it made."""
+    """Drops the capture before some steps. A capture by the step itself stays: its record says how many it made."""
 
     def _replace_capabilities(self) -> None:
         record = getattr(self._inner, "capture_record", None)

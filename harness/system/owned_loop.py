@@ -30,7 +30,7 @@ class LoopEndedError(HarnessError):
 
 
 class _Stop(BaseException):
-    """Unwinds a loop that nobody needs any more; no `Exception`, which libraries catch."""
+    """Unwinds a loop that nothing needs any more; no `Exception`, which libraries catch."""
 
 
 class _Arrived(NamedTuple):

@@ -149,7 +149,7 @@ class HasParameters(Protocol):
 
 @runtime_checkable
 class HasState(Protocol):
-    """What training changes beside the named parameters, and a later step reads.
+    """What training changes besides the named parameters, and a later step reads.
 
     Without it the harness watches what it finds from the run's attributes: modules' parameters and buffers,
     optimizers, schedulers, loss scales and generators; with it, that and what is named here. The process's own
@@ -267,7 +267,7 @@ class CaptureRecord:
     static_buffers: Mapping[str, int] = field(default_factory=dict)  # name -> address now
     captured_addresses: Mapping[str, int] = field(default_factory=dict)  # name -> address at capture
     host_changes: Sequence[str] = ()  # what the captured step changes on the host, which no replay does again
-    # Python numbers among these that go on changing, with what the step reads each for; None: nobody followed them
+    # Python numbers among these that go on changing, with what the step reads each for; None: not followed
     host_numbers: Sequence[tuple[str, str | None]] | None = None
     asked_whether_captured: Sequence[str] = ()  # traced: where it asked whether it is captured
     unseen_operators: Sequence[str] = ()  # traced: of which nothing says whether they wait for the device

@@ -32,7 +32,7 @@ def stack_of(error: BaseException) -> str:
     """Return the end of the exception's traceback, without this machine's folders."""
     try:
         lines = traceback.format_exception(error)
-    except BaseException:  # of a stranger's class: it is left out then, and its place is not
+    except BaseException:  # of an untrusted class: it is left out then, and its place is not
         lines = [*traceback.format_tb(error.__traceback__), named(error)]
     return without_folders(_printable("".join(lines)))[-_STACK_LIMIT:]
 

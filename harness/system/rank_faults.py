@@ -156,7 +156,7 @@ _SCATTERING = ("reduce_scatter_tensor", "reduce_scatter_single")  # the latter s
 
 
 def _leave_alone(*_: object, **__: object) -> None:
-    """Do nothing in place of an `all_reduce`: every rank keeps what it has."""
+    """Do nothing instead of an `all_reduce`: every rank keeps what it has."""
 
 
 def _keep_own_part(output: Tensor, input: Tensor, *_: object, **__: object) -> None:  # noqa: A002 - torch's names

@@ -20,9 +20,9 @@
 
             return StepFunction(step=step, batch=batch, parameters=parameters)   # or the three as a tuple
 
-State beside the parameters (buffers, optimizer state, generators, averaged weights) is found from the step: see
+State besides the parameters (buffers, optimizer state, generators, averaged weights) is found from the step: see
 `replay/found_state.py`. `StepFunction(…, state=…)` may name more. `metrics=lambda: {"accuracy": self.accuracy}` reports
-numbers beside the loss, that the step keeps. What `build` and its functions return is checked at
+numbers besides the loss, that the step keeps. What `build` and its functions return is checked at
 once (`adapter_checks.py`).
 
 On a GPU torch captures only optimizers made with `capturable=True`. What changes from step to step (a learning
@@ -133,7 +133,7 @@ class StepFunctionSystem:
         return as_step_function(plant(function), plant, f"the plant of fault '{fault}'")
 
     def _require_settings(self, workload: Workload, arm: Arm) -> None:
-        """Refuse a setting that nobody reads: without effect it would leave the arm unchanged."""
+        """Refuse a setting that nothing reads: without effect it would leave the arm unchanged."""
         from harness.system.options import nearest, option_error
 
         found = {

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from harness.system.replay.traced import TracedStep
 
 
-# what a captured step gives beside its loss
+# what a captured step gives besides its loss
 BUFFERS, GRADIENTS, MADE, METRICS, STATE = "buffer", "gradient", "made", "metric", "state"
 
 
@@ -346,7 +346,7 @@ class StepFunctionRun:
         capture = self._capture_graph if self._device.type == "cuda" else self._record_trace
         try:
             capture(shape, static)
-        except FakeTensorsLeftError:  # the step would go on with them
+        except FakeTensorsLeftError:  # the step would resume with them
             raise
         except HarnessError as error:
             self._failure = str(error)

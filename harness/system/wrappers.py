@@ -203,7 +203,7 @@ class BusyStep(FaultyRun):
 
 
 class DecoyGraph(FaultyRun):
-    """Trains as the wrapped, uncaptured run does, launches a graph of one addition beside each step, and claims it."""
+    """Trains as the wrapped, uncaptured run does, launches a graph of one addition next to each step, and claims it."""
 
     _replays = 0
     _graph: Any = None

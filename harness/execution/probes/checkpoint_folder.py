@@ -41,7 +41,7 @@ def remove_checkpoint(directory: Path) -> None:
         for parent, folders, _ in os.walk(folder):
             for name in folders:
                 if not (inside := Path(parent, name)).is_symlink():
-                    inside.chmod(stat.S_IRWXU)  # what is in a folder that nobody may change could not be removed
+                    inside.chmod(stat.S_IRWXU)  # what is in a folder that nothing may change could not be removed
         shutil.rmtree(folder)
 
 

@@ -76,7 +76,7 @@ class _Evaluations:
 
 
 def _state_digests(training: TrainingRun) -> dict[str, dict[str, str]]:
-    """Return digests by category and name. Loose tensors are left to the end: nobody knows yet if a step reads them."""
+    """Return digests by category and name. Loose tensors are left to the end: a later step may read them."""
     state = watched_state(training)
     return {category: digests(tensors) for category, tensors in state.items() if category != LOOSE and tensors}
 

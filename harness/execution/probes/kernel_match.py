@@ -59,7 +59,7 @@ def _grid(run: Run) -> tuple[list[str], list[str], list[float]]:
 
 
 def compare(comparison: KernelComparison) -> KernelCase:
-    """Run the kernel twice, and twin, peer and reference once. What nobody wrote is counted, and is not an error."""
+    """Run the kernel twice, and twin, peer and reference once. Unwritten elements are counted, and are not an error."""
     exact = _stated(comparison, "reference", comparison.reference())
     memory = GuardedMemory()
     first, second = (_outputs(comparison, comparison.kernel, memory) for _ in range(2))
@@ -164,7 +164,7 @@ class _Measure:
 
     def _of_output(self, name: str, got: Tensor, expected: Tensor, *, everywhere: bool) -> float:
         difference = (got.double() - expected.double()).abs()
-        # no difference is no error, even where the scale is 0; any other one is infinite there
+        # a difference of zero is not an error, even where the scale is 0; any other one is infinite there
         relative = torch.where(difference == 0, difference, difference / self.scales[name])
         relative = _chosen(relative, None if everywhere else self.written.get(name))
         if relative.numel() == 0:

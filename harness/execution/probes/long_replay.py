@@ -67,7 +67,7 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
 
 
 class SeenSteps:
-    """Takes the rows of all steps in the place of a series' writer; of a block the series gets the last row."""
+    """Takes the rows of all steps instead of a series' writer; of a block the series gets the last row."""
 
     def __init__(self, series: SeriesWriter) -> None:
         self._series = series

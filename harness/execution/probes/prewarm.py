@@ -28,7 +28,7 @@ from harness.execution.probes.step_memory import SMALL_ALLOCATION, MemoryProbe, 
 from harness.execution.recorder import Recorder
 from harness.system.protocol import HasCapture, HasKernels, KernelLedger, NotAvailable, TrainingRun
 
-# One part of so many is reserved beside what was measured: in full memory torch may fit parts into blocks in another
+# One part of so many is reserved besides what was measured: in full memory torch may fit parts into blocks in another
 # order than where it got a new block for each.
 _SPARE_PARTS = 8
 
@@ -125,7 +125,7 @@ def _grow_cache(size: int, part: int) -> list[torch.Tensor]:
     """Return tensors of `part` bytes that make torch hold `size` bytes more of the driver's memory than before.
 
     The first ones may fit into gaps that the upload left. No graph's pool gets those, so they don't count:
-    on an H200 such gaps swallowed 386 of 3320 MiB, and a capture of 28 layers failed for want of 23.
+    on an H200 such gaps swallowed 386 of 3320 MiB, and a capture of 28 layers failed without 23.
     """
     goal = reserved_bytes() + size
     tensors: list[torch.Tensor] = []

@@ -26,14 +26,14 @@ SMALL_ALLOCATION = 2**20
 
 
 class StepMemory(Record):
-    """Bytes that steps need beside an opened run: torch's reserve at its peak, by pool, and a graph's own memory.
+    """Bytes that steps need besides an opened run: torch's reserve at its peak, by pool, and a graph's own memory.
 
     `segments` are the sizes of the large pool's driver allocations that were there at the end, captures included.
     """
 
     large_bytes: int
     small_bytes: int
-    outside_bytes: int  # what the driver gave beside torch's pools; 0 for an arm that captures nothing
+    outside_bytes: int  # what the driver gave besides torch's pools; 0 for an arm that captures nothing
     segments: list[int]
 
 
@@ -47,7 +47,7 @@ class MemoryProbe:
     """Measures what torch's allocator reserves for the steps of an arm, in a process of its own, without a fault.
 
     The process is started at once, and opens the arm while the worker opens its own. Only what comes then is sensitive
-    to neighbours on the device: it trains and measures when it is told to, and is gone before the worker goes on. A
+    to neighbours on the device: it trains and measures when it is asked to, and is gone before the worker goes on. A
     context manager: the process ends with the block at the latest. Each wait raises ProcessFailed where the process
     fails, or takes longer than LIMIT_S, and NotAvailable as the arm's system does.
     """

@@ -16,7 +16,7 @@ TimedBlock = Callable[[str, int, int, int], Block]
 
 
 def timed_rounds(run: Run, timed_block: TimedBlock, disturbed: Callable[[Block], bool]) -> list[Block]:
-    """Time as many rounds as the run asks for, and up to as many again in place of disturbed ones."""
+    """Time as many rounds as the run asks for, and up to as many again instead of disturbed ones."""
     candidate, baseline = arms_of(run)
     rounds, steps = count_setting(run, "blocks") // 2, count_setting(run, "block_steps")
     timed: list[Block] = []

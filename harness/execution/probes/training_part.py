@@ -30,7 +30,7 @@ STEPS_AFTER_SAVE = 2  # the first changes every tensor that it saved; the second
 class TrainingPart(Job):
     """replica: the number of this execution; first, until: the steps, the second not among them.
 
-    seed: in the place of the workload's, and among the facts.
+    seed: instead of the workload's, and among the facts.
     """
 
     arm: str
@@ -109,7 +109,7 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
 
         def after(steps: int) -> None:
-            """Save once where nobody loads from: a saver may keep what it saved first, or disturb the training."""
+            """Save once where no process loads from: a saver may keep what it saved first, or disturb the training."""
             if saves and part.first < earlier == steps:
                 life.phase("save earlier")
                 save(life, steps=steps)

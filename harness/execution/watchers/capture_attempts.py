@@ -27,7 +27,7 @@ class CaptureAttempts:
     """Counts, within its block, captures that begin: of a CUDA graph by torch, by whichever library, or traced ones.
 
     Of several blocks that are open the innermost counts, or the one whose `working` was entered last. `errors` has a
-    sentence for each capture that an exception ended, whoever caught it, with the user's line. `replaying` is true
+    sentence for each capture that an exception ended, caught or not, with the user's line. `replaying` is true
     while a replay runs.
     """
 

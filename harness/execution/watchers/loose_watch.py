@@ -95,7 +95,7 @@ class LooseWatch:
 
     def loose(self, state: StateByCategory) -> Loose:
         """Return the roles of an end's loose tensors that were not there at the start, or that were taken over since:
-        by an optimizer, say, that goes on with the tensors of a checkpoint which its trainer keeps.
+        by an optimizer, say, that resumes with the tensors of a checkpoint which its trainer keeps.
         """
         compared = self._early - (_named_twice(state) - self._twice)
         late = {name: tensor for name, tensor in state.get(LOOSE, {}).items() if name not in compared}

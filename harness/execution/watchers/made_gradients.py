@@ -36,7 +36,7 @@ class MadeGradients(ClipWatch):
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__(parameters)
         self._by_name = dict(parameters)
-        self.copying = True  # False: nobody reads the gradients of this step
+        self.copying = True  # False: nothing reads the gradients of this step
 
     def _begin(self) -> None:
         super()._begin()

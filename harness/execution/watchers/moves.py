@@ -18,7 +18,7 @@ OPTIMIZER = "optimizer"
 STEP = "step"  # an optimizer's count of updates, which is judged by itself
 # BatchNorm's count of batches: one of a forward pass that is recomputed may be another, and is judged by itself
 COUNT = "num_batches_tracked"
-SAMPLED = 65_536  # numbers of a tensor that tell how far it moved
+SAMPLED = 65_536  # numbers of a tensor that show how far it moved
 MOVES = "moves"  # the name of movements among what an arm leaves for another commit's
 
 
@@ -72,7 +72,7 @@ def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, t
 def _from(before: Tensor, now: Tensor) -> Tensor:
     """Return the movement, from 0 where it began infinite, as a least value so far does: no distance exists from there.
 
-    What was NaN and still is has not moved: the part of a log that nobody has written to yet.
+    What was NaN and still is has not moved: the part of a log that nothing has written to yet.
     """
     change = _less(now, torch.where(before.isfinite() | (before == now), before, torch.zeros_like(before)))
     return torch.where(before.isnan() & now.isnan(), torch.zeros_like(change), change)

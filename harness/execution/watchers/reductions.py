@@ -191,7 +191,7 @@ def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
 def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
     """Return `digest_of_all` of the tensors after rounding to a data type, such as `bfloat16`; it copies one at a time.
 
-    So tensors of unequal types are equal where they hold the same values, as far as the coarser type can tell.
+    So tensors of unequal types are equal where they hold the same values, as far as the coarser type can show.
     """
     target: torch.dtype = getattr(torch, dtype)
     lines = []

@@ -130,7 +130,7 @@ class StateWatch:
 
 
 def watched_state(training: TrainingRun) -> StateByCategory:
-    """Return parameters, what the run names beside them, what is found from it, and the process's generators."""
+    """Return parameters, what the run names besides them, what is found from it, and the process's generators."""
     parameters = named_parameters(training)
     state: StateByCategory = {"parameters": {}, "buffers": {}, "optimizer": {}, "generators": {}, LOOSE: {}}
     for source in (_found(training, parameters), training.state() if isinstance(training, HasState) else {}):

@@ -48,7 +48,7 @@ Syncs = Counter[Sync]
 
 
 class FakePassError(Exception):
-    """A step fails on fake tensors alone, of an operator that nobody has told them of, say."""
+    """A step fails on fake tensors alone, for example because of an operator without a fake form."""
 
 
 # Operators that need values of a device tensor on the host: a scalar, or an output shape.

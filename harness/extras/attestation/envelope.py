@@ -53,7 +53,7 @@ def opened(file: Path, key: Path) -> tuple[str, str]:
         raise _no_key(key, "a public key in PEM", error) from error
     try:
         envelope = Envelope.from_dict(_json(file))
-    except Exception as error:  # whatever a stranger's file makes the library stumble over
+    except Exception as error:  # whatever an untrusted file makes the library stumble over
         raise EvidenceError("an attestation is a DSSE envelope", where=str(file), got=_short(error)) from error
     if envelope.payload_type != PAYLOAD_TYPE:
         got = repr(envelope.payload_type)[:100]

@@ -46,7 +46,7 @@ class ShardJob:
     """What submitit calls on a node, as often as the engine begins the job: what had ended is not executed again.
 
     harness: the command's first words. directory: an absolute path that every node sees; its run directory will be
-    `directory/NAME`, its output is in `NAME.txt`. variables: of the shard's environment, beside the job's. owned: the
+    `directory/NAME`, its output is in `NAME.txt`. variables: of the shard's environment, besides the job's. owned: the
     job ends with who submitted it.
     """
 

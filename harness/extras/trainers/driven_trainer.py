@@ -35,13 +35,13 @@ DRIVES = ("loop", "steps")
 
 
 class UnsuitableTrainerError(HarnessError):
-    """A trainer whose steps the harness cannot tell apart, or not repeat."""
+    """A trainer whose steps the harness cannot distinguish, or not repeat."""
 
 
 class DrivenTrainer:
     """A trainer that its own loop has prepared, and that stands before its first step.
 
-    `train` is the loop; it meets each batch in `take_and_train`, which the subclass puts in the place of the
+    `train` is the loop; it meets each batch in `take_and_train`, which the subclass puts instead of the
     trainer's own training step before it calls `prepare`.
     """
 

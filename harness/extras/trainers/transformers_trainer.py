@@ -4,7 +4,7 @@
         name = "my trainer"
 
         def trainer(self, workload, arm):
-            return my_script.make_trainer(seed=workload.seed)     # one that nobody has called `train()` of
+            return my_script.make_trainer(seed=workload.seed)     # its `train()` was not called yet
 
 An arm says `drive: loop` (or nothing) for `trainer.train()`, `drive: steps` for its steps (`driven_trainer`).
 """

@@ -167,6 +167,6 @@ def repeats(words: Words) -> Judgement:
         "kind": "repeatability",
         "candidate": "ungraphed",
         "equality": "bitwise",
-        "max_abs_difference": 1e-5,  # shown beside the bits, which decide
+        "max_abs_difference": 1e-5,  # shown next to the bits, which decide
         "guards": {"steps": words.steps},
     }

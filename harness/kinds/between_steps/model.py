@@ -34,7 +34,7 @@ class Resume(Judged):
     equality: Equality
     """`bitwise`: every bit of losses and end decides; `within`: `max_abs_difference` alone does."""
     max_abs_difference: Positive
-    """Largest absolute difference of the losses allowed; shown beside the bits under `bitwise`."""
+    """Largest absolute difference of the losses allowed; shown next to the bits under `bitwise`."""
 
     must_train_alike: ClassVar[bool] = True
     broken_by: ClassVar = {

@@ -15,7 +15,7 @@ from harness.judging import reasons
 from harness.judging.context import end_of
 from harness.judging.sheet import Sheet, settle, some
 
-LOOSE = "tensors"  # of which nobody knows whether a step reads them
+LOOSE = "tensors"  # of which it is not known whether a step reads them
 
 
 class Joint(NamedTuple):

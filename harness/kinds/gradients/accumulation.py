@@ -2,7 +2,7 @@
 
 The harness sees three things of its own: the digest of each micro-batch in every step's inputs, how often the
 optimizers' own counters went up, and gradients, norms before clipping and losses next to those of an arm that takes the
-same batch at once. Norms before clipping tell a sum from a mean where a clip, or Adam, makes both train alike.
+same batch at once. Norms before clipping distinguish a sum from a mean where a clip, or Adam, makes both train alike.
 """
 
 from __future__ import annotations

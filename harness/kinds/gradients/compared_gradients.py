@@ -182,7 +182,7 @@ FEWEST_COMPARED = 0.5  # of a step's tensors: biases before a norm are a quarter
 
 
 class OfTensor(Protocol):
-    """A gradient of a tensor at a step, beside the baseline's."""
+    """A gradient of a tensor at a step, next to the baseline's."""
 
     @property
     def step(self) -> int: ...

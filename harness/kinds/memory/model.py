@@ -32,7 +32,7 @@ class PeakMemory(Judged):
     over: Literal["run", "steps"] = "run"
     """Over opening, warm-up, capture and all steps; or from the first step on, warm-up and capture included."""
     outside_at_most_gib: Positive = 1.0
-    """Most device memory beside what torch's allocator holds, as the driver counts it, in GiB: context, kernels' code,
+    """Most device memory besides what torch's allocator holds, as the driver counts it, in GiB: context, kernels' code,
     instantiated graphs. 0.76 was seen on an H200; much more is memory taken behind torch's back."""
     trajectory: Name
     """The trajectory_match claim of this contract that the measured steps must satisfy."""

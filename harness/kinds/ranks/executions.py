@@ -12,7 +12,7 @@ from harness.judging.context import executed
 from harness.judging.sheet import Sheet, number, settle
 
 FEWEST_ROWS = 0.75  # of the different rows in a step that draws from all of a rank's rows would give
-DEVIATIONS = 3.0  # by which fewer rows must be different than draws would give: few steps tell little
+DEVIATIONS = 3.0  # by which fewer rows must be different than draws would give: few steps show little
 FEWEST_WHOLE = 0.5  # of the steps: an epoch's last batch may be a smaller one
 FEWEST_SHARES = 0.5  # of the different shares of the rank that has most
 
@@ -53,8 +53,8 @@ def odd_one(digests: Sequence[str]) -> int | None:
     return next((rank for rank in reversed(range(len(digests))) if digests[rank] != common), None)
 
 
-# What is in the data is no rank's doing: where rows or batches occur again, a rank is held against its own rows of all
-# steps, and against what the other ranks read.
+# Repeated rows or batches in the data are not a rank's fault: there a rank is compared with its own rows of all
+# steps, and with what the other ranks read.
 
 
 def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:

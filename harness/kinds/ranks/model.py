@@ -26,7 +26,7 @@ class RanksAgree(OverRanks):
     """Ranks stay one model: every rank's parameters are equal in bits after every step, each on rows of its own.
 
     Of parameters that ranks share (DTensor) the parts are gathered first. A part has no second copy: that what one rank
-    did to its own is right, only a comparison with other training can tell (`ranks_match`).
+    did to its own is right, only a comparison with other training can show (`ranks_match`).
     """
 
     kind: Literal["ranks_agree"]
@@ -89,15 +89,15 @@ class RanksMatch(OverRanks):
     max_abs_difference: Positive | None = None
     """Largest difference, at any step, between the mean of the ranks' losses and the baseline's loss."""
     max_relative_difference: Positive | None = None
-    """The same relative to the baseline's loss at that step. Beside `max_abs_difference` both bounds hold."""
+    """The same relative to the baseline's loss at that step. With `max_abs_difference` both bounds hold."""
     max_end_difference: Positive | None = None
     """Largest absolute difference of any element of any trainable parameter after the last step."""
     in_turn: Name | None = None
     """An arm with one rank that takes the ranks' shares one after the other, as micro-batches, and adds up what they
     add up: its parameters are equal in bits to theirs after every step, and end as far from the baseline's."""
     ends: Ends | None = None
-    """How far apart the first rank and the baseline may end in what no loss reads, too, as averaged weights: beside a
-    control, which says what rounding makes of it, in the place of `max_end_difference`."""
+    """How far apart the first rank and the baseline may end in what no loss reads, too, as averaged weights: with a
+    control, which says what rounding makes of it, instead of `max_end_difference`."""
 
     broken_by: ClassVar = {
         "steps": Demand(("vacuous_steps",)),

@@ -211,7 +211,7 @@ def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> 
     for rank, execution in executions.items():
         ours = end_of(execution).state
         if ours is None or reference is None:
-            continue  # told at the end
+            continue  # reported at the end
         apart = [str(each) for each in differing(ours, reference) if each.category in REPLICATED]
         if apart:
             sheet.figure("rank", rank)

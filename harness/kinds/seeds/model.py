@@ -1,4 +1,4 @@
-"""Define the judgement about several seeds: a metric that is no worse than the baseline's."""
+"""Define the judgement about several seeds: a metric that is not worse than the baseline's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_SEEDS = 64
 
 
 class NotWorse(Guarding):
-    """Over several seeds the candidate's metric is no worse than the baseline's by more than a margin."""
+    """Over several seeds the candidate's metric is not worse than the baseline's by more than a margin."""
 
     kind: Literal["not_worse"]
     """Judges a metric of two arms over several seeds, by an interval of the differences."""

@@ -1,4 +1,4 @@
-"""Judge `not_worse`: over several seeds a candidate's metric is no worse than the baseline's by more than a margin.
+"""Judge `not_worse`: over several seeds a candidate's metric is not worse than the baseline's by more than a margin.
 
 With each seed both arms train from one start on the same batches. Each pair yields one difference; `paired_seeds`
 decides by these.
@@ -60,7 +60,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     comparison = Comparison(part, context, sheet)
     require_chains(part.candidate, comparison, chains)
     for executions in by_seed.values():
-        if not chains:  # whose captures nobody watched
+        if not chains:  # whose captures were not watched
             comparison.captured(executions[part.candidate])
         comparison.captured(executions[part.baseline])
     _require_steps(part, by_seed, sheet)

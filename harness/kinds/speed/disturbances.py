@@ -1,9 +1,9 @@
 """Check whether something besides the arms decided a timing: a clock, an idle baseline, a busy machine.
 
-Under a power cap each arm sets its own clock: the denser one draws more and runs slower. That is no disturbance while
-it works against the arm that wins. When it works for the winner, the speed may be the clock's. Time in which neither
-host nor device worked is no training: a baseline that shows much of it was slowed. Telemetry is compared with the
-limits of the claim.
+Under a power cap each arm sets its own clock: the denser one draws more and runs slower. That is not a disturbance
+while it works against the arm that wins. When it works for the winner, the speed may be the clock's. Time in which
+neither host nor device worked is not training: a baseline that shows much of it was slowed. Telemetry is compared with
+the limits of the claim.
 """
 
 from __future__ import annotations

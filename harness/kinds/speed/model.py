@@ -23,7 +23,7 @@ class Limits(Strict):
     foreign_gpu_processes: Annotated[int, Field(ge=0)] = 0
     """Processes of others on the GPU."""
     throttled_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of telemetry samples with a throttle reason other than the power cap, 0 to 1."""
+    """Share of telemetry samples with a throttle reason different from the power cap, 0 to 1."""
     sm_clock_spread: Annotated[float, Field(ge=0, le=1)] = SM_CLOCK_SPREAD
     """Highest minus lowest SM clock of a process, relative to its median, 0 to 1; bounds what a power cap may do.
     More than 0.05 may be declared together with `clock_advantage` only."""

@@ -20,7 +20,7 @@ from harness.kinds.speed.pace import Counted
 from harness.kinds.speed.timing import StepTimes
 
 READ = ("ratios", "selves", "whole")
-READ_ALIKE = 0.01  # readings that differ by less are told as one number
+READ_ALIKE = 0.01  # readings that differ by less are reported as one number
 
 
 def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:

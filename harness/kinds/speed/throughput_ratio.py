@@ -162,7 +162,7 @@ def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading,
     """Settle INCONCLUSIVE where the typical block proves the ratio, and all blocks together do not reach it.
 
     What the candidate does in fewer than half of its blocks is its own time, unless the processor's pace shows another
-    cause. Without a slow pace nobody knows the cause, so the stalls refute nothing either.
+    cause. Without a slow pace the cause is not known, so the stalls refute nothing either.
     """
     if not statistics.stalls(cautious, demanded, part.confidence, timed.sizes):
         return

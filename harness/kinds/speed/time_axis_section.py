@@ -33,7 +33,7 @@ class ProcessTiming:
 
     process: int
     ratio: float  # the judge's; of a process that it left out the baseline's undisturbed step over the candidate's
-    disturbed: int  # rounds beside which something else worked on the processor
+    disturbed: int  # rounds during which something else worked on the processor
     candidate_aa: float
     baseline_aa: float
     blocks: list[TimedBlock]

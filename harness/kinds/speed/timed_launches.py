@@ -36,7 +36,7 @@ class Process(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """Graph launches seen in some steps; None: nobody looked."""
+    """Graph launches seen in some steps; None: not looked for."""
 
     launches: int | None
     steps: int

@@ -16,7 +16,7 @@ from harness.judging.sheet import settle
 from harness.judging.statistics import Array
 from harness.kinds.speed.model import ThroughputRatio
 
-# Beside a slow pace a block took at most 1.63 times what the pace explains, of 1,640 in published runs.
+# Next to a slow pace a block took at most 1.63 times what the pace explains, of 1,640 in published runs.
 STALLED = 2.0
 # Two readings of one clock may round apart; over 260 published processes at least 3.5 ms lay between two blocks, and
 # 178 ms between two processes.

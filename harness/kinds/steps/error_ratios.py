@@ -16,7 +16,7 @@ from harness.judging.series import ROUNDING, Losses
 class Errors:
     """What the candidate and the peer err by, in one unit; `name` says in what.
 
-    floor: what the format's own rounding makes. A peer that errs less is no measure for a step in that format.
+    floor: what the format's own rounding makes. A peer that errs less is not a measure for a step in that format.
     """
 
     name: str

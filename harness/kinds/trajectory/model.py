@@ -73,10 +73,10 @@ class TrajectoryMatch(Bounded):
     runs: Annotated[int, Field(ge=RUNS, le=8)] | None = None
     """Under `noise`: how often each arm runs; left out, 5 times. With 5 an equal arm fails at most once in 126."""
     max_abs_difference: Positive | None = None
-    """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
+    """Largest absolute difference allowed; shown next to the bits under `bitwise`."""
     max_relative_difference: Positive | None = None
     """Largest difference allowed relative to the baseline's absolute value at that step: where that is 0, none is.
-    Beside `max_abs_difference` both bounds hold."""
+    With `max_abs_difference` both bounds hold."""
     compare: Literal["every", "final", "first"] = "every"
     """At every step, or at the last one only; or at the first alone, before any update, where the ends may differ."""
     precisions: Precisions | None = None
@@ -192,7 +192,7 @@ class TrajectoryMatch(Bounded):
         return {self.baseline: 2}  # two runs of the baseline show the noise floor
 
     def compared(self) -> list[list[str]]:
-        # How far the parameters end apart, which a claim in bits tells only where the process has both: digests decide
+        # How far the parameters end apart, which a claim in bits has only where the process has both: digests decide
         # it. Of the baseline's repetition and the control series and digests are read.
         if self.equality == "bitwise":
             return []
@@ -216,10 +216,10 @@ class Repeatability(Bounded):
     equality: Equality
     """`bitwise`: every bit decides; `within`: the bounds alone do."""
     max_abs_difference: Positive | None = None
-    """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
+    """Largest absolute difference allowed; shown next to the bits under `bitwise`."""
     max_relative_difference: Positive | None = None
     """Largest difference allowed relative to the first run's absolute value at that step: where that is 0, none is.
-    Beside `max_abs_difference` both bounds hold."""
+    With `max_abs_difference` both bounds hold."""
     guards: Guards
     """What must be true before PASS may be said."""
 

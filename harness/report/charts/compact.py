@@ -100,7 +100,7 @@ def compact(svg: str, scales: Sequence[Scale] = ()) -> tuple[str, str, dict[str,
 
 
 def _leaves(node: ET.Element, inherited: Mapping[str, str], looks: _Looks, ids: _Ids) -> Iterator[_Leaf]:
-    """Yield each shape that is drawn, in order, with all its attributes: groups only pass theirs on."""
+    """Yield each drawn shape in order, with its attributes and those of the groups around it."""
     for child in node:
         tag, attributes = child.tag.removeprefix(_SVG), {**inherited, **_attributes(child, looks, ids)}
         if tag == "g":

@@ -83,7 +83,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             raise error
         flat, spec = _pytree.tree_flatten((args, kwargs))
         if any(isinstance(each, FakeTensor) and each.fake_device.type != "cpu" for each in flat):
-            raise error  # a device has better watchers, and a stranger's kernel may do anything there with zeros
+            raise error  # a device has better watchers, and an untrusted kernel may do anything there with zeros
         try:
             found = run_fallback_kernel(self, func, flat, spec, error)
         except Exception:

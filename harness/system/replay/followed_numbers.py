@@ -95,7 +95,7 @@ def _is_followed(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, or the arguments of a call, with plain numbers in place of followed ones."""
+    """Return a number, or the arguments of a call, with plain numbers instead of followed ones."""
     if _is_followed(value):
         return value.value
     if type(value) is dict:

@@ -11,7 +11,7 @@
 Names do not depend on what the variables of an adapter are called, unless two things would share a name, nor on
 `torch.compile` and `DistributedDataParallel`, which put `_orig_mod.` and `module.` before them. Settings of optimizers
 and schedulers are compared by value: a captured step needs its learning rate in a tensor, of float32 on a GPU, and an
-uncaptured one a number. How an optimizer executes its update (`capturable`, `fused`) is no state.
+uncaptured one a number. How an optimizer executes its update (`capturable`, `fused`) is not a state.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
 
 
 def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """Return modules by path, with the model that it trains in place of each DistributedDataParallel, compiled or not.
+    """Return modules by path, with the model that it trains instead of each DistributedDataParallel, compiled or not.
 
     Where a step holds that model too, the model keeps its own path.
     """
@@ -125,7 +125,7 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator
         for parameter in group["params"]:
             name = names.get(id(parameter), str(position))
             position += 1
-            if id(parameter) not in names:  # a master copy, say, that nobody else may hold
+            if id(parameter) not in names:  # a master copy, say, that nothing else may hold
                 yield f"{name}.held", parameter
             if parameter in optimizer.state:
                 yield from _leaves(name, optimizer.state[parameter])

@@ -1,4 +1,4 @@
-"""Tell what a device would hold from what the host holds, where a CPU stands in for the device."""
+"""Distinguish what a device would hold from what the host holds, where a CPU stands in for the device."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Each operator of a step carries what its inputs are made of into its results. What a tensor takes over a step's
 boundary has a mark of its own. A mark that reaches parameters, an optimizer, other state, the loss or the host says
-that the training reads the tensor. The mark of a sum of losses only reaches that sum: nobody else reads it.
+that the training reads the tensor. The mark of a sum of losses only reaches that sum: nothing else reads it.
 Memory is known by its storage, so views of it are the same memory. What compiled code makes, and what comes from
 outside of the steps, shows no operator, and counts as data.
 """

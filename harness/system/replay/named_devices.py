@@ -24,7 +24,7 @@ def names_a_device(
 ) -> bool | None:
     """Return True if a call puts its result on the device, False for the host, None where it names neither.
 
-    frame: that of the caller. is_on_device: asked where the call names another tensor in place of a device.
+    frame: that of the caller. is_on_device: asked where the call names another tensor instead of a device.
     """
     if func is Tensor.cuda:
         return True
@@ -52,7 +52,7 @@ def is_of_an_optimizer(frame: FrameType) -> bool:
 
 
 def _means_the_host(device: object, frame: FrameType) -> bool:
-    """Return True for a literal "cpu". A variable that holds "cpu" for want of a GPU would hold the GPU elsewhere."""
+    """Return True for a literal "cpu". A variable that holds "cpu" without a GPU would hold the GPU elsewhere."""
     if str(device) != "cpu":
         return False
     if is_of_an_optimizer(frame):

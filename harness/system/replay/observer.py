@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode under which compiled code stays compiled: `as_written` is for who needs its operators.
 
-    One that has a `host`, a `HostMade`, tells a device's memory from the host's: a step executes under it as it would
+    One that has a `host`, a `HostMade`, knows a device's memory from the host's: a step executes under it as it would
     on a device. Any other leaves the step as it is.
     """
 

@@ -22,7 +22,7 @@ _STARTS_AT_ZERO = (
     *(torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RMSprop),
     *(torch.optim.RAdam, torch.optim.SGD),
 )
-_WHOLE = object()  # in the place of a name: the entry is no dictionary of a parameter's
+_WHOLE = object()  # instead of a name: the entry is not a dictionary of a parameter's
 
 
 class StateError(HarnessError):

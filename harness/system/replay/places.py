@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from harness.system.replay.holders import data_of, key_name, slots_of
 
-ABSENT = object()  # in the place of a value: there is none
-LARGEST = 2**28  # bytes: a data set in one array is no training's state, and each trial execution would copy it
+ABSENT = object()  # instead of a value: there is none
+LARGEST = 2**28  # bytes: a data set in one array is not a training's state, and each trial execution would copy it
 # The class of a chain's links, which nothing else names.
 _LINK = next(
     (each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")),

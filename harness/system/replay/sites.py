@@ -135,6 +135,6 @@ def sites_noted(finder: SiteFinder) -> Iterator[None]:
 
 
 def site_to_note() -> Site | None:
-    """Return the site of the operator that is recorded now; None where nobody asked for sites."""
+    """Return the site of the operator that is recorded now; None where sites were not requested."""
     found: Site | None = _finder.find() if _finder is not None else None
     return found

@@ -195,13 +195,13 @@ def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
     """Restore the memory if a step assigned to `.data`, as 8-bit optimizers and swapped averages do: an execution on
     fake tensors leaves memory without values there.
     """
-    elsewhere = tensor.device != memory.device  # without values: nobody asks for its address
+    elsewhere = tensor.device != memory.device  # without values: its address is not needed
     if tensor.layout is torch.strided and (elsewhere or (memory.numel() and same(tensor) != same(memory))):
         tensor.data = memory
 
 
 def _put_back(tensor: Tensor, value: Tensor) -> None:
-    """Copy a saved value back. Skip expanded tensors: their elements share memory, so nobody can write to them."""
+    """Copy a saved value back. Skip expanded tensors: their elements share memory, so they cannot be written to."""
     held = local(tensor)
     strided = held.layout is torch.strided
     if not strided or all(stride or size <= 1 for size, stride in zip(held.shape, held.stride(), strict=True)):

@@ -177,7 +177,7 @@ class TracedStep:
             done = fake_pass(self._body, self._state, self._roots)
         except HarnessError:
             raise
-        except Exception as error:  # what a fake tensor refuses, or the step's own defect: executed plainly, it tells
+        except Exception as error:  # what a fake tensor refuses, or the step's own defect: executed plainly, it shows
             place = of_traceback(error.__traceback__)
             raise NotTraceableError(
                 "the step must run on tensors without values",
