@@ -75,7 +75,8 @@ class StepOperators(Observer):
         until: look at nothing after this moment of `monotonic()`. captures: keep what one capture records.
         """
         super().__init__()
-        self.between = True  # steps: what is called now belongs to no step yet
+        # steps: what is called now belongs to no step yet. A capture records the step, whenever it is replayed.
+        self.between = not captures
         self.is_cut, self.unseen = False, 0
         self._finder, self._with_values, self._until, self._captures = finder, with_values, until, captures
         self._names = _Named({})

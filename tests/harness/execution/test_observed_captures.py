@@ -16,7 +16,7 @@ from harness.evidence.observed_step import ObservedOperator, ObservedStep
 from harness.execution.watchers import reductions, step_operators
 from harness.execution.watchers.reductions import as_hex, digest_on_device, digests
 from harness.execution.watchers.step_operators import ObservedCaptures, StepOperators
-from harness.judging.first_difference import difference_of
+from harness.judging.first_difference import aligned, difference_of
 from harness.system.replay import launches
 from harness.system.replay.host_made import tensors_in
 from harness.system.replay.sites import SiteFinder
@@ -126,6 +126,8 @@ def test_a_replay_shows_the_operators_of_the_plain_step_with_the_same_digests() 
     assert torch.equal(plain.w, replaying.w)
     expected, found = of_plain.operators({}), of_replay.operators({})
     assert [*map(seen_of, found)] == [*map(seen_of, expected)]
+    assert {each.phase for each in found} == {each.phase for each in expected} == {"forward"}
+    assert len(aligned(found, expected)) == len(expected)
     assert [each.name for each in found if each.writes] == ["aten.sub_"]
     assert [each.replayed for each in found] == [False, False, *[True] * (len(found) - 2)]
     assert [each.captured_as for each in found] == [None, None, *range(len(found) - 2)]
