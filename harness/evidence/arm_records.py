@@ -288,6 +288,30 @@ class HostNumber(Record):
     read: str | None
 
 
+LOSS_OUTPUT = "loss"  # among the outputs of a step, next to `parameters <name>`
+
+
+class GhostReplay(Record):
+    """What a captured step gave without its replays, and its replays without the step, after the arm had ended.
+
+    None: it was not looked for. Outputs are the loss and the trainable parameters.
+    """
+
+    replays: Count  # of the last step, that went through torch's own method or are recorded steps
+    failure: str | None = None  # what ended the look
+    moves: bool | None = None  # a step on another batch changed parameters
+    moves_alone: bool | None = None  # the replays changed parameters without a step, and not the first ones alone
+    alone_reads: bool | None = None  # and changed them otherwise on that other batch
+    # without its replays a step left the parameters alone, and its loss was that of the step before
+    stays: bool | None = None
+    # where it did not stay: an output of the step depends on its batch
+    reads: bool | None = None
+    # where it did not stay: outputs that repeat in bits, depend on the batch, and are alike without the replays
+    outside: Count = 0
+    named: list[str] = Field(default_factory=list)  # of these, the first ones
+    unsure: Count = 0  # likewise: outputs that the step gives anew without its replays, and that do not repeat
+
+
 class CaptureEvidence(ArmRecord):
     """What the system says of its capture, and what the harness saw."""
 
@@ -324,6 +348,7 @@ class CaptureEvidence(ArmRecord):
     # traced: where the step called compiled code, which was recorded as it is written; [] in older evidence
     as_written: list[str] = Field(default_factory=list)
     warm_steps: Count = 0  # plain steps before the capture, none of `uncaptured_steps`; 0 in older evidence
+    ghost: GhostReplay | None = None  # None: no look was taken, or older evidence
 
 
 class SyncPlace(Record):

@@ -1,7 +1,8 @@
 """Announce to an arm, each time that it is opened, how many steps its probe asks of it at most.
 
 A trainer plans for them with a learning-rate schedule or an iterator over data. One step more is another
-training, or an error. So the system is opened with this number, and no opened run can be called more often.
+training, or an error. So the system is opened with this number, and no opened run can be called more often until the
+arm has ended and is recorded.
 """
 
 from __future__ import annotations
@@ -98,6 +99,10 @@ class AnnouncedSteps(FaultyRun):
         for name in ("load", "restart"):
             if hasattr(self, name):
                 setattr(self, name, self._anew(name))
+
+    def once_more(self, index: int) -> Tensor:
+        """Make a step that was not announced, once the arm has ended. The system may refuse it."""
+        return self._inner.step(index)
 
     def _anew(self, name: str) -> object:
         begin = getattr(self._inner, name)

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Self, cast
 
 from torch import Tensor
 
 from harness.devices.profiler import Watched
-from harness.evidence.arm_records import ArmEnd, ArmStart, Clip, StepWatch
+from harness.evidence.arm_records import ArmEnd, ArmStart, Clip, GhostReplay, StepWatch
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Part
+from harness.execution.announced import AnnouncedSteps, shapes_of
 from harness.execution.opening import opened
 from harness.execution.parts import Parts
 from harness.execution.recorder import Recorder
@@ -27,6 +28,7 @@ from harness.execution.watchers.capture import capture_evidence, capture_record
 from harness.execution.watchers.capture_attempts import attempts_of
 from harness.execution.watchers.capture_watch import CaptureWatch, Watcher
 from harness.execution.watchers.draws import DrawWatch
+from harness.execution.watchers.ghost_replay import ghost_replay
 from harness.execution.watchers.moves import median_moved, sampled
 from harness.execution.watchers.reductions import digest_of_all, digest_of_rounded
 from harness.execution.watchers.state_watch import Ends, StateWatch, named_parameters
@@ -37,6 +39,7 @@ from harness.system.replay.found_state import plain_name
 Digest = Callable[[Mapping[str, Tensor]], str]
 Seen = tuple[Watched, StepWatch | None]  # of a capture's steps: of some of them, and of every one
 _NO_WATCHER = nullcontext()
+TRIED = 4  # times all shapes: steps among which one that makes the last one's replays is looked for
 
 
 class ArmLife:
@@ -81,6 +84,7 @@ class ArmLife:
         self.watchers: list[Watcher] = []  # nested: the first is called first before a step, last after it
         self._block: SeriesBlock | None = None
         self._announced = 0
+        self._watched: range | None = None  # the steps of which the last one's replays are looked at
 
     def __enter__(self) -> Self:
         self.phase("open")
@@ -129,6 +133,9 @@ class ArmLife:
         watches = asked and probe_named(self.run.probe).watches_steps
         with CaptureWatch(*of_arm, indices, self.capture, watches=watches) as watch:
             self.watchers = watch.around(self.watchers)
+            if watches and self.run.probe == "paired" and self.replica == 0 and self.run.ranks == 1:
+                self._watched, attempts = indices, attempts_of(self.training)
+                self.watchers.insert(0, Watcher(before=lambda _index: setattr(attempts, "replayed", [])))
             yield watch
 
     def start(self) -> None:
@@ -240,11 +247,21 @@ class ArmLife:
 
         def recorded() -> None:
             said = record or self.capture()
-            self.recorder.write(capture_evidence(self.training, self.arm, self.replica, said, *seen(said)))
+            of_arm = (self.training, self.arm, self.replica)
+            ghost = self._ghost_replay if said.captured else lambda: None
+            self.recorder.write(capture_evidence(*of_arm, said, *seen(said), ghost()))
 
         if asked or self.planned.arm.capture != "none":
             self.phase("census")
             self.parts.ask(recorded, "capture")
+
+    def _ghost_replay(self) -> GhostReplay | None:
+        """Look at what the last step's replays compute. None where they were not watched."""
+        if not self._watched:
+            return None
+        last, shapes = self._watched[-1], shapes_of(self.run)
+        others = [index for index in range(last - 1, last - 1 - TRIED * shapes, -1) if index in self._watched]
+        return ghost_replay(cast("AnnouncedSteps", self.training), attempts_of(self.training), last, others)
 
     def _ask(self, watcher: Watcher, question: Callable[..., object] | None, *given: int) -> None:
         if question is None:

@@ -20,7 +20,7 @@ from harness.judging.end_state import require_equal_ends, require_finite_end, re
 from harness.judging.equal_start import require_equal_start, require_equal_start_state
 from harness.judging.excused_ends import ExcusedEnds
 from harness.judging.guards import control_of, require_frozen, require_guards, require_moving, require_trained
-from harness.judging.launched import JudgedSteps, uncounted, untraced
+from harness.judging.launched import JudgedSteps, uncounted, unreplayed, untraced
 from harness.judging.series import (
     LOSS,
     require_finite,
@@ -146,7 +146,7 @@ class Comparison:
     def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:
         if capture.mechanism == "traced":
             # one that did too much or too little shows in what it trained; its number is the capture claim's
-            found = untraced(arm, capture, steps)
+            found = untraced(arm, capture, steps) or unreplayed(arm, capture, self._context.outside_bounds(arm))
         else:
             found = uncounted(arm, capture, self._context.outside_bounds(arm), steps)
         if found is not None:

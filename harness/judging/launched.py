@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from harness.evidence.arm_records import CaptureEvidence, DeviceWork, GraphNodes, Launched
+from harness.evidence.arm_records import LOSS_OUTPUT, CaptureEvidence, DeviceWork, GhostReplay, GraphNodes, Launched
 from harness.judging import reasons
 from harness.judging.sheet import number, some
 
@@ -67,14 +67,51 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
     `steps` None: the probe does not watch steps one by one.
     """
     if capture.mechanism == "traced":
-        return untraced(arm, capture, steps) or _traced(arm, capture)
+        return untraced(arm, capture, steps) or _traced(arm, capture) or unreplayed(arm, capture, bounds)
     unseen = blind(arm, capture)
     if unseen is not None:
         return unseen
     work = capture.device_work
     if work is None:
         return Finding(reasons.REPLAYS_UNWATCHED, f"what the device did in the replays of {arm} was not recorded")
-    return _launched(arm, work, capture) or _outside(arm, work, bounds.share) or _busiest(arm, capture, bounds, steps)
+    outside = _outside(arm, work, bounds.share) or _busiest(arm, capture, bounds, steps)
+    return _launched(arm, work, capture) or outside or unreplayed(arm, capture, bounds)
+
+
+def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None:
+    """Return a finding unless outputs of the step depend on its replays, as far as the look at them saw; else None.
+
+    The loss may come from elsewhere where the claim itself allows more work outside the graphs than the default.
+    """
+    ghost = capture.ghost
+    if ghost is None:  # recorded before anything looked, or by ranks that train together
+        return None
+    outside = ghost.outside - (LOSS_OUTPUT in ghost.named and bounds.share > DEFAULT.share)
+    if outside:
+        return Finding(
+            reasons.OUTPUT_NOT_FROM_REPLAY,
+            f"a step of arm {arm} gives equal bits with and without its replays in {some(ghost.named)}",
+        )
+    if ghost.reads is False:
+        return Finding(
+            reasons.OUTPUT_NOT_FROM_REPLAY, f"a step of arm {arm} gives equal bits on another batch, in all outputs"
+        )
+    why = _unproven(ghost)
+    message = f"nothing shows that the replays of arm {arm} compute its outputs: {why}"
+    return Finding(reasons.REPLAY_UNPROVEN, message) if why else None
+
+
+def _unproven(ghost: GhostReplay) -> str | None:
+    """Return what keeps the replays from being shown to compute the step's outputs; None where they are."""
+    if ghost.unsure:
+        return f"a step without its replays gives {ghost.unsure} outputs that no replay left, and they do not repeat"
+    if ghost.stays and ghost.moves and not ghost.moves_alone:
+        return "a step changes parameters, and its replays alone do not"
+    if ghost.stays and ghost.moves and ghost.alone_reads is False:
+        return "the replays alone train alike on another batch"
+    if ghost.failure and not ghost.moves_alone:
+        return f"no step could be made without its replays ({ghost.failure}), and these alone change no parameter"
+    return None
 
 
 def blind(arm: str, capture: CaptureEvidence) -> Finding | None:

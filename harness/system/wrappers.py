@@ -52,6 +52,7 @@ SLOWDOWN = 5  # of a baseline: any sleep as long as the step itself shows
 CANDIDATE_SLOWDOWN = 2
 CANDIDATE_SLEEP_S = 0.05
 BUSY_OPERATIONS = 200
+REMEMBERED = 3  # steps
 RARELY = 10  # a fault in every tenth step, which two watched steps pass by
 _SUMMARIES = {
     "nan_tail": f"every loss from step {FAULTY_STEP} on is NaN, in both arms",
@@ -74,6 +75,7 @@ _SUMMARIES = {
     "extra_sync": "each step reads its loss on the host",
     "rare_sync": f"one step in {RARELY} reads its loss on the host",
     "busy_step": f"step {FAULTY_STEP} issues {BUSY_OPERATIONS} operations beside its graph",
+    "remembered_step": f"each step replays, and gives loss and parameters of one of the first {REMEMBERED} steps",
     DECOY_GRAPH: "the arm trains uncaptured, and launches a small graph beside each step as its capture",
     "slow_candidate": f"each step takes {CANDIDATE_SLOWDOWN} times its time, at least {CANDIDATE_SLEEP_S} s more",
     "slow_baseline": f"each step of the baseline takes {SLOWDOWN} times as long as it would, asleep for the rest",
@@ -241,6 +243,25 @@ class DecoyGraph(FaultyRun):
         )
 
 
+class RememberedStep(FaultyRun):
+    """Replays as the wrapped run does, and then gives losses and parameters that it remembers of its first steps."""
+
+    def __init__(self, inner: TrainingRun, steps: int) -> None:
+        self._remembered = list[tuple[Any, list[Any]]]()
+        super().__init__(inner, steps)
+
+    def step(self, index: int) -> Tensor:
+        import torch
+
+        loss = self._inner.step(index)
+        trained = [tensor.detach() for tensor in cast("Any", self._inner).parameters().values()]
+        if len(self._remembered) < REMEMBERED:
+            self._remembered.append((loss.clone(), [tensor.clone() for tensor in trained]))
+        loss, tensors = self._remembered[index % len(self._remembered)]
+        torch._foreach_copy_(trained, tensors)
+        return loss.clone()
+
+
 class Slowed(FaultyRun):
     slowdown = SLOWDOWN
     least_seconds = 0.0
@@ -306,6 +327,7 @@ _WRAPPERS: dict[str, type[FaultyRun]] = {
     "extra_sync": ExtraSync,
     "rare_sync": RareSync,
     "busy_step": BusyStep,
+    "remembered_step": RememberedStep,
     DECOY_GRAPH: DecoyGraph,
     "slow_candidate": SlowedCandidate,
     "slow_baseline": Slowed,
@@ -399,6 +421,7 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
     "extra_sync": {"host_syncs": _fails("sync_count", candidate_syncs_per_step=1)},
     "rare_sync": {"host_syncs": _fails("sync_count")},
     "busy_step": {"capture": _fails("work_outside_graphs")},
+    "remembered_step": {"capture": _fails("output_not_from_replay")},
     DECOY_GRAPH: {
         "capture": _fails("work_outside_graphs"),
         "trajectory_match": Expectation("INCONCLUSIVE", "candidate_not_captured"),

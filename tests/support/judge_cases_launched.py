@@ -28,7 +28,7 @@ from judge_cases import Case
 from judge_cases_capture import captured, replays, retraced, watched
 from judge_cases_throughput import LOSSES, timed
 
-from harness.evidence.arm_records import DetectorReading, DeviceWork, OutsideWork, StepWatch
+from harness.evidence.arm_records import DetectorReading, DeviceWork, GhostReplay, OutsideWork, StepWatch
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
 from harness.judging.registry import judge_unit
@@ -52,6 +52,22 @@ def other_launches(**changes: Any) -> DeviceWork:
 def eager(seconds: float) -> DeviceWork:
     """A training beside the launches."""
     return work(outside_kernel_seconds=seconds, outside=[OutsideWork(name="gemm", count=9, seconds=seconds)])
+
+
+def ghost(**changes: Any) -> GhostReplay:
+    """A look at replays that compute all outputs, with changes."""
+    seen = {"replays": 1, "moves": True, "moves_alone": True, "alone_reads": True, "stays": True}
+    return GhostReplay.model_validate(seen | changes)
+
+
+def outside(*named: str) -> GhostReplay:
+    """These outputs are alike with and without replays."""
+    return ghost(stays=False, reads=True, outside=len(named), named=[*named])
+
+
+def over(**changes: Any) -> GhostReplay:
+    """The step was refused, so that its replays were made alone only."""
+    return GhostReplay(replays=1, failure="no more data", **changes)
 
 
 def steps(fewest: int, most: int, number: int = STEPS - 1) -> StepWatch:
@@ -258,6 +274,27 @@ LAUNCHED: dict[str, list[Case]] = {
         Case("steps unwatched", "replays_unwatched", lambda: captured(every_step=None)),
         Case("one step watched", "steps_unwatched", lambda: captured(every_step=steps(4, 5, 1))),
         Case("a step unwatched", "steps_unwatched", lambda: captured(every_step=steps(4, 5, STEPS - 2))),
+        Case("replays that alone train", "held", lambda: captured(ghost=ghost())),
+        Case("an eager update", "held", lambda: captured(ghost=ghost(stays=False, reads=True, moves_alone=False))),
+        Case("an output without replays", "output_not_from_replay", lambda: captured(ghost=outside("loss"))),
+        Case("a traced one", "output_not_from_replay", lambda: retraced(ghost=outside("parameters 0.bias"))),
+        Case(
+            "a loss outside, where more than the default is allowed there",
+            "held",
+            lambda: captured({"outside_share_at_most": 0.5}, ghost=outside("loss")),
+        ),
+        Case(
+            "a parameter outside there",
+            "output_not_from_replay",
+            lambda: captured({"outside_share_at_most": 0.5}, ghost=outside("loss", "parameters 0.bias")),
+        ),
+        Case("one batch for all", "output_not_from_replay", lambda: captured(ghost=ghost(reads=False))),
+        Case("outputs of hidden state", "replay_unproven", lambda: captured(ghost=ghost(stays=False, unsure=2))),
+        Case("copied by the replay", "replay_unproven", lambda: captured(ghost=ghost(moves_alone=False))),
+        Case("a control that never moves", "held", lambda: captured(ghost=ghost(moves=False, moves_alone=False))),
+        Case("alone alike on another batch", "replay_unproven", lambda: captured(ghost=ghost(alone_reads=False))),
+        Case("over after its last step", "held", lambda: captured(ghost=over(moves_alone=True))),
+        Case("over, and idle", "replay_unproven", lambda: captured(ghost=over(moves_alone=False))),
         Case("one busy step watched", "work_outside_graphs", lambda: captured(every_step=steps(4, 101, 1))),
         Case("an eager training beside it", "work_outside_graphs", lambda: captured(device_work=eager(0.03))),
         Case("at the bound", "held", lambda: captured({"outside_share_at_most": 0.5}, device_work=eager(0.03))),

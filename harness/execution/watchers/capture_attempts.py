@@ -28,12 +28,15 @@ class CaptureAttempts:
 
     Of several blocks that are open the innermost counts, or the one whose `working` was entered last. `errors` has a
     sentence for each capture that an exception ended, caught or not, with the user's line. `replaying` is true
-    while a replay runs.
+    while a replay runs. `replayed` lists the graphs and recorded steps that were replayed since it was set to a list.
+    While `left_out` is true a replay does nothing, and returns what it returned last.
     """
 
     def __init__(self) -> None:
         self.count = self.replays = 0
-        self.replaying = False
+        self.replaying = self.left_out = False
+        self.replayed: list[Any] | None = None
+        self._returned: dict[int, object] = {}  # by the identity of what is replayed
         self.errors: list[str] = []
         self.training: object = None  # the arm's
         self.operators: set[str] = set()
@@ -101,11 +104,17 @@ class CaptureAttempts:
         def replayed(*arguments: object, **keywords: object) -> object:
             if _COUNTING[-1] is not self:
                 return replay(*arguments, **keywords)
-            self.replays, self.replaying = self.replays + 1, True
+            self.replays, replayed = self.replays + 1, arguments[0]
+            if self.replayed is not None:
+                self.replayed.append(replayed)
+            if self.left_out:
+                return self._returned.get(id(replayed))
+            self.replaying = True
             try:
-                return replay(*arguments, **keywords)
+                self._returned[id(replayed)] = returned = replay(*arguments, **keywords)
             finally:
                 self.replaying = False
+            return returned
 
         return replayed
 

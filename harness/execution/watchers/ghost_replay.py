@@ -1,0 +1,141 @@
+"""Look whether replays compute what a captured step gives: make them without a step, and leave them out of a step.
+
+The look begins when an arm has ended and all else is recorded, so it touches nothing that is judged. Each execution
+starts from the trainable parameters and the optimizer's state at the arm's end, which are put back:
+
+1. the replays of the last step alone, on the batch that it left;
+2. `other`, a step that makes the same replays on another batch, and its replays alone;
+3. `other` again, and the last step with its replays left out. Where all is captured, the parameters stay, and the loss
+   is that of `other`, which the replays left in their buffers.
+
+Where a step gives something else without its replays, as with an optimizer outside the graph, `other` is made twice as
+it is, then without its replays, from one and the same state. An output that repeats and that comes out alike without
+the replays was never computed by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from harness.evidence.arm_records import LOSS_OUTPUT, GhostReplay
+from harness.execution.announced import AnnouncedSteps
+from harness.execution.watchers.capture_attempts import CaptureAttempts
+from harness.execution.watchers.reductions import digests
+from harness.execution.watchers.state_watch import named_parameters, watched_state
+from harness.system.protocol import HasInputs, HasStateRoots
+from harness.system.raised import message_of
+from harness.system.replay.state import StateGuard
+
+NAMED = 20  # outputs, at most
+AGAIN = 5  # replays alone, at most: a step that sums up gradients changes parameters in some of them
+_Outputs = Mapping[str, str]  # digests of the loss and of the trainable parameters, by name
+
+
+def ghost_replay(training: AnnouncedSteps, attempts: CaptureAttempts, last: int, others: Sequence[int]) -> GhostReplay:
+    """Return what the replays of step `last` compute, or what ended the look.
+
+    others: steps of which one may make the same replays on another batch, in the order in which they are tried.
+    """
+    look = _Look(training, attempts)
+    try:
+        with StateGuard(look.kept) as look.guard:
+            look.look(last, others)
+    except Exception as error:  # a system may refuse a step beyond its last
+        look.found["failure"] = message_of(error)
+    finally:
+        attempts.left_out, attempts.replayed = False, None
+    return GhostReplay(**look.found)
+
+
+class _Look:
+    """The look at one arm. `found` are the fields of its record."""
+
+    guard: StateGuard
+
+    def __init__(self, training: AnnouncedSteps, attempts: CaptureAttempts) -> None:
+        self._training, self._attempts = training, attempts
+        self._replays = [*(attempts.replayed or ())]  # of the last step
+        self.found: dict[str, Any] = {"replays": len(self._replays)}
+
+    def kept(self, *categories: str) -> dict[str, Tensor]:
+        """Return the tensors of these categories of state, or what a replay trains; its input buffers are neither."""
+        state = watched_state(self._training)
+        return {
+            f"{category} {name}": tensor
+            for category in categories or ("parameters", "optimizer")
+            for name, tensor in state[category].items()
+        }
+
+    def look(self, last: int, others: Sequence[int]) -> None:
+        if not self._replays and self._attempts.count:
+            raise LookupError("torch began a capture, and no replay went through torch's own method")
+        start, alone = self._parameters(), self._alone()
+        batch, (index, outputs) = self._batch(), self._other(others)
+        alone_on_other = self._alone()
+        self.found["moves"] = any(outputs[name] != digest for name, digest in start.items())
+        if self._batch() != batch:
+            self.found["alone_reads"] = alone_on_other != alone
+        if self._replays:
+            outputs = self._step(index)
+            self.found["stays"] = self._step(last, left_out=True) == {**start, LOSS_OUTPUT: outputs[LOSS_OUTPUT]}
+        if not self.found.get("stays") or self.found.get("alone_reads") is False:
+            self._compare(index, last)
+
+    def _compare(self, index: int, last: int) -> None:
+        """Make a step as it is, once more and without its replays, from one state, and keep which outputs are alike."""
+        self.guard.restore()
+        start = self._parameters()
+        roots = self._training.state_roots() if isinstance(self._training, HasStateRoots) else [self._training]
+        with StateGuard(lambda: self.kept("parameters", "buffers", "optimizer"), roots) as self.guard:
+            first, again, other = self._step(index), self._step(index), self._step(last)
+            repeated = {name for name in first if first[name] == again[name]}
+            self.found["reads"] = first != other
+            if self._replays:
+                without = self._step(index, left_out=True)
+                stale = {**start, LOSS_OUTPUT: other[LOSS_OUTPUT]}
+                known = {name for name in repeated if first[name] not in (other[name], stale[name])}
+                outside = sorted(name for name in known if without[name] == first[name])
+                unsure = [name for name in first.keys() - repeated if without[name] != stale[name]]
+                self.found |= {"outside": len(outside), "named": outside[:NAMED], "unsure": len(unsure)}
+
+    def _other(self, others: Sequence[int]) -> tuple[int, _Outputs]:
+        """Make steps until one makes the last step's replays, on another batch if there is one; and what it gives."""
+        batch, known = self._batch(), None
+        for index in others:
+            outputs = self._step(index)
+            if [*map(id, self._attempts.replayed or ())] == [*map(id, self._replays)]:
+                known = index, outputs
+                if self._batch() != batch:
+                    break
+        if known is None:
+            raise LookupError(f"none of {len(others)} other steps makes the same replays")
+        return known
+
+    def _step(self, index: int, *, left_out: bool = False) -> _Outputs:
+        self.guard.restore()
+        self._attempts.replayed, self._attempts.left_out = [], left_out
+        loss = self._training.once_more(index)
+        self._attempts.left_out = False
+        return self._parameters() | digests({LOSS_OUTPUT: loss.detach()})
+
+    def _alone(self) -> _Outputs:
+        """Make the replays of the step that was made last, without the step, until more than the first ones change
+        parameters: what only copies the result of a step copies it again.
+        """
+        self.guard.restore()
+        given = list[_Outputs]()
+        while len(given) < AGAIN and (len(given) < 2 or given[-1] == given[0]):
+            for each in self._replays:
+                each.replay()
+            given.append(self._parameters())
+        self.found["moves_alone"] = self.found.get("moves_alone", False) or given[-1] != given[0]
+        return given[-1]
+
+    def _batch(self) -> _Outputs:
+        return digests(self._training.inputs()) if isinstance(self._training, HasInputs) else {}
+
+    def _parameters(self) -> dict[str, str]:
+        return {f"parameters {name}": each for name, each in digests(named_parameters(self._training)).items()}

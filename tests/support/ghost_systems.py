@@ -1,0 +1,231 @@
+"""Captured steps whose outputs do not come from their replays, with honest ones that look alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.contract.schema import Arm, Workload
+from harness.system.protocol import CaptureRecord
+from harness.system.replay.traced import TracedStep
+from harness.system.step_function import StepFunction, StepFunctionSystem
+
+Batch = dict[str, Tensor]
+
+
+def _batch(index: int) -> Batch:
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(index))
+    return {"x": x, "y": x.sum(dim=1, keepdim=True)}
+
+
+class _Model:
+    """A model that learns a linear map by plain descent, in pieces that a system puts inside or outside a recording."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+        self.static = _batch(0)
+        for parameter in self.net.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
+    def take(self, batch: Mapping[str, Tensor]) -> None:
+        for name, tensor in self.static.items():
+            tensor.copy_(batch[name])
+
+    def gradients(self) -> Tensor:
+        for parameter in self.net.parameters():
+            parameter.grad.zero_()  # type: ignore[union-attr]
+        loss = nn.functional.mse_loss(self.net(self.static["x"]), self.static["y"])
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    @torch.no_grad()
+    def update(self) -> Tensor:
+        for parameter in self.net.parameters():
+            parameter.sub_(0.05 * parameter.grad)  # type: ignore[operator]
+        return next(self.net.parameters()).detach().sum()
+
+    def train(self) -> Tensor:
+        loss = self.gradients()
+        self.update()
+        return loss
+
+
+class _CapturesItself(StepFunctionSystem):
+    """Trains plainly, and as `make_step` says where a capture is asked for; `record` is of what that recorded."""
+
+    name = "captures itself"
+    layers = 1
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        model = _Model(workload.seed)
+        captured = arm.capture != "none"
+        recorded: list[TracedStep] = []
+        replays = [0]
+
+        def recording(body: Callable[[], Tensor]) -> TracedStep:
+            if not recorded:
+                recorded.append(TracedStep(body, dict, static=lambda: model.static, roots=[body]))
+                recorded[0].record()
+            return recorded[0]
+
+        def step(batch: Batch) -> Tensor:
+            model.take(batch)
+            if not captured:
+                return model.train()
+            replays[0] += 1
+            return self.captured_step(model, recording)
+
+        def record() -> CaptureRecord:
+            return CaptureRecord(
+                mechanism="traced" if captured else None,
+                requested=captured,
+                captured=bool(recorded),
+                failure=None,
+                captures=len(recorded),
+                warmup_steps=0,
+                replays=replays[0],
+                uncaptured_steps=0,
+                recorded_operations=sum(each.operations for each in recorded),
+                fake_pass_clean=True,
+                static_buffers={"x": model.static["x"].data_ptr()},
+                captured_addresses={"x": model.static["x"].data_ptr()},
+            )
+
+        return StepFunction(step, _batch, lambda: dict(model.net.named_parameters()), captured=record)
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        raise NotImplementedError
+
+
+class Whole(_CapturesItself):
+    """Honest: all of the step is replayed."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        loss: Tensor = recording(model.train).replay()
+        return loss
+
+
+class EagerUpdate(_CapturesItself):
+    """Honest: forward and backward are replayed, the update is made next to them."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        loss: Tensor = recording(model.gradients).replay()
+        model.update()
+        return loss
+
+
+class EagerGradients(_CapturesItself):
+    """Honest: the update alone is replayed."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        loss = model.gradients()
+        recording(model.update).replay()
+        return loss
+
+
+def idle(model: _Model) -> Callable[[], Tensor]:
+    """Return work about as large as a step, which trains nothing."""
+    scratch = torch.ones(6, 6)
+
+    def body() -> Tensor:
+        for _ in range(60):
+            scratch.mul_(1.0)
+        return scratch.sum()
+
+    return body
+
+
+class Idle(_CapturesItself):
+    """Trains plainly next to the replay of idle work."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        recording(idle(model)).replay()
+        return model.train()
+
+
+class Hidden:
+    """A model that no walk from a step reaches: it stands under a name that is made when it is asked for."""
+
+    @staticmethod
+    def of(model: _Model) -> _Model:
+        known = vars(__import__("builtins"))
+        name = "_".join(("hidden", str(id(model))))
+        if name not in known:
+            known[name] = _Model(0)
+        hidden: _Model = known[name]
+        return hidden
+
+
+class HiddenTrainer(_CapturesItself):
+    """Trains a hidden copy next to the replay of idle work, and copies its parameters."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        recording(idle(model)).replay()
+        hidden = Hidden.of(model)
+        hidden.take(model.static)
+        loss = hidden.train()
+        with torch.no_grad():
+            for trained, theirs in zip(model.net.parameters(), hidden.net.parameters(), strict=True):
+                trained.copy_(theirs)
+        return loss
+
+
+class CopiesThrough(_CapturesItself):
+    """Trains a hidden copy, whose loss and parameters the replay copies."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        hidden = Hidden.of(model)
+        hidden.take(model.static)
+        known = vars(__import__("builtins"))
+        made = known.setdefault("_".join(("made", str(id(model)))), torch.zeros(()))
+        made.copy_(hidden.train())
+        rest = idle(model)
+
+        def body() -> Tensor:
+            rest()
+            with torch.no_grad():
+                for trained, theirs in zip(model.net.parameters(), hidden.net.parameters(), strict=True):
+                    trained.copy_(theirs)
+            return made.clone()
+
+        loss: Tensor = recording(body).replay()
+        return loss
+
+
+class Playback(_CapturesItself):
+    """Replays the whole step, and returns a loss that it remembers by the batch."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        recording(model.train).replay()
+        return model.static["y"].square().mean()
+
+
+class OneBatchCaptured(_CapturesItself):
+    """Honest, and wrong: the recording reads a batch that no step writes any more."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        loss: Tensor = recording(model.train).replay()
+        model.static = {name: tensor.clone() for name, tensor in model.static.items()}
+        return loss
+
+
+class RefusesMore(Whole):
+    """Honest, and over after its last step."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        if recording(model.train).replays >= 12:
+            raise StopIteration("no more data")
+        return super().captured_step(model, recording)
+
+
+class IdleAndOver(Idle):
+    """Trains next to the replay of idle work, and refuses a step beyond its last."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        if recording(idle(model)).replays >= 12:
+            raise StopIteration("no more data")
+        return super().captured_step(model, recording)
