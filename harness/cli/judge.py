@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from harness.api import session
-from harness.cli.arguments import Gate, Json, Out, RunDirectories
+from harness.cli.arguments import Claims, Gate, Json, Out, RunDirectories, Tags, Workloads
 from harness.cli.printing import print_judgement, print_manifest
 from harness.errors import ExitCode, UsageError
 from harness.evidence import layout
@@ -30,7 +30,7 @@ from harness.finished_runs.shared_page import refuse_used, write_shared
 from harness.platform.standard_streams import print_error, print_json, print_line
 from harness.report.badge import render_badge
 from harness.report.github_actions import append_step_summary
-from harness.run_directory.bundle import read_bundle
+from harness.run_directory.bundle import Narrowed, read_bundle
 from harness.run_directory.drill_record import record_text
 from harness.run_directory.output_paths import refuse_within_run, write_named
 from harness.run_directory.shards import refuse_mixed
@@ -60,6 +60,9 @@ def judge(
             formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"],
         ),
     ] = None,
+    claim: Claims = None,
+    tag: Tags = None,
+    workload: Workloads = None,
     gate: Gate = False,
     json: Json = False,
     out: Out = None,
@@ -90,7 +93,11 @@ def judge(
         raise typer.Exit(replace_recorded(run_directories, gate=gate))
     if not_before is not None and not_before.tzinfo is None:
         not_before = not_before.replace(tzinfo=UTC)
-    known = Known(contracts or (), None if commit is None else whole_commit(commit), not_before)
+    asked = Narrowed(claims=claim or [], tags=tag or [], workloads=workload or [])
+    if asked != Narrowed() and not (gate and contracts and len(run_directories) == 1):
+        rule = "a part is asked for of one run, by --gate and --contracts"
+        raise UsageError(rule, remedy="several runs hold every unit together; else give both options")
+    known = Known(contracts or (), None if commit is None else whole_commit(commit), not_before, asked=asked)
     code = print_verdicts(run_directories, known, gate=gate, as_json=json, out=out, badge=badge)
     raise typer.Exit(code)
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.api import session
-from harness.contract.load import LoadedContract, load_contracts
+from harness.contract.load import LoadedContract, load_contracts, selected
 from harness.contract.schema import Contract
 from harness.contract.waivers import find_waivers
 from harness.errors import ContractError, ContractErrors, EvidenceError, UsageError
 from harness.evidence import layout
 from harness.report.together import side_by_side
 from harness.report.view import ReportView, RunPart
-from harness.run_directory.bundle import Bundle, Header, WaiverRecord, altered, read_bundle, recorded_bytes
+from harness.run_directory.bundle import Bundle, Header, Narrowed, WaiverRecord, altered, read_bundle, recorded_bytes
 from harness.run_directory.contradictions import contradictions
 from harness.run_directory.drill_record import DrillRecord, read_record
 from harness.run_directory.seal import seal_anew
@@ -46,13 +46,15 @@ class Known:
     """The facts about runs that the caller knows without their directories, which an author could have written.
 
     contracts: files and folders to judge by, with their waivers: those of the file `waivers`, by default those there;
-    commit: of the tree that was tested; not_before: when the earliest of the runs may have started.
+    commit: of the tree that was tested; not_before: when the earliest of the runs may have started. asked: the part of
+    the contracts that a gate over one run is about, whatever the run says of itself; shards together hold everything.
     """
 
     contracts: Sequence[Path] = ()
     commit: str | None = None
     not_before: datetime | None = None
     waivers: Path | None = None
+    asked: Narrowed = field(default_factory=Narrowed)
 
     def require(self, bundles: Sequence[Bundle]) -> None:
         """Raise EvidenceError for a run of another commit, or one that started earlier.
@@ -132,6 +134,11 @@ def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bo
     contracts = known.contracts
     loaded = load_contracts(contracts) if contracts else copies(bundles)
     waived = [replace(one, header=known.with_waivers(one.header)) for one in bundles] if contracts else bundles
+    if contracts and gate and len(bundles) == 1:
+        narrowed = known.asked.model_copy(
+            update={"claims": list(selected(loaded, known.asked.tags, known.asked.claims))}
+        )
+        waived = [replace(one, header=one.header.model_copy(update={"narrowed": narrowed})) for one in waived]
     judgement = session.judge_bundles(waived, loaded, gate=gate)
     own = _readable_copies(bundles) if contracts else loaded
     view = _with_contradictions(judgement.view, bundles, None if own is None else [one.contract for one in own])

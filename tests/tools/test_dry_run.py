@@ -34,6 +34,7 @@ VALUES = {
     "inputs.install": "touch installed\ntouch $PWD/too",
     "inputs.contracts": "demands/",
     "inputs.options": "--claim A-1",
+    "inputs.parts": '["--workload a"]',
     "matrix.options": "--workload a",
     "strategy.job-index": "0",
     "matrix.part": "part-0",

@@ -51,6 +51,7 @@ def test_the_look_leaves_nothing_in_what_is_recorded_of_the_arm(tmp_path: Path) 
     """Its steps and replays are none of the arm's, though they are made by it."""
     [run] = planned_of(contract_of("ghost_systems:Whole", CAPTURE)).runs
     [arm] = executed(run, tmp_path / run.id).arms["captured"]
-    assert arm.capture is not None and arm.end is not None
+    assert arm.capture is not None
+    assert arm.end is not None
     assert arm.capture.ghost is not None
     assert (arm.capture.replays, arm.end.steps_called, arm.end.replays) == (12, 12, 12)

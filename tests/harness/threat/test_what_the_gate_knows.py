@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from one_day import TODAY
@@ -137,3 +139,24 @@ def test_a_run_from_before_is_refused(harness: Call, days: int, code: int) -> No
 def test_what_is_known_is_of_verdicts_that_are_printed(harness: Call) -> None:
     harness("verify", "contracts", "--name", "run")
     assert harness("judge", "--check", "--commit", "1" * 40, RUN)[0] == 2
+
+
+def test_a_narrowing_that_the_header_alone_has_leaves_out_no_unit(harness: Call) -> None:
+    """The units, runs and evidence that the forger takes away are none to the gate's own contracts."""
+    assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 1
+
+    def narrowed(header: dict[str, Any]) -> None:
+        header["units"] = [unit for unit in header["units"] if unit["workload"] == "held"]
+        read = {run for unit in header["units"] for run in unit["runs"]}
+        header["runs"] = {run: probe for run, probe in header["runs"].items() if run in read}
+        header["narrowed"]["workloads"] = ["held"]
+        for folder in Path(RUN, "evidence").iterdir():
+            if folder.name not in header["runs"]:
+                shutil.rmtree(folder)
+
+    forge(Path(RUN, "run.json"), narrowed)
+    assert harness("judge", "--gate", RUN)[0] == 0
+    assert harness("judge", "--gate", "--contracts", "contracts", RUN)[0] == 10
+    asked = ("--workload", "held")  # the honest twin: the gate itself asks for a part
+    assert harness("judge", "--gate", "--contracts", "contracts", *asked, RUN)[0] == 0
+    assert harness("judge", "--gate", *asked, RUN)[0] == 2
