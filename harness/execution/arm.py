@@ -19,7 +19,7 @@ from harness.devices.profiler import Watched
 from harness.evidence.arm_records import ArmEnd, ArmStart, Clip, GhostReplay, StepWatch
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Part
-from harness.execution.announced import AnnouncedSteps, shapes_of
+from harness.execution.announced import AnnouncedSteps
 from harness.execution.opening import opened
 from harness.execution.parts import Parts
 from harness.execution.recorder import Recorder
@@ -39,7 +39,7 @@ from harness.system.replay.found_state import plain_name
 Digest = Callable[[Mapping[str, Tensor]], str]
 Seen = tuple[Watched, StepWatch | None]  # of a capture's steps: of some of them, and of every one
 _NO_WATCHER = nullcontext()
-TRIED = 4  # times all shapes: steps among which one that makes the last one's replays is looked for
+TRIED = 4  # steps with the last one's replays, among which one with another batch is looked for
 
 
 class ArmLife:
@@ -84,7 +84,7 @@ class ArmLife:
         self.watchers: list[Watcher] = []  # nested: the first is called first before a step, last after it
         self._block: SeriesBlock | None = None
         self._announced = 0
-        self._watched: range | None = None  # the steps of which the last one's replays are looked at
+        self._replays: dict[int, list[int]] = {}  # of each watched step, the identities of what it replayed
 
     def __enter__(self) -> Self:
         self.phase("open")
@@ -133,9 +133,15 @@ class ArmLife:
         watches = asked and probe_named(self.run.probe).watches_steps
         with CaptureWatch(*of_arm, indices, self.capture, watches=watches) as watch:
             self.watchers = watch.around(self.watchers)
-            if watches and self.run.probe == "paired" and self.replica == 0 and self.run.ranks == 1:
-                self._watched, attempts = indices, attempts_of(self.training)
-                self.watchers.insert(0, Watcher(before=lambda _index: setattr(attempts, "replayed", [])))
+            if watches and self.run.probe == "paired" and self.replica == 0 and self.planned.arm.ranks == 1:
+                attempts = attempts_of(self.training)
+                self.watchers.insert(
+                    0,
+                    Watcher(
+                        before=lambda _index: setattr(attempts, "replayed", []),
+                        after=lambda index: self._replays.update({index: [*map(id, attempts.replayed or ())]}),
+                    ),
+                )
             yield watch
 
     def start(self) -> None:
@@ -257,11 +263,12 @@ class ArmLife:
 
     def _ghost_replay(self) -> GhostReplay | None:
         """Look at what the last step's replays compute. None where they were not watched."""
-        if not self._watched:
+        if not self._replays:
             return None
-        last, shapes = self._watched[-1], shapes_of(self.run)
-        others = [index for index in range(last - 1, last - 1 - TRIED * shapes, -1) if index in self._watched]
-        return ghost_replay(cast("AnnouncedSteps", self.training), attempts_of(self.training), last, others)
+        *earlier, last = self._replays
+        others = [index for index in reversed(earlier) if self._replays[index] == self._replays[last]]
+        attempts = attempts_of(self.training)
+        return ghost_replay(cast("AnnouncedSteps", self.training), attempts, last, others[:TRIED])
 
     def _ask(self, watcher: Watcher, question: Callable[..., object] | None, *given: int) -> None:
         if question is None:

@@ -247,7 +247,7 @@ class RememberedStep(FaultyRun):
     """Replays as the wrapped run does, and then gives losses and parameters that it remembers of its first steps."""
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
-        self._remembered = list[tuple[Any, list[Any]]]()
+        self._remembered = list[tuple["Tensor", list[Any]]]()
         super().__init__(inner, steps)
 
     def step(self, index: int) -> Tensor:

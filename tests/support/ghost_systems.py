@@ -201,7 +201,8 @@ class Playback(_CapturesItself):
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         recording(model.train).replay()
-        return model.static["y"].square().mean()
+        loss: Tensor = model.static["y"].square().mean()
+        return loss
 
 
 class OneBatchCaptured(_CapturesItself):

@@ -37,7 +37,7 @@ _Outputs = Mapping[str, str]  # digests of the loss and of the trainable paramet
 def ghost_replay(training: AnnouncedSteps, attempts: CaptureAttempts, last: int, others: Sequence[int]) -> GhostReplay:
     """Return what the replays of step `last` compute, or what ended the look.
 
-    others: steps of which one may make the same replays on another batch, in the order in which they are tried.
+    others: steps that made the same replays, in the order in which one with another batch is looked for.
     """
     look = _Look(training, attempts)
     try:
@@ -111,7 +111,7 @@ class _Look:
                 if self._batch() != batch:
                     break
         if known is None:
-            raise LookupError(f"none of {len(others)} other steps makes the same replays")
+            raise LookupError("no other step makes the replays of the last one")
         return known
 
     def _step(self, index: int, *, left_out: bool = False) -> _Outputs:
