@@ -130,10 +130,11 @@ class ArmLife:
     def watched(self, indices: range, *, asked: bool = True) -> Iterator[CaptureWatch]:
         """Watch the steps `indices` in the block, if the arm asks for a capture and its probe watches steps."""
         of_arm = (self.run, self.planned, self.training, self.recorder, self.parts)
-        watches = asked and probe_named(self.run.probe).watches_steps
+        probe = probe_named(self.run.probe)
+        watches = asked and probe.watches_steps
         with CaptureWatch(*of_arm, indices, self.capture, watches=watches) as watch:
             self.watchers = watch.around(self.watchers)
-            if watches and self.run.probe == "paired" and self.replica == 0 and self.planned.arm.ranks == 1:
+            if watches and probe.arm_by_arm and self.replica == 0 and self.planned.arm.ranks == 1:
                 attempts = attempts_of(self.training)
                 self.watchers.insert(
                     0,
