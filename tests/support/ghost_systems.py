@@ -190,7 +190,8 @@ class CopiesThrough(_CapturesItself):
             with torch.no_grad():
                 for trained, theirs in zip(model.net.parameters(), hidden.net.parameters(), strict=True):
                     trained.copy_(theirs)
-            return made.clone()
+            result: Tensor = made.clone()
+            return result
 
         loss: Tensor = recording(body).replay()
         return loss
