@@ -41,7 +41,8 @@ class Ends(Strict):
     """Largest distance between the two arms' movements of any tensor, from its start to its end, over the baseline's
     (L2 norms); at 1 a parameter that is not trained at all would pass. One that ends within ten times the control's
     distance, or 1e-6 of the tensor, is rounding; where the median parameter is further apart than the control's, up to
-    ten times as much further."""
+    ten times as much further. Below the bound, a tensor further apart than ten times what the median parameter shows of
+    rounding leaves the claim undecided."""
 
     def recorded_of(self, candidate: str, baseline: str) -> dict[str, dict[str, int | str]]:
         """Return what to record: how all three arms move each tensor, and that the control starts a rounding away."""

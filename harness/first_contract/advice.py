@@ -59,6 +59,10 @@ BY_REASON = {
     "ends_undecided": (
         "a rounding at the start grows as far as training moves: fewer `--steps`, or a lower learning rate"
     ),
+    "ends_unexplained": (
+        "rounding does not take the named tensor so far: look at when and by what each arm updates it (an average that "
+        "lags by a step, or skips some), and keep one type for it in both"
+    ),
     "unequal_batches": (
         "`batch(index)` draws from a generator that lives on: make one from seed and index in each call"
     ),

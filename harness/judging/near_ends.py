@@ -3,7 +3,8 @@
 A loss shows what it reads. Averaged weights, running statistics, a parameter that few batches reach or the last update
 are in no loss, or in none yet. What an optimizer divides by its own size (Adam's update of a bias before a norm) is
 moved as far by rounding as by a gradient, so a distance alone shows nothing. The control, which is the baseline from
-a start a rounding away, tells one from the other.
+a start a rounding away, tells one from the other. It excuses what lies beyond the bound, and what lies within it must
+be no further apart than rounding takes most parameters: an average that is updated a step late moves little.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
 from harness.judging.context import end_of
 from harness.judging.end_state import roles_of
-from harness.judging.rounding_control import AS_ROUNDING, require_nudged_alone, rounding_ratio
+from harness.judging.rounding_control import AS_ROUNDING, Rounding, measured_rounding, require_nudged_alone
 from harness.judging.sheet import Sheet, number, settle, some
 from harness.numbers import counted
 
 OF_SIZE = 1e-6  # of the tensor's own norm: what a parameter of float32 loses to its sum with updates far smaller
+OF_STEP = 2.0**-24  # of it, a step: what a tensor of float32 loses at most that each step rounds once
 NOT_READ = ("optimizer", "generators")
 
 
@@ -41,10 +43,18 @@ class Tensor(NamedTuple):
         return self.apart / self.moved if 0 < self.moved < math.inf else (math.inf if self.apart else 0.0)
 
     def rounding(self, ratio: float) -> float:
-        """Return the largest distance that rounding explains. Infinite sizes excuse nothing. See `rounding_ratio`."""
-        return max(
-            (each for each in (AS_ROUNDING * ratio * self.control, OF_SIZE * self.size) if each < math.inf), default=0.0
-        )
+        """Return the largest distance that rounding excuses. See `Rounding.capped`."""
+        return _largest_finite(AS_ROUNDING * ratio * self.control, OF_SIZE * self.size)
+
+    def is_explained(self, rounding: Rounding, steps: int) -> bool:
+        """Return True if rounding explains the distance: it takes most parameters as far, or each step rounds so."""
+        floor = max(OF_SIZE, OF_STEP * steps) * self.size
+        return self.apart <= _largest_finite(rounding.reach(self), floor)
+
+
+def _largest_finite(*distances: float) -> float:
+    """Return the largest distance; infinite sizes explain nothing."""
+    return max((each for each in distances if each < math.inf), default=0.0)
 
 
 def require_near_ends(
@@ -74,7 +84,8 @@ def require_near_ends(
         Tensor(name, apart, moved, size, nudged.tensors[name][0]) for name, (apart, moved, size) in made.tensors.items()
     ]
     beyond = [each for each in tensors if not each.share <= demanded.at_most]
-    ratio = rounding_ratio(_parameters(tensors), demanded.at_most)
+    rounding = measured_rounding(_parameters(tensors))
+    ratio = rounding.capped(demanded.at_most)
     wrong = sorted((each for each in beyond if not each.apart <= each.rounding(ratio)), key=lambda each: -each.share)
     told = [each for each in tensors if each not in beyond or each in wrong]
     furthest = max(told, key=lambda each: each.share, default=None)
@@ -97,6 +108,11 @@ def require_near_ends(
             f"the control {control.start.arm}, which begins a rounding away from {theirs}, ends so far from it in "
             "every parameter that one which is not trained at all could not be told",
         )
+    within = [each for each in tensors if each not in beyond] if rounding.share else []  # 0: the control shows nothing
+    unexplained = [each for each in within if not each.is_explained(rounding, len(candidate.series.loss))]
+    sheet.figure("unexplained_tensors", len(unexplained), "tensors")
+    if unexplained:
+        sheet.leave_open(reasons.ENDS_UNEXPLAINED, _unexplained(demanded, ours, theirs, rounding, unexplained))
     uncompared = require_all_compared(ours, candidate, theirs, baseline, made, same_system=same_system)
     excused = [each.name for each in beyond]
     if not excused:
@@ -121,6 +137,16 @@ def _message(demanded: Ends, ours: str, theirs: str, wrong: list[Tensor]) -> str
         far = f"{ours} moves {first.name} by {number(first.apart)}, where {theirs} leaves it alone"
     others = f"; so of {len(wrong)} tensors: {some([each.name for each in wrong])}" if len(wrong) > 1 else ""
     return f"{ours} and {theirs} have losses within the bound, and {far}{others}"
+
+
+def _unexplained(demanded: Ends, ours: str, theirs: str, rounding: Rounding, tensors: list[Tensor]) -> str:
+    first, *others = sorted(tensors, key=lambda each: -each.share)
+    more = f"; so of {len(tensors)} tensors: {some([each.name for each in (first, *others)])}" if others else ""
+    return (
+        f"{ours} and {theirs} have losses within the bound, and {first.name} ends {number(first.share)} of {theirs}'s "
+        f"way apart: within the {number(demanded.at_most)} that are allowed, and further than rounding takes it, "
+        f"which makes {number(rounding.ratio * rounding.share)} of the median parameter's way{more}"
+    )
 
 
 def _of(execution: ArmEvidence, arm: str) -> MovedApart:

@@ -2,6 +2,7 @@
 
 A candidate rounds in more places than the control was nudged in: another order of a sum, a faster convolution. So it
 may be apart by a multiple of the control's distance, and by more where most tensors are further apart to a like degree.
+How much further the median tensor is measures the candidate's own rounding, in bfloat16 as in float32.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -48,19 +49,37 @@ class Distance(Protocol):
     def control(self) -> float: ...
 
 
-def rounding_ratio(distances: Sequence[Distance], at_most: float) -> float:
-    """Return how many times the control's distance the candidate's own rounding makes: the median over tensors.
+class Rounding(NamedTuple):
+    """How far a candidate's rounding takes its tensors, as most of them show.
 
-    The ratio is at least 1, and at most `MORE_ROUNDING`: what takes all tensors much further is not rounding. It also
-    takes a tensor that the control moves by the median share at most to `at_most`, as far as it may go anyway.
+    ratio: times the control's distance, at the median tensor; at least 1.
+    share: of what both arms share, that the control is apart at its median tensor.
     """
+
+    ratio: float
+    share: float
+
+    def capped(self, at_most: float) -> float:
+        """Return the ratio that excuses a tensor beyond a bound: what takes all tensors much further is not rounding.
+
+        It is at most `MORE_ROUNDING`, and takes a tensor that the control moves by the median share to `at_most` at
+        most, as far as it may go anyway.
+        """
+        typical = at_most / (AS_ROUNDING * self.share) if self.share else math.inf
+        return max(1.0, min(self.ratio, MORE_ROUNDING, typical))
+
+    def reach(self, each: Distance) -> float:
+        """Return how far a tensor may be apart that follows a rounding as most do, or as its control does."""
+        return AS_ROUNDING * self.ratio * max(each.control, self.share * each.moved)
+
+
+def measured_rounding(distances: Sequence[Distance]) -> Rounding:
+    """Measure the rounding of a candidate by tensors that the control moves."""
     seen = [each for each in distances if _is_measured(each)]
     if not seen:
-        return 1.0
-    typical = median(each.control / each.moved for each in seen)
-    return max(
-        1.0, min(median(each.apart / each.control for each in seen), MORE_ROUNDING, at_most / (AS_ROUNDING * typical))
-    )
+        return Rounding(1.0, 0.0)
+    ratio = median(each.apart / each.control for each in seen)
+    return Rounding(max(1.0, ratio), median(each.control / each.moved for each in seen))
 
 
 def _is_measured(each: Distance) -> bool:

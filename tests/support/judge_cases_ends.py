@@ -88,6 +88,7 @@ COARSE = moved(by=1.6e-5, p0=(1.5, MOVED, SIZE))  # the candidate rounds 8 times
 TOO_COARSE = moved(by=1.6e-5, p0=(1.7, MOVED, SIZE))
 WRONG_ALL_OVER = moved(by=1e-3, p0=(2.1, MOVED, SIZE))  # every parameter is moved 500 times as far as by the nudge
 TENTH = (0.2, MOVED, SIZE)
+LATE = (0.01, MOVED, SIZE)  # half of what the bound lets through
 AVERAGE = ["tensors average.0"]
 
 
@@ -258,6 +259,28 @@ NEAR_ENDS = [
         "ends_apart",
         partial(near, moved(p0=TENTH), moved(p0=(math.inf, MOVED, SIZE))),
     ),
+    Case("within the bound, further than rounding", "ends_unexplained", partial(near, moved(by=2e-6, mean=LATE))),
+    Case("a parameter further than rounding", "ends_unexplained", partial(near, moved(by=2e-6, p1=LATE))),
+    Case("ten times as far as most", "held", partial(near, moved(by=2e-6, mean=(1.9e-5, MOVED, SIZE)))),
+    Case(
+        "further than ten times as far",
+        "ends_unexplained",
+        partial(near, moved(by=2e-6, mean=(2.1e-5, MOVED, SIZE))),
+    ),
+    Case("as far as most, where the arm rounds coarsely", "held", partial(near, moved(by=0.001, mean=LATE))),
+    Case(
+        "as far as rounding takes this tensor's control",
+        "held",
+        partial(near, moved(by=2e-6, mean=LATE), moved(by=2e-6, mean=(0.001, MOVED, SIZE))),
+    ),
+    Case(
+        "an infinite distance of the control explains nothing",
+        "ends_unexplained",
+        partial(near, moved(by=2e-6, mean=LATE), moved(by=2e-6, mean=(math.inf, MOVED, SIZE))),
+    ),
+    Case("within the bound, where the control moves nothing", "held", partial(near, moved(mean=LATE), moved(by=0.0))),
+    Case("within the roundings of as many steps", "held", partial(near, moved(by=2e-6, mean=(5e-4, MOVED, 1e3)))),
+    Case("beyond them", "ends_unexplained", partial(near, moved(by=2e-6, mean=(1.1e-3, MOVED, 1e3)))),
     Case("moved to another mask", "ends_apart", partial(near, moved(mean=(math.inf, math.inf, math.inf)))),
     Case("moved to one mask", "held", partial(near, moved(mean=(0.0, math.inf, math.inf)))),
     Case("moved otherwise beside a mask", "ends_apart", partial(near, moved(mean=(0.2, math.inf, math.inf)))),

@@ -167,5 +167,86 @@ class KeepsItFlatUnsaid(KeepsItFlat):
     named_alike = False
 
 
+class AveragesFaithfully(Averages):
+    """Both arms average the weights after each step, the captured one as another formula has it."""
+
+    share = 0.8
+    falls = 0.5  # what each step multiplies the learning rate by: a lag in the last steps moves little then
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        super().prepare(built, arm)
+        built.more["before"] = [parameter.detach().clone() for parameter in built.model.parameters()]
+        built.more["count"] = torch.zeros((), dtype=torch.int64)
+        built.more["other"] = arm.capture == "step"
+
+    def after_update(self, built: Built) -> None:
+        more, parameters = built.more, [parameter.detach() for parameter in built.model.parameters()]
+        (self.average if more["other"] else self.lerp)(more["average"], parameters, built)
+        torch._foreach_copy_(more["before"], parameters)
+        more["count"].add_(1)
+        built.optimizer.param_groups[0]["lr"].mul_(self.falls)
+
+    def lerp(self, averages: list[Tensor], parameters: list[Tensor], built: Built) -> None:
+        for average, parameter in zip(averages, parameters, strict=True):
+            average.lerp_(parameter, self.share)
+
+    def average(self, averages: list[Tensor], parameters: list[Tensor], built: Built) -> None:
+        for average, parameter in zip(averages, parameters, strict=True):
+            average.mul_(1 - self.share).add_(parameter, alpha=self.share)
+
+
+class AveragesAllAtOnce(AveragesFaithfully):
+    """The captured arm averages by torch's functions of lists."""
+
+    def average(self, averages: list[Tensor], parameters: list[Tensor], built: Built) -> None:
+        torch._foreach_mul_(averages, 1 - self.share)
+        torch._foreach_add_(averages, parameters, alpha=self.share)
+
+
+class AveragesSlowly(AveragesFaithfully):
+    """The average is of so many steps that each formula's own rounding of the share adds up."""
+
+    share = 0.001
+
+
+class RoundsCoarsely(AveragesFaithfully):
+    """The captured arm multiplies in bfloat16, as autocast does."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+
+    def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=built.more["other"]):
+            found = built.model(batch["x"])
+        return nn.functional.mse_loss(found.float(), batch["y"])
+
+
+class AveragesLate(AveragesFaithfully):
+    """The captured arm averages the parameters of the step before."""
+
+    def average(self, averages: list[Tensor], parameters: list[Tensor], built: Built) -> None:
+        self.lerp(averages, built.more["before"], built)
+
+
+class AveragesEverySecond(AveragesFaithfully):
+    """The captured arm averages in every second step alone."""
+
+    def average(self, averages: list[Tensor], parameters: list[Tensor], built: Built) -> None:
+        for average, parameter in zip(averages, parameters, strict=True):
+            average.lerp_(parameter, self.share * (built.more["count"] % 2))
+
+
+class AveragesFromTheSecond(AveragesFaithfully):
+    """The captured arm leaves the first update of the average out, of which little is left at the end."""
+
+    share, falls = 0.5, 1.0
+
+    def average(self, averages: list[Tensor], parameters: list[Tensor], built: Built) -> None:
+        for average, parameter in zip(averages, parameters, strict=True):
+            average.lerp_(parameter, self.share * (built.more["count"] > 0))
+
+
 WRONG = (ForgetsAnAverageOfItsOptimizer, ForgetsItsAverage, DividesByItsRows, LeavesOneOut, CountsTwice)
 ROUNDED = (RoundsOtherwise,)
+UNEXPLAINED = (AveragesLate, AveragesEverySecond, AveragesFromTheSecond)
+AVERAGED = (AveragesFaithfully, AveragesAllAtOnce, AveragesSlowly, RoundsCoarsely)

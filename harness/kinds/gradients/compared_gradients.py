@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from harness.evidence.arm_records import Gradients, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
-from harness.judging.rounding_control import AS_ROUNDING, rounding_ratio
+from harness.judging.rounding_control import AS_ROUNDING, measured_rounding
 from harness.judging.series import ROUNDING
 from harness.judging.sheet import number, settle, some
 from harness.kinds.gradients.model import Accumulation, GradientMatch
@@ -106,7 +106,7 @@ def beside_control(
         # of a control that was not seen before the clip, what the clip left is as far apart
         nearest = [each.get(entry.made, each.get(False, 0.0)) for entry, each in zip(here, of_step, strict=True)]
         distances = [_Distance(entry.absolute, entry.size, far) for entry, far in zip(here, nearest, strict=True)]
-        ratio = rounding_ratio(distances, part.max_relative_difference or 1.0)
+        ratio = measured_rounding(distances).capped(part.max_relative_difference or 1.0)
         found += [replace(entry, room=AS_ROUNDING * ratio * far) for entry, far in zip(here, nearest, strict=True)]
     return found
 

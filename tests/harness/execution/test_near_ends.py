@@ -63,6 +63,20 @@ def test_what_rounding_moves_as_far_is_not_told(system: Any, tmp_path: Path) -> 
     assert "end_distance" in found.figures
 
 
+@pytest.mark.parametrize("system", near_ends_systems.AVERAGED, ids=lambda system: system.__name__)
+def test_an_average_by_another_formula_or_of_rounded_parameters_holds(system: Any, tmp_path: Path) -> None:
+    found = verdict_of(system, tmp_path, max_abs_difference=0.1)
+    assert found.reason == "held", found.message
+    assert found.figures["unexplained_tensors"].value == 0
+
+
+@pytest.mark.parametrize("system", near_ends_systems.UNEXPLAINED, ids=lambda system: system.__name__)
+def test_an_average_that_moves_otherwise_within_the_bound_is_undecided(system: Any, tmp_path: Path) -> None:
+    found = verdict_of(system, tmp_path)
+    assert (found.status, found.reason) == (Status.INCONCLUSIVE, "ends_unexplained"), found.message
+    assert "tensors built.more.average" in found.message
+
+
 @pytest.mark.parametrize(
     ("system", "reason"),
     [(near_ends_systems.KeepsItFlat, "held"), (near_ends_systems.KeepsItFlatUnsaid, "unequal_start")],

@@ -1,0 +1,47 @@
+"""How far apart rounding may take a tensor's ends, by most parameters, by its control and by its own roundings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.judging.near_ends import Tensor
+from harness.judging.rounding_control import Rounding, measured_rounding
+
+FLOAT32 = Rounding(ratio=1.0, share=1e-6)
+COARSE = Rounding(ratio=500.0, share=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("apart", "control", "rounding", "steps", "explained"),
+    [
+        (0.9e-5, 0.0, FLOAT32, 1, True),  # ten times the median parameter's share of a way of 1
+        (1.1e-5, 0.0, FLOAT32, 1, False),
+        (0.9e-3, 1e-4, FLOAT32, 1, True),  # ten times its own control
+        (4.9e-3, 0.0, COARSE, 1, True),  # an arm that rounds 500 times as much
+        (5.1e-3, 0.0, COARSE, 1, False),
+        (5.9e-5, 0.0, FLOAT32, 1000, True),  # 2^-24 of its size in each step
+        (6.1e-5, 0.0, FLOAT32, 1000, False),
+        (1.0, math.inf, FLOAT32, 1, False),
+        (math.nan, 1.0, FLOAT32, 1, False),
+    ],
+)
+def test_a_distance_is_explained_by_the_largest_of_three(
+    apart: float, control: float, rounding: Rounding, steps: int, explained: bool
+) -> None:
+    tensor = Tensor("tensors average", apart, moved=1.0, size=1.0, control=control)
+    assert tensor.is_explained(rounding, steps) is explained
+
+
+def test_most_parameters_show_how_coarsely_an_arm_rounds() -> None:
+    distances = [Tensor(f"parameters {n}", n * 1e-3, 2.0, 10.0, n * 1e-6) for n in (1, 2, 3)]
+    outlier = Tensor("parameters 4", 1.0, 2.0, 10.0, 1e-6)
+    found = measured_rounding([*distances, outlier])
+    assert found == pytest.approx((1000.0, 0.75e-6))
+    assert found.capped(0.5) == 10
+    assert found.capped(5e-5) == pytest.approx(5e-5 / 0.75e-5)
+
+
+def test_a_control_that_nothing_moves_measures_no_rounding() -> None:
+    assert measured_rounding([Tensor("parameters 0", 1.0, 2.0, 10.0, 0.0)]) == (1.0, 0.0)
