@@ -40,6 +40,8 @@ class Block(Record):
     enqueue_seconds: Amount | None = None  # until its first step returned, with nothing before it on the device
     # processor seconds of a fixed piece of work, the longer of before and after; None: not known
     pace: Amount | None = None
+    # processor seconds of threads and child processes that the arm began, since its block before ended; None: unknown
+    untimed_helper_seconds: Amount | None = None
 
 
 class TelemetrySample(Record):

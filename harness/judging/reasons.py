@@ -182,6 +182,7 @@ DEVICE_MEMORY_UNSEEN = _undecided("device_memory_unseen")
 
 BASELINE_IDLE = _undecided("baseline_idle")
 HOST_WAITED = _undecided("host_waited")
+WORKS_OUTSIDE_BLOCKS = _undecided("works_outside_blocks")
 
 # --- kernels ---------------------------------------------------------------------------------------------------
 PTX_TARGET_MISSING = _fails("ptx_target_missing")

@@ -464,6 +464,7 @@ def blocks(candidate: Sequence[float], baseline: Sequence[float], *, steps: int 
                 processor_seconds=time * steps,
                 first_step=0,
                 enqueue_seconds=time / (10 if name == "graphed" else 1),
+                untimed_helper_seconds=0.0,
             )
             for position, (name, time) in enumerate(order)
         ]

@@ -168,6 +168,16 @@ def first_round(*positions: int, arm: str = "ungraphed") -> dict[str, Any]:
     return {"timing": {"blocks": [*moved, *made[4:]]}}
 
 
+def helped(arm: str, share: float) -> dict[str, Any]:
+    """Threads of `arm` that worked for this share of the shorter arm's timed seconds, outside of its own blocks."""
+    made = blocks([0.01] * 4, [0.012] * 4, steps=2)
+    share *= 1 - 1e-9  # rounding
+    worked = [
+        block.model_copy(update={"untimed_helper_seconds": 0.02 * share if block.arm == arm else 0.0}) for block in made
+    ]
+    return {"timing": {"blocks": worked}}
+
+
 def against_captured(capture: dict[str, Any] | None = None, *, recorded: bool = True, **timing: Any) -> Verdict:
     """An arm without a capture that is faster than a captured one, of which the last process says otherwise."""
     last = graphed(LOSSES, capture=cuda_graph(**(capture or {})))
@@ -349,6 +359,27 @@ THROUGHPUT_CASES = [
     ),
     Case("clocks", "limits_exceeded", lambda: timed(**machine(sm_clock_mhz=1800.0))),
     Case("a busy host", "limits_exceeded", lambda: timed(**machine(host_load_per_core=1.5))),
+    Case("the candidate's threads worked untimed", "works_outside_blocks", lambda: timed(**helped("graphed", 0.021))),
+    Case("the baseline's threads worked untimed", "works_outside_blocks", lambda: timed(**helped("ungraphed", 0.021))),
+    Case("untimed work of one block unknown", "telemetry_missing", lambda: timed(**torn(untimed_helper_seconds=None))),
+    Case(
+        "untimed work that is no number",
+        "works_outside_blocks",
+        lambda: timed(**torn(untimed_helper_seconds=math.nan)),
+    ),
+    Case("threads that worked a little untimed", "held", lambda: timed(**helped("graphed", 0.02))),
+    Case(
+        "untimed work and no limit that a contract can loosen",
+        "works_outside_blocks",
+        lambda: timed(
+            claim={"limits": {"host_load_per_core": 1e6, "baseline_idle_share": 1.0}}, **helped("graphed", 1.0)
+        ),
+    ),
+    Case(
+        "untimed work of a candidate that is too slow",
+        "works_outside_blocks",
+        lambda: timed([*processes(1.0)[:7], timed_run(7, [0.01] * 4, [0.01] * 4, **helped("ungraphed", 1.0))]),
+    ),
     Case("a sleeping baseline", "baseline_idle", lambda: timed(timing={"blocks": sleeping(0.2)})),
     Case("a baseline that waits a little", "held", lambda: timed(timing={"blocks": sleeping(0.05)})),
     Case(

@@ -25,6 +25,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.run_records import TIMED_PHASE, Block, TimingEvidence
 from harness.execution.announced import TIMED_WATCHED_STEPS, WARMUP_STEPS
 from harness.execution.arm import ArmLife
+from harness.execution.probes.arm_helpers import Helpers
 from harness.execution.probes.timed_arm import TimedArm, undisturbed
 from harness.execution.probes.timed_rounds import PROFILED_PROCESS, arms_of, timed_rounds
 from harness.execution.recorder import Recorder
@@ -60,6 +61,7 @@ class TimedProcess:
         self._counter = counter_of_this_process() if has_cuda() and run.process != PROFILED_PROCESS else None
         self.arms: dict[str, TimedArm] = {}
         self.paces = Paces()
+        self._helpers = Helpers()
         self._ends = Ends()
 
     def open(self, name: str) -> None:
@@ -69,6 +71,7 @@ class TimedProcess:
         life.start()
         self._require_apart(life)
         self.arms[name] = TimedArm(life, attempts_of(life.training))
+        self._helpers.note(name)
 
     def _require_apart(self, opened: ArmLife) -> None:
         """Raise NotAvailable if an arm that was just opened trains, or replaced, tensors of an arm that is open."""
@@ -91,6 +94,7 @@ class TimedProcess:
         arm.note_inputs()
         arm.block(WARMUP_STEPS - 2)
         arm.note_inputs()
+        self._helpers.note(name)
         self.paces.look()
         self.recorder.heartbeat()
 
@@ -102,7 +106,9 @@ class TimedProcess:
         """Time a block of an arm. Write its losses and digests once the clock stands still."""
         arm = self.arms[name]
         first, before, pace_before = arm.life.steps_called, self._launches(), self.paces.measure()
+        untimed = self._helpers.begin(name)
         times = arm.block(steps)
+        self._helpers.end(name)
         pace, after = slower(pace_before, self.paces.measure()), self._launches()
         arm.write_block()
         return Block(
@@ -117,6 +123,7 @@ class TimedProcess:
             enqueue_seconds=times.enqueue,
             graph_launches=after - before if after is not None and before is not None else None,
             pace=pace,
+            untimed_helper_seconds=untimed,
         )
 
     def _launches(self) -> int | None:

@@ -119,6 +119,42 @@ def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | 
         )
 
 
+HELPERS_SHARE = 0.02  # of the timed seconds of the arm that took less
+
+
+def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> None:
+    """Settle INCONCLUSIVE when an arm's threads and child processes worked outside of the arm's own blocks.
+
+    Such work is in no timed second of the arm that it helps, and disturbs the other one. No contract can allow it.
+    Where the clocks of threads are not known (not Linux, or older evidence) nothing is judged.
+    """
+    if all(block.untimed_helper_seconds is None for timing in timings for block in timing.blocks):
+        return
+    shares: dict[str, float] = {}
+    for timing in timings:
+        timed: dict[str, float] = {}
+        untimed: dict[str, float] = {}
+        for block in timing.blocks:
+            if block.untimed_helper_seconds is None:
+                settle(
+                    reasons.TELEMETRY_MISSING,
+                    f"process {timing.process} did not record the work of threads outside of every block",
+                )
+            timed[block.arm] = timed.get(block.arm, 0.0) + block.seconds
+            untimed[block.arm] = untimed.get(block.arm, 0.0) + block.untimed_helper_seconds
+        for arm, seconds in untimed.items():
+            shares[arm] = _highest([shares.get(arm, 0.0), seconds / min(timed.values())])
+    for arm, share in shares.items():
+        sheet.figure(f"untimed_helper_share.{arm}", share)
+    for arm, share in shares.items():
+        if not share <= HELPERS_SHARE:
+            settle(
+                reasons.WORKS_OUTSIDE_BLOCKS,
+                f"threads or child processes of {arm} worked outside of its timed blocks, for {number(share)} of the "
+                f"timed seconds (limit {number(HELPERS_SHARE)}): no clock of {arm} counts that work",
+            )
+
+
 def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
     """Settle INCONCLUSIVE when in any process the baseline's median block was idle for more than `limit` of it."""
     worst = 0.0

@@ -21,6 +21,7 @@ from harness.judging.verdict import Judgement
 from harness.kinds.speed.disturbances import (
     require_busy_baseline,
     require_no_clock_advantage,
+    require_no_untimed_work,
     require_quiet_machine,
     require_sound_clock,
     require_unhindered_host,
@@ -69,8 +70,9 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
                 _noted_ratios(part, processes, sheet)
         raise
     timed, cautious, generous = _noted_ratios(part, processes, sheet)
-    spread = require_quiet_machine(part.limits, processes, sheet)
     timings = [process.timing for process in processes]
+    require_no_untimed_work(timings, sheet)  # first: such work loads the machine, too
+    spread = require_quiet_machine(part.limits, processes, sheet)
     require_apart(part, timings)
     require_one_after_another(timings)
     require_sound_clock([(each.timing, each.run.telemetry) for each in processes])

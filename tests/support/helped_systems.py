@@ -1,0 +1,73 @@
+"""Systems whose arms begin threads or processes of their own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any, ClassVar
+
+import torch
+from step_function_systems import Regression
+from torch import Tensor
+
+from harness.contract.schema import Arm, Workload
+
+AHEAD = 64
+PASSES = 20
+
+
+class PreparesAhead(Regression):
+    """An arm with `optimized` prepares its batches in a thread, ahead of all steps; the other one in its steps."""
+
+    arm_options: ClassVar = {"optimized": bool}
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        step, made, parameters = super().build(workload, arm)
+
+        def prepared(index: int) -> dict[str, Tensor]:
+            generator = torch.Generator().manual_seed(index)
+            for _ in range(PASSES):
+                torch.linalg.qr(torch.randn(32, 32, generator=generator))
+            return made(index)
+
+        if not arm.settings().get("optimized"):
+            return step, prepared, parameters
+        ahead: queue.Queue[tuple[int, dict[str, Tensor]]] = queue.Queue(AHEAD)
+
+        def prepare() -> None:
+            for index in range(10_000):
+                ahead.put((index, prepared(index)))
+
+        threading.Thread(target=prepare, daemon=True).start()
+        taken: dict[int, dict[str, Tensor]] = {}
+
+        def batch(index: int) -> dict[str, Tensor]:
+            while index not in taken:
+                number, one = ahead.get()
+                taken[number] = one
+            return taken[index]
+
+        return step, batch, parameters
+
+
+class WaitsForItsPool(Regression):
+    """A thread of each arm prepares the batch of a step within the step, which waits for it."""
+
+    arm_options: ClassVar = {"optimized": bool}
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        step, made, parameters = super().build(workload, arm)
+        asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+        answered: queue.SimpleQueue[dict[str, Tensor]] = queue.SimpleQueue()
+
+        def work() -> None:
+            while True:
+                answered.put(made(asked.get()))
+
+        threading.Thread(target=work, daemon=True).start()
+
+        def batch(index: int) -> dict[str, Tensor]:
+            asked.put(index)
+            return answered.get()
+
+        return step, batch, parameters
