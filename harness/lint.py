@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -22,11 +22,14 @@ from harness.system.options import option_error
 from harness.system.protocol import FaultDescription, SystemDescription
 
 if TYPE_CHECKING:
+    from harness.kinds.speed.power import LastTiming
     from harness.run_directory.drill_record import DrillRecord
 
 
 Describe = Callable[[str], SystemDescription]
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
+CLEAR = 1.15  # times the demanded ratio: a true ratio that a timing should be able to show
+POWERLESS = 0.5  # chance of a verdict below which a timing is not worth its time
 _LARGE = re.compile(r"e\+?\d\d|\d{39}")  # what a larger number has when it is written
 
 
@@ -269,6 +272,25 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
             message = f"fault '{row.fault}' survived the last drill ({record.recorded_at}) on {row.workload}"
             findings.append(Finding("warning", loaded.where("claims", named[row.claim, row.fault], "id"), message))
     return findings
+
+
+def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterator[Finding]:
+    """Yield a warning for each of the contract's last timings whose noise would probably leave a claim undecided.
+
+    Asked about is a true ratio of 1.15 times the demanded one.
+    """
+    places = {claim.id: loaded.where("claims", index, "id") for index, claim in enumerate(loaded.contract.claims)}
+    for timing in timings:
+        if timing.contract != loaded.contract.id:
+            continue
+        true_ratio = CLEAR * timing.part.at_least
+        power = timing.recorded.power(timing.part, true_ratio)
+        if power < POWERLESS:
+            message = (
+                f"by the noise of {timing.run} on {timing.workload}, a true ratio of {true_ratio:.3g} is decided with "
+                f"a chance of {100 * power:.0f} %: use more processes, or a quieter machine"
+            )
+            yield Finding("warning", places[timing.claim], message)
 
 
 def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:

@@ -6,26 +6,31 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.arguments import Json, Paths, Tags, Waivers
 from harness.contract import version_1
+from harness.contract.claims import parts_of
 from harness.contract.files_read import FilesRead
 from harness.contract.folders import folders_read
 from harness.contract.load import LoadedContract, load_contracts, selected, unused_files
 from harness.contract.schema import SCHEMA_VERSION
 from harness.contract.waivers import Waiver, expired_on, find_waivers, unmatched
 from harness.errors import ContractError, ContractErrors, ExitCode
-from harness.lint import Finding, lint, lint_drill, lint_together
+from harness.lint import Finding, lint, lint_drill, lint_power, lint_together
 from harness.numbers import counted, dump_json
 from harness.platform.paths import require_existing
 from harness.platform.standard_streams import print_json, print_line, print_lines
 from harness.run_directory.drill_record import read_record, records_below
 from harness.system.described import describe, describe_all
 
-REPORTS = Path("reports")  # where published drill records are looked for, in the working directory
+if TYPE_CHECKING:
+    from harness.kinds.speed.power import LastTiming
+
+REPORTS = Path("reports")  # where published drill records and timings are looked for, in the working directory
+OWN_REPORTS = Path("harness-reports")  # where `verify` writes, if it is not asked for another folder
 
 
 def check(
@@ -44,7 +49,8 @@ def findings_of(
 ) -> tuple[list[LoadedContract], list[Finding]]:
     """Load contracts and waivers, and lint them. Raises ContractErrors with every error of every file.
 
-    Each contract is also compared with its last drill record: the one in `drill`, or the newest below `reports/`. With
+    Each contract is also compared with its last drill record: the one in `drill`, or the newest below `reports/`. Its
+    timed claims are compared with the noise of their last run, there or in `harness-reports/`. With
     `tags` only claims that have one of them are looked at.
     """
     loaded, signed = _read(paths, waivers)
@@ -58,14 +64,30 @@ def findings_of(
     if drill is not None:
         require_existing([drill])
     records = records_below(REPORTS) if drill is None else [read_record(drill)]
+    timings = _last_timings(loaded)
     findings = [
-        item for contract in loaded for item in (*lint(contract, describe, only), *lint_drill(contract, records))
+        item
+        for contract in loaded
+        for item in (
+            *lint(contract, describe, only),
+            *lint_drill(contract, records),
+            *lint_power(contract, timings),
+        )
     ]
     unused = [
         Finding("warning", f"{file}:1:1", "no contract that was read uses this shared file")
         for file in unused_files(paths, loaded)
     ]
     return loaded, [*_old_versions(loaded), *findings, *lint_together(loaded), *unused, *stale]
+
+
+def _last_timings(contracts: Sequence[LoadedContract]) -> Sequence[LastTiming]:
+    kinds = {part.kind for one in contracts for claim in one.contract.claims for part in parts_of(claim)}
+    if "throughput_ratio" not in kinds:
+        return []
+    from harness.finished_runs.last_timing import last_timings  # numpy, which takes as long as all else
+
+    return last_timings([one.contract for one in contracts], [REPORTS, OWN_REPORTS])
 
 
 def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:

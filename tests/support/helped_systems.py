@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from step_function_systems import Regression
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
+from harness.system.protocol import Scalar
 
 AHEAD = 64
 PASSES = 20
@@ -19,7 +22,7 @@ PASSES = 20
 class PreparesAhead(Regression):
     """An arm with `optimized` prepares its batches in a thread, ahead of all steps; the other one in its steps."""
 
-    arm_options: ClassVar = {"optimized": bool}
+    arm_options: Mapping[str, Sequence[Scalar] | type] = MappingProxyType({"optimized": bool})
 
     def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
         step, made, parameters = super().build(workload, arm)
@@ -28,7 +31,8 @@ class PreparesAhead(Regression):
             generator = torch.Generator().manual_seed(index)
             for _ in range(PASSES):
                 torch.linalg.qr(torch.randn(32, 32, generator=generator))
-            return made(index)
+            one: dict[str, Tensor] = made(index)
+            return one
 
         if not arm.settings().get("optimized"):
             return step, prepared, parameters
@@ -53,7 +57,7 @@ class PreparesAhead(Regression):
 class WaitsForItsPool(Regression):
     """A thread of each arm prepares the batch of a step within the step, which waits for it."""
 
-    arm_options: ClassVar = {"optimized": bool}
+    arm_options: Mapping[str, Sequence[Scalar] | type] = MappingProxyType({"optimized": bool})
 
     def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
         step, made, parameters = super().build(workload, arm)

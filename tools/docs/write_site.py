@@ -38,6 +38,7 @@ FILLED = {
     "docs/faults.md": "write_faults_doc",
     "docs/mutation.md": "mutation_page",
     "docs/reference/claim-kinds.md": "reference_of_kinds",
+    "docs/statistics.md": "power_of_claims",
     "docs/upstream-claims.md": "write_upstream_table",
 }
 DRAWN_AT_ONCE = max(1, min(4, os.cpu_count() or 1))

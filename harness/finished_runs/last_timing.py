@@ -1,0 +1,61 @@
+"""Find the last run that timed each claim of a contract, for what its noise says of the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.contract.claims import parts_of
+from harness.contract.schema import Contract
+from harness.errors import EvidenceError
+from harness.kinds.speed.model import ThroughputRatio
+from harness.kinds.speed.power import LastTiming, Recorded
+from harness.run_directory.bundle import Bundle, read_bundle
+from harness.run_directory.places import runs_below
+from harness.run_directory.shards import name_of
+from harness.run_directory.verdict_file import read_verdicts
+
+
+def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list[LastTiming]:
+    """Return the last timing of each claim and workload that has one in a run below `folders`.
+
+    Runs are searched from the newest name; their names begin with a date. What cannot be read is left out.
+    """
+    wanted = {
+        (contract.id, claim.id, workload): part
+        for contract in contracts
+        for claim in contract.claims
+        for part in parts_of(claim)
+        if isinstance(part, ThroughputRatio)
+        for workload in claim.judged_on
+    }
+    runs = [run for folder in folders if folder.is_dir() for run in runs_below(folder)] if wanted else []
+    found = []
+    for path in sorted(runs, key=lambda run: run.name, reverse=True):
+        here = wanted.keys() & _measured(path)
+        if not here:
+            continue
+        try:
+            bundle = read_bundle(path)
+        except EvidenceError:
+            continue
+        for unit in sorted(here):
+            part = wanted[unit]
+            if (recorded := _recorded(bundle, unit, part)) is not None:
+                del wanted[unit]
+                found.append(LastTiming(*unit, path.name, part, recorded))
+    return found
+
+
+def _measured(path: Path) -> set[tuple[str, str, str]]:
+    """Return the units whose verdicts have a ratio; nothing unpacks an archive."""
+    try:
+        verdicts = read_verdicts(path).claims
+    except EvidenceError:
+        return set()
+    return {(one.contract, one.claim, one.workload) for one in verdicts if "mean_ratio" in one.figures}
+
+
+def _recorded(bundle: Bundle, name: tuple[str, str, str], part: ThroughputRatio) -> Recorded | None:
+    units = [unit for unit in bundle.header.units if name_of(unit) == name]
+    return Recorded.of(part, [bundle.evidence(run) for unit in units for run in unit.runs])

@@ -1,0 +1,89 @@
+"""The chance that a timing is decided, by the noise of one that was recorded, and the warning of a small one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from evidence_builders import timed_run
+
+from harness.contract.load import load_contracts
+from harness.finished_runs.last_timing import last_timings
+from harness.kinds.speed.model import ThroughputRatio
+from harness.kinds.speed.power import LastTiming, Recorded
+from harness.lint import lint_power
+
+ROOT = Path(__file__).parents[3]
+DEMANDED = 1.1
+QUIET = [1.0, 1.002, 0.998, 1.001, 0.999, 1.003, 0.997, 1.0]
+NOISY = [1.0, 1.3, 0.8, 1.2, 0.9, 1.25, 0.7, 1.0]  # the baseline of a process, times its usual step
+
+
+def part(**changes: Any) -> ThroughputRatio:
+    asked = {"processes": 8, "blocks": 4, "block_steps": 2, "at_least": DEMANDED, "trajectory": "T"}
+    arms = {"kind": "throughput_ratio", "candidate": "graphed", "baseline": "ungraphed"}
+    return ThroughputRatio.model_validate(arms | asked | changes)
+
+
+def recorded(noise: Sequence[float], ratio: float = 1.5) -> Recorded:
+    runs = [timed_run(n, [0.01] * 4, [0.01 * ratio * factor] * 4) for n, factor in enumerate(noise)]
+    found = Recorded.of(part(), runs)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("true_ratio", "power"), [(1.0, 1.0), (DEMANDED, 0.0), (1.15 * DEMANDED, 1.0)])
+def test_a_quiet_machine_decides_all_but_the_demanded_ratio(true_ratio: float, power: float) -> None:
+    assert recorded(QUIET).power(part(), true_ratio) == power
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 3.0])
+def test_the_chance_depends_on_the_true_ratio_and_not_on_the_recorded_one(ratio: float) -> None:
+    assert recorded(NOISY, ratio).power(part(), 1.5) == pytest.approx(recorded(NOISY).power(part(), 1.5), abs=0.01)
+
+
+def test_noise_takes_power_and_processes_give_it_back() -> None:
+    found = recorded(NOISY)
+    few, many = found.power(part(), 1.5), found.power(part(processes=32), 1.5)
+    assert few < 0.5 < many
+
+
+def test_equal_evidence_gives_an_equal_chance() -> None:
+    assert recorded(NOISY).power(part(), 1.5) == recorded(NOISY).power(part(), 1.5)
+
+
+def test_a_claim_of_longer_blocks_than_were_recorded_has_no_estimate() -> None:
+    runs = [timed_run(n, [0.01] * 4, [0.01] * 4) for n in range(8)]
+    assert Recorded.of(part(block_steps=20), runs) is None
+    assert Recorded.of(part(), runs[:6]) is None
+
+
+def test_the_newest_published_run_of_a_claim_counts() -> None:
+    loaded = load_contracts([ROOT / "contracts" / "cuda-graph-backward-v1.yaml"])
+    found = last_timings([one.contract for one in loaded], [ROOT / "reports"])
+    by_unit = {(one.claim, one.workload): one.run for one in found}
+    assert by_unit["F-GRAPH-BWD-003", "tiny"] == "2026-11-28-h100-tiny"
+    assert len(by_unit) == len(found)
+
+
+def test_a_folder_without_runs_says_nothing(tmp_path: Path) -> None:
+    loaded = load_contracts([ROOT / "contracts" / "cuda-graph-backward-v1.yaml"])
+    assert last_timings([one.contract for one in loaded], [tmp_path, tmp_path / "absent"]) == []
+
+
+@pytest.mark.parametrize(("noise", "warned"), [(QUIET, False), (NOISY, True)])
+def test_a_claim_that_a_timing_would_leave_undecided_is_warned_of(noise: Sequence[float], warned: bool) -> None:
+    loaded: Any = SimpleNamespace(
+        contract=SimpleNamespace(id="c", claims=[SimpleNamespace(id="S-1")]), where=lambda *_: "c.yaml:9:5"
+    )
+    here, elsewhere = (LastTiming(name, "S-1", "small", "one-run", part(), recorded(noise)) for name in ("c", "d"))
+    found = [str(one) for one in lint_power(loaded, [here, elsewhere])]
+    chance = recorded(noise).power(part(), 1.15 * DEMANDED)
+    message = (
+        "c.yaml:9:5: warning: by the noise of one-run on small, a true ratio of 1.26 is decided with "
+        f"a chance of {100 * chance:.0f} %: use more processes, or a quieter machine"
+    )
+    assert found == [message] * warned
