@@ -168,7 +168,7 @@ def timed(system: str, directory: Path) -> list[Block]:
             "plain": PlannedArm(arm=Arm(), system=named),
             "ahead": PlannedArm(arm=Arm.model_validate({"optimized": True}), system=named),
         },
-        settings={"candidate": "ahead", "baseline": "plain", "blocks": 4, "block_steps": 10},
+        settings={"candidate": "ahead", "baseline": "plain", "blocks": 4, "block_steps": 5},
     )
     directory.mkdir()
     with Recorder(directory) as recorder:
