@@ -480,6 +480,13 @@ class ReplayBlock(Record):
     reserved_bytes: Count | None
 
 
+class ReplayRound(Record):
+    """Seconds a step of four blocks after the last step, in this order: the old run, a fresh one twice, the old run."""
+
+    old: tuple[Amount, Amount]
+    fresh: tuple[Amount, Amount]
+
+
 class LongReplayEvidence(ArmRecord):
     """A long run in blocks. The arm's series has a row for the last step of each."""
 
@@ -487,3 +494,6 @@ class LongReplayEvidence(ArmRecord):
     every: Count
     distinct_batches: Count  # of all steps
     blocks: list[ReplayBlock]
+    # the arm in turns with one that was opened and captured after the last step; None: a baseline, or older evidence
+    rounds: list[ReplayRound] | None = None
+    no_rounds: str | None = None  # why a fresh arm could not be opened next to the old one

@@ -24,6 +24,8 @@ ROUNDS = 2  # of the workload's shapes: a second step of a shape must need no ke
 ROUNDS_PER_AFTER = 4  # the judge compares the last `after` samples with those that follow the first `after`
 WARMUP_STEPS = 10  # of each arm of a timing
 TIMED_WATCHED_STEPS = 5  # of each, behind the timed ones
+REPLAY_ROUNDS = 24  # of a long replay's old run and a fresh one: a median's interval leaves out five on each side
+REPLAY_BLOCK_STEPS = 10
 MOST_ROUNDS = 2  # times as many as are demanded: where something else works on the processor, for what that spoils
 
 
@@ -40,6 +42,10 @@ def of_workload(run: Run) -> int:
 def of_timing(run: Run) -> int:
     blocks = 2 * MOST_ROUNDS * (count_setting(run, "blocks") // 2)
     return WARMUP_STEPS + blocks * count_setting(run, "block_steps") + TIMED_WATCHED_STEPS
+
+
+def of_long_replay(run: Run) -> int:
+    return run.workload.steps + 2 * REPLAY_ROUNDS * REPLAY_BLOCK_STEPS
 
 
 def of_captures(run: Run) -> int:

@@ -109,7 +109,7 @@ _ROWS = (
           of_ranks=True, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=False, gpu_memory=_MEMORY + "all_of_it", most_on_gpu=None, grid=False),
     Probe(name="long_replay", execute=_BY + "long_replay:execute", arm_by_arm=False, timed=True,
-          of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=False,
+          of_ranks=False, apart=None, steps=_STEPS + "of_long_replay", trainings="each", every_step_recorded=False,
           watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
     Probe(name="steady", execute=_BY + "steady:execute", arm_by_arm=False, timed=False, of_ranks=False,
           apart=None, steps=None, trainings="none", every_step_recorded=True,

@@ -16,7 +16,7 @@ from harness.contract.schema import Arm, Workload
 from harness.system.protocol import Scalar
 
 AHEAD = 64
-PASSES = 100  # far longer than a step: the thread is busy whenever a batch was taken
+PASSES = 50  # far longer than a step: the thread is busy whenever a batch was taken
 
 
 class PreparesAhead(Regression):

@@ -10,7 +10,7 @@ import numpy as np
 from evidence_builders import arm, cuda_graph, graphed, traced, unrecorded, verdict_of
 from judge_cases import Case
 
-from harness.evidence.arm_records import CaptureEvidence, LongReplayEvidence, ReplayBlock
+from harness.evidence.arm_records import CaptureEvidence, LongReplayEvidence, ReplayBlock, ReplayRound
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
 from harness.judging.verdict import Verdict
 
@@ -158,6 +158,16 @@ def timed(late_seconds: float, yardstick: float = 0.001, spread: float = 0.0) ->
     }
 
 
+def turns(old: float, late_seconds: float = 1.0, disturbed: int = 0, rounds: int = 24) -> dict[str, Any]:
+    """Rounds in which the old run's step takes `old` seconds and the fresh run's one; of some a neighbour doubles
+    either run's.
+    """
+    doubled = [(2.0, 1.0) if number % 2 else (1.0, 2.0) for number in range(disturbed)]
+    factors = [*doubled, *[(1.0, 1.0)] * (rounds - disturbed)]
+    made = [ReplayRound(old=(old * ours, old * ours), fresh=(theirs, theirs)) for ours, theirs in factors]
+    return timed(late_seconds) | {"rounds": made}
+
+
 def few() -> Verdict:
     """So few blocks follow the warm-up that a quarter has no interval."""
     return replayed({"after": 12})
@@ -178,6 +188,11 @@ def without_state(execution: ArmEvidence) -> ArmEvidence:
 def swapped() -> dict[str, Any]:
     made = [block(number) for number in range(BLOCKS)]
     return {"blocks": [made[1], made[0], *made[2:]]}
+
+
+def noisy_turns() -> dict[str, Any]:
+    """Blocks that decide nothing, as of the case `noise`, and rounds that do."""
+    return turns(1.0, disturbed=10) | timed(1.0, spread=1.0)
 
 
 DEAD: dict[str, Any] = {"death": Death(cause="heartbeat", detail="120 s", phase="graphed: steps", stack="")}
@@ -255,6 +270,24 @@ LONG_CASES = [
     Case("slower with the machine", "undecided_slowdown", lambda: replayed(ours=timed(1.25, yardstick=0.00125))),
     Case("no slower on a faster machine", "undecided_slowdown", lambda: replayed(ours=timed(1.0, yardstick=0.0005))),
     Case("too few blocks", "undecided_slowdown", few),
+    Case("no slower than a fresh run on a machine of much noise", "held", lambda: replayed(ours=noisy_turns())),
+    Case("as slow as allowed next to a fresh run", "held", lambda: replayed(ours=turns(1.125))),
+    Case("ten disturbed rounds of 24", "held", lambda: replayed(ours=turns(1.0, disturbed=10))),
+    Case("slower than a fresh run", "slows_down", lambda: replayed(ours=turns(1.25))),
+    Case("slower than a fresh run in turns with noise", "slows_down", lambda: replayed(ours=turns(1.25, disturbed=10))),
+    Case(
+        "no slower than a fresh run, in turns with much noise",
+        "undecided_slowdown",
+        lambda: replayed(ours=turns(1.0, disturbed=14)),
+    ),
+    Case("late as slow as a fresh run", "undecided_slowdown", lambda: replayed(ours=turns(1.0, late_seconds=1.25))),
+    Case("too few rounds with a fresh run", "undecided_slowdown", lambda: replayed(ours=turns(1.0, rounds=7))),
+    Case("rounds without a bound on time", "held", lambda: in_both(WITHOUT_MEMORY | turns(2.0), **FLAT)),
+    Case(
+        "a round that took no time",
+        "evidence_inconsistent",
+        lambda: replayed(ours=timed(1.0) | {"rounds": [ReplayRound(old=(1.0, 1.0), fresh=(0.0, 1.0))] * 24}),
+    ),
     Case(
         "a missing block",
         "evidence_inconsistent",

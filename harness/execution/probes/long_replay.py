@@ -2,6 +2,9 @@
 
 A block's seconds lie between two device synchronizations. They include what the harness keeps of each step, so they
 only serve to compare blocks with each other. The candidate is alone on the machine; a baseline is not timed.
+
+After the candidate's last step its arm is opened once more, and captured afresh. The old run and the fresh one take
+turns: a machine that is slow for a while is slow for both.
 """
 
 from __future__ import annotations
@@ -19,10 +22,13 @@ import torch
 
 from harness.devices.allocator import memory_sample
 from harness.devices.device import has_cuda, synchronize
-from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock
+from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock, ReplayRound
 from harness.evidence.plan_records import Run
+from harness.execution.announced import REPLAY_BLOCK_STEPS, REPLAY_ROUNDS, WARMUP_STEPS
 from harness.execution.arm import ArmLife
+from harness.execution.probes.timed_arm import TimedArm
 from harness.execution.recorder import Recorder, SeriesWriter
+from harness.execution.watchers.capture_attempts import attempts_of
 
 YARDSTICK_ELEMENTS = 2**20  # on a GPU: kernels of a few microseconds, as a launch takes
 YARDSTICK_LAUNCHES = 200
@@ -39,8 +45,28 @@ def execute(run: Run, recorder: Recorder) -> None:
         with recorder.alone() if is_timed else nullcontext():
             evidence = _blocks(life)
         life.end()
-        recorder.write(evidence)
         life.census()
+        recorder.write(evidence.model_copy(update=_next_to_a_fresh_run(life)) if is_timed else evidence)
+
+
+def _next_to_a_fresh_run(old: ArmLife) -> dict[str, object]:
+    """Return the rounds of the old run and a fresh one of its arm, or why there are none."""
+    arms = [TimedArm(old, attempts_of(old.training))]
+    try:
+        with ArmLife(old.run, old.arm, old.recorder) as life:
+            fresh = TimedArm(life, attempts_of(life.training))
+            fresh.block(WARMUP_STEPS)
+            old.phase("turns with a fresh run")
+            arms += [fresh, fresh, *arms]
+            with old.recorder.alone():
+                rounds = [[_seconds_a_step(arm) for arm in arms] for _ in range(REPLAY_ROUNDS)]
+    except Exception as error:  # all else is recorded: a system or a device may have no room for two
+        return {"no_rounds": f"{type(error).__name__}: {error}"}
+    return {"rounds": [ReplayRound(old=(a, d), fresh=(b, c)) for a, b, c, d in rounds]}
+
+
+def _seconds_a_step(arm: TimedArm) -> float:
+    return arm.block(REPLAY_BLOCK_STEPS).wall / REPLAY_BLOCK_STEPS
 
 
 def _blocks(life: ArmLife) -> LongReplayEvidence:

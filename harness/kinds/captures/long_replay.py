@@ -1,7 +1,8 @@
 """Judge `long_replay`: many captured steps train in bits like plain ones, and neither memory nor a step's time grows.
 
 Every step is compared, by a digest of the losses and one of the batches of each block; a row is kept of a block's last
-step. Memory is compared with its size after the warm-up, time by `slowdown`, which never passes on noise.
+step. Memory is compared with its size after the warm-up. Time is that of the old run against a fresh one, which took
+turns; in older evidence that of late blocks against early ones (`slowdown`). Neither passes on noise.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import pairwise
 from math import comb
 from statistics import median_low
 
-from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock
+from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock, ReplayRound
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
@@ -76,6 +77,7 @@ def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvid
     if not (whole and even and follow[-1] == end_of(execution).steps_called):
         settle(reasons.EVIDENCE_INCONSISTENT, f"the blocks of {name} are not its steps in blocks of {part.every}")
     times = [seconds for block in seen.blocks for seconds in (block.seconds, block.yardstick_seconds)]
+    times += [seconds for each in seen.rounds or [] for seconds in (*each.old, *each.fresh)]
     if not all(0 < seconds < math.inf for seconds in times):
         settle(reasons.EVIDENCE_INCONSISTENT, f"a block of {name} took no time that a clock could show")
     if len(execution.series.loss) != len(seen.blocks):
@@ -210,9 +212,9 @@ def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) ->
     found = slowdown(timed)
     if found is None:
         settle(reasons.UNDECIDED_SLOWDOWN, f"{len(timed)} blocks are too few to tell whether steps become slower")
-    sheet.figure("slowdown", found.measured)
-    sheet.figure("slowdown_least", found.least)
-    sheet.figure("slowdown_most", found.most)
+    if candidate.rounds is not None:
+        return _flat_next_to_a_fresh_run(part, candidate.rounds, found, sheet)
+    _note(found, sheet)
     sheet.figure("slowdown_of_fastest_blocks", found.fastest)
     allowed = f"{number(100 * part.slowdown_at_most)} %"
     seen = (
@@ -236,6 +238,57 @@ def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) ->
 
 def _longer(slowdown: float) -> str:
     return f"{number(100 * abs(slowdown))} % {'longer' if slowdown >= 0 else 'less'}"
+
+
+def _flat_next_to_a_fresh_run(
+    part: LongReplay, rounds: Sequence[ReplayRound], early_to_late: Slowdown, sheet: Sheet
+) -> list[str]:
+    """Return a sentence about the old run against a fresh one, which took turns; settle where it is slower.
+
+    A machine that is slower late than early decides nothing then. Nor does it pass: what slows all of the process
+    slows the fresh run, too.
+    """
+    allowed = part.slowdown_at_most or 0.0
+    sheet.count("rounds", len(rounds))
+    found = _old_over_fresh(rounds)
+    if found is None:
+        settle(reasons.UNDECIDED_SLOWDOWN, f"{len(rounds)} rounds are too few to tell whether steps become slower")
+    _note(found, sheet)
+    sheet.figure("slowdown_from_early_to_late", early_to_late.measured)
+    seen = (
+        f"the old run's steps take {_longer(found.measured)} than a fresh run's, in turns "
+        f"(from {_longer(found.least)} to {_longer(found.most)})"
+    )
+    bound = f"{number(100 * allowed)} %"
+    interval = Interval(found.least, found.most, 1 - OUTSIDE, "interval of the median", "rounds")
+    demanded = Demanded("slowdown", found.measured, "at most", allowed, percent=True, interval=interval)
+    sheet.note(demanded)
+    if found.least > allowed and not sheet.holds(demanded):
+        settle(reasons.SLOWS_DOWN, f"{seen}, {bound} are allowed")
+    if not found.most <= allowed:
+        settle(reasons.UNDECIDED_SLOWDOWN, f"{seen}, and whether they take {bound} longer is not decided")
+    if early_to_late.least > allowed:
+        settle(
+            reasons.UNDECIDED_SLOWDOWN,
+            f"{seen}, and both take longer than early ones by at least {number(100 * early_to_late.least)} %: the "
+            "process or the machine became slower",
+        )
+    return [seen]
+
+
+def _old_over_fresh(rounds: Sequence[ReplayRound]) -> Slowdown | None:
+    """Return the median over the rounds of the old run's seconds over the fresh one's, less 1, and its interval."""
+    rank = _rank(len(rounds))
+    if rank is None:
+        return None
+    ratios = sorted(sum(each.old) / sum(each.fresh) - 1 for each in rounds)
+    return Slowdown(_median(ratios), ratios[rank], ratios[len(ratios) - 1 - rank])
+
+
+def _note(found: Slowdown, sheet: Sheet) -> None:
+    sheet.figure("slowdown", found.measured)
+    sheet.figure("slowdown_least", found.least)
+    sheet.figure("slowdown_most", found.most)
 
 
 OUTSIDE = 0.01  # chance that a median lies outside its interval, at most

@@ -213,8 +213,9 @@ class LongReplay(Judged):
     in the second half of the later blocks what it was in the first, where the typical `after` blocks in a row had their
     largest; in MiB. Left out, memory is not judged."""
     slowdown_at_most: Positive | None = None
-    """Largest relative growth of a step's time from the first quarter of the blocks to the last, by their medians; left
-    out, time is not judged."""
+    """Largest share by which a step of the old run may take longer than one of a fresh run, with which it takes turns
+    at the end; in older evidence, a step of the last quarter of the blocks than one of the first. Left out, time is not
+    judged."""
 
     must_train_alike: ClassVar[bool] = True
     plain_path: ClassVar[str | None] = "baseline"

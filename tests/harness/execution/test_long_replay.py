@@ -16,6 +16,7 @@ from step_function_systems import Regression
 from harness.contract.schema import Arm
 from harness.drill.expectations import is_killed
 from harness.evidence.plan_records import PlannedArm, Run
+from harness.execution.announced import REPLAY_ROUNDS
 from harness.execution.probes.long_replay import SeenSteps
 from harness.execution.recorder import SeriesWriter
 from harness.system.wrappers import HARNESS_FAULTS
@@ -98,9 +99,55 @@ def test_steps_that_become_slower_are_killed_and_others_hold(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("harness.execution.probes.long_replay.monotonic", clock.perf_counter)
+    monkeypatch.setattr("harness.execution.probes.timed_arm.monotonic", clock.perf_counter)
     monkeypatch.setattr("harness.system.memory_faults.time", clock)
     verdict = judged(SYSTEM, tmp_path, CLAIM | {"slowdown_at_most": 0.2}, fault=fault, steps=STEPS)
     assert verdict.reason == reason, verdict.message
+
+
+@pytest.mark.parametrize("fault", ["slowing_steps", None])
+def test_the_old_run_takes_turns_with_a_fresh_one(
+    fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that every look moves by a millisecond: the old run's planted sleep alone makes a difference."""
+    clock = Clock()
+    monkeypatch.setattr("harness.execution.probes.timed_arm.monotonic", clock.perf_counter)
+    monkeypatch.setattr("harness.system.memory_faults.time", clock)
+    planted = {"fault": fault, "fault_arms": ["captured"]} if fault else {}
+    evidence = executed(run_of("captured", 20, 10).model_copy(update=planted), tmp_path / "captured")
+    replay = evidence.arms["captured"][0].long_replay
+    assert replay is not None
+    assert replay.rounds is not None
+    assert len(replay.rounds) == REPLAY_ROUNDS
+    slower = sum(sum(each.old) > sum(each.fresh) for each in replay.rounds)
+    assert slower == (REPLAY_ROUNDS if fault else 0)
+    end = evidence.arms["captured"][0].end
+    assert end is not None
+    assert end.steps_called == 20  # what follows is no part of the training
+
+
+def test_a_baseline_has_no_fresh_run(tmp_path: Path) -> None:
+    replay = executed(run_of("plain", 4, 2), tmp_path / "plain").arms["plain"][0].long_replay
+    assert replay is not None
+    assert (replay.rounds, replay.no_rounds) == (None, None)
+
+
+def test_an_arm_that_cannot_be_opened_twice_keeps_its_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    once = Regression.open
+
+    def open_once(self: Regression, *given: Any, **named: Any) -> Any:
+        opened.append("")
+        if len(opened) > 1:
+            raise MemoryError("no room for two")
+        return once(self, *given, **named)
+
+    monkeypatch.setattr(Regression, "open", open_once)
+    evidence = executed(run_of("captured", 4, 2), tmp_path / "captured")
+    replay = evidence.arms["captured"][0].long_replay
+    assert replay is not None
+    assert (replay.rounds, replay.no_rounds, len(replay.blocks)) == (None, "MemoryError: no room for two", 2)
+    assert evidence.death is None
 
 
 def test_a_block_has_its_last_row_and_digests_of_all(tmp_path: Path) -> None:
@@ -124,7 +171,7 @@ def test_an_arm_has_a_process_to_itself_and_the_candidate_is_alone(
     monkeypatch.setattr("harness.execution.recorder.Recorder.alone", lambda self: Alone(self.current_phase, alone))
     for arm in ("plain", "captured"):
         executed(run_of(arm, 4, 2), tmp_path / arm)
-    assert alone == ["captured: steps"]
+    assert alone == ["captured: steps", "captured: turns with a fresh run"]
 
 
 class Alone:

@@ -60,6 +60,7 @@ ALL_OF_IT = {
         "cases.overwritten": "an older harness's, which put no guards around outputs",
         "cases.zero_references": "an older harness's, which did not look for them",
     },
+    "long_replay": {"arms.graphed.long_replay.rounds": "an older harness's, which opened no fresh run"},
     "prewarm": {"failure": "the error of a step in full memory"},
     "ptx_target": {
         "compiled_for": "then they were compiled for the device that is there",
