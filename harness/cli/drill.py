@@ -29,12 +29,13 @@ from harness.cli.interruption import LONG_GRACE_S, interruptible
 from harness.cli.printing import print_forecast, print_shard, recorded_in
 from harness.contract.files_read import FilesRead
 from harness.contract.load import load_contracts
+from harness.costs.busy_times import busy_times
 from harness.drill import drill as fire_drill
 from harness.drill import matrix
 from harness.errors import ExitCode
 from harness.extras.fleet import gate as fleet
 from harness.extras.fleet.engines import engine
-from harness.extras.fleet.shards import drill_shards
+from harness.extras.fleet.shards import drill_shards, units_of
 from harness.lint import refuse_lint_errors
 from harness.platform.standard_streams import print_error, print_json, print_lines
 from harness.report.progress import Progress
@@ -89,7 +90,8 @@ def drill_on(on: str | None, gpus: str | None, paths: Sequence[Path], directory:
     contracts = load_contracts(paths)
     read = FilesRead.of(paths, None, contracts)
     refuse_lint_errors(contracts)
-    jobs_of, shards = engine(on, gpus), drill_shards(contracts)
+    jobs_of = engine(on, gpus)
+    shards = drill_shards(contracts, busy_times(units_of(contracts), [directory.parent, Path("reports")]))
     if not shards:
         print_error("no claim here names a fault: nothing is drilled")
         return ExitCode.UNDECIDED

@@ -43,10 +43,11 @@ from harness.contract.files_read import JUDGE, FilesRead
 from harness.contract.folders import folders_read
 from harness.contract.load import load_contracts
 from harness.contract.waivers import expired_on, find_waivers
+from harness.costs.busy_times import busy_times
 from harness.devices import environment
 from harness.extras.fleet import gate as fleet
 from harness.extras.fleet.engines import engine
-from harness.extras.fleet.shards import gate_shards
+from harness.extras.fleet.shards import gate_shards, units_of
 from harness.finished_runs.rejudge import Known, judged
 from harness.lint import refuse_lint_errors
 from harness.platform.standard_streams import print_lines
@@ -138,7 +139,10 @@ def verify_on(
     contracts = load_contracts(paths)
     read = FilesRead.of(paths, options.waivers, contracts)
     refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths)
-    jobs_of, shards = engine(on, gpus), gate_shards(contracts)
+    jobs_of = engine(on, gpus)
+    shards = gate_shards(
+        contracts, busy_times(units_of(contracts), [options.reports, Path("reports")]), len(jobs_of.places or [""])
+    )
     directory = fleet.new_directory(options.reports, options.name)
     given = {
         "--baseline": options.baseline,

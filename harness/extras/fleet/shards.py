@@ -1,17 +1,20 @@
-"""Split a gate or a drill into shards: each is one command and one job. Timings come first: they take longest.
+"""Split a gate or a drill into shards: each is one command and one job. What takes longest begins first.
 
-No shard waits for another: claims that share runs are in one shard, and a claim is never split between machines.
+No shard waits for another: claims that share runs are in one shard, and a claim is never split between machines. A
+shard of several GPUs begins before all others, while every GPU is free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.load import LoadedContract
+from harness.costs.busy_times import Busy, busy_seconds
 from harness.planning.gpu_needs import gpus_needed, needs_cuda
 
 MOST_FAULTS = 16  # of a drill's shard: an untimed fault took about twelve seconds on an H200
@@ -21,7 +24,8 @@ MOST_FAULTS = 16  # of a drill's shard: an untimed fault took about twelve secon
 class Shard:
     """One call of `harness verify`, or, with `drill`, of `harness drill`; `faults` empty: all.
 
-    on_gpu: some unit of it needs one. gpus: as many as the unit with most uses, where there are any.
+    on_gpu: some unit of it needs one. gpus: as many as the unit with most uses, where there are any. seconds: that
+    it took when it was last recorded; infinite: that is not known of some unit.
     """
 
     name: str
@@ -31,6 +35,7 @@ class Shard:
     drill: bool = False
     on_gpu: bool = False
     gpus: int = 1
+    seconds: float = math.inf
 
     def words(self, but: Collection[str] = ()) -> list[str]:
         """Return the words after `harness` on the command line, without options; `but`: claims that are left out."""
@@ -39,8 +44,21 @@ class Shard:
         return ["drill" if self.drill else "verify", str(self.contract), *narrowed]
 
 
-def gate_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
-    """Return every claim once: a shard for each timing claim, then one for each contract's others, largest first."""
+Recorded = Mapping[tuple[str, str, str], Sequence[Busy]]
+"""Busy times of each unit (contract, claim, workload), as `busy_times` returns them."""
+
+
+def units_of(contracts: Sequence[LoadedContract]) -> list[tuple[str, str, str]]:
+    """Return contract, claim and workload of every unit."""
+    loaded = (one.contract for one in contracts)
+    return [(one.id, claim.id, workload) for one in loaded for claim in one.claims for workload in claim.judged_on]
+
+
+def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None, places: int = 1) -> list[Shard]:
+    """Return every claim once: a shard for each timing claim, and one for each contract's others; longest first.
+
+    A contract that alone takes longer than all places together should is split where its claims shared no run.
+    """
     timed, others = [], []
     for loaded in contracts:
         rest = []
@@ -51,11 +69,36 @@ def gate_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
                 rest.append(claim.id)
         if rest:
             others.append(_shard(loaded.contract.id, loaded, tuple(rest)))
-    return _named_apart(timed + sorted(others, key=lambda shard: -len(shard.claims)))
+    whole = _longest_first(timed + others, recorded, contracts)
+    fair = sum(shard.seconds for shard in whole if shard.seconds < math.inf) / places
+    parts = [part for shard in whole for part in _split(shard, fair, recorded or {}, contracts)]
+    return whole if len(parts) == len(whole) else _longest_first(parts, recorded, contracts)
 
 
-def drill_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
-    """Return every fault of every claim once, next to its control. Each fault of a timing has its own shard, first.
+def _split(shard: Shard, fair: float, recorded: Recorded, contracts: Sequence[LoadedContract]) -> list[Shard]:
+    """Return shards of at most `fair` seconds, of claims that share runs more; the shard itself if it is known to be
+    short, or is not known.
+    """
+    if not fair < shard.seconds < math.inf:
+        return [shard]
+    [loaded] = [one for one in contracts if one.path == shard.contract]
+    groups: list[tuple[tuple[str, ...], set[Busy]]] = []
+    for name in shard.claims:
+        busy = {one for unit, times in recorded.items() if unit[:2] == (loaded.contract.id, name) for one in times}
+        joined = [group for group in groups if group[1] & busy]
+        groups = [group for group in groups if group not in joined]
+        groups.append(((*chain.from_iterable(group[0] for group in joined), name), busy.union(*(g[1] for g in joined))))
+    bins: list[tuple[tuple[str, ...], set[Busy]]] = []
+    for claims, busy in sorted(groups, key=lambda group: -busy_seconds(group[1])):
+        fitting = next((n for n, one in enumerate(bins) if busy_seconds(one[1] | busy) <= fair), len(bins))
+        bins[fitting : fitting + 1] = [
+            (bins[fitting][0] + claims, bins[fitting][1] | busy) if fitting < len(bins) else (claims, busy)
+        ]
+    return [_shard(shard.name, loaded, claims) for claims, _ in bins]
+
+
+def drill_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None) -> list[Shard]:
+    """Return every fault of every claim once, next to its control. Each fault of a timing has its own shard.
 
     Claims that name no fault are in no shard.
     """
@@ -73,7 +116,28 @@ def drill_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
         others += [
             _shard(f"{name}-{number}", loaded, claims, drill=True) for number, claims in enumerate(_in_groups(untimed))
         ]
-    return _named_apart(timed + others)
+    return _longest_first(timed + others, recorded, contracts)
+
+
+def _longest_first(
+    shards: Sequence[Shard], recorded: Recorded | None, contracts: Sequence[LoadedContract]
+) -> list[Shard]:
+    """Return the shards with their names and seconds, in the order in which they begin.
+
+    Those of unknown length begin first, in the order given: timings, then others. Of a drill they are so many times as
+    long as it plants faults, and once for the control.
+    """
+    by_path = {loaded.path: loaded.contract for loaded in contracts}
+    lasting = []
+    for shard in shards:
+        contract = by_path[shard.contract]
+        claims = [claim for claim in contract.claims if claim.id in shard.claims]
+        units = ((contract.id, claim.id, workload) for claim in claims for workload in claim.judged_on)
+        times = [(recorded or {}).get(unit, ()) for unit in units]
+        seconds = busy_seconds(chain.from_iterable(times)) if all(times) else math.inf
+        planted = len(shard.faults) or max(len(claim.falsified_by) for claim in claims)
+        lasting.append(replace(shard, seconds=seconds * (1 + planted if shard.drill else 1)))
+    return sorted(_named_apart(lasting), key=lambda shard: (-shard.gpus, -shard.seconds))
 
 
 def _named_apart(shards: Sequence[Shard]) -> list[Shard]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from waiting import LIMIT_S, eventually
 
 from harness.cli.drill import drill_on
 from harness.contract.load import LoadedContract, load_contracts
+from harness.costs.busy_times import Busy, busy_seconds, busy_times
 from harness.devices.cuda_driver import Devices, Gpu
 from harness.errors import EvidenceError, UsageError
 from harness.extras.fleet import engines, gate
@@ -56,8 +59,85 @@ def test_every_claim_is_in_one_shard_and_timings_come_first() -> None:
     demanded = [claim.id for loaded in contracts for claim in loaded.contract.claims]
     assert sorted(claim for shard in planned for claim in shard.claims) == sorted(demanded)
     timings = {"F-GRAPH-BWD-003", "F-GRAPH-BWD-003-canary", "F-GRAPH-BWD-003-512", "F-CGT-001"}
-    assert {shard.name for shard in planned[:4]} == timings
+    on_one = [shard.name for shard in planned if shard.gpus == 1]
+    assert [shard.gpus for shard in planned[: len(planned) - len(on_one)]] == [2, 2]
+    assert timings <= set(on_one[:6])
     assert len({shard.name for shard in planned}) == len(planned)
+
+
+CLAIM = """  - {id: %s, title: t, kind: trajectory_match, candidate: only, baseline: other, equality: bitwise,
+     max_relative_difference: 1.0e-3, guards: {steps: 2, distinct_batches: 2}, judged_on: [w], why: w, if_fails: f}
+"""
+HEAD = """schema: contract/v2
+id: %s
+title: t
+system: step_function_systems:Regression
+workloads: {w: {model: any, batch_size: 1, seq_len: 1, steps: 2, needs: {device: cpu}}}
+arms: {only: {capture: none}, other: {capture: none, learning_rate: 0}}
+claims:
+"""
+
+
+def contracts_of(folder: Path, claims: Mapping[str, Sequence[str]]) -> list[LoadedContract]:
+    """Contracts by id, with claims of these ids."""
+    for name, ids in claims.items():
+        (folder / f"{name}.yaml").write_text(HEAD % name + "".join(CLAIM % each for each in ids))
+    return load_contracts([folder])
+
+
+def busy(*seconds: float, since: float = 0.0) -> list[Busy]:
+    """One after another."""
+    ends = list(accumulate(seconds, initial=since))
+    return [Busy("one-run", began, ended) for began, ended in pairwise(ends)]
+
+
+def test_what_took_longest_begins_first_and_what_is_not_known_before_it(tmp_path: Path) -> None:
+    contracts = contracts_of(tmp_path, {"a": ["A-1"], "b": ["B-1", "B-2"], "c": ["C-1"], "d": ["D-1"]})
+    recorded = {
+        ("a", "A-1", "w"): busy(3.0),
+        ("b", "B-1", "w"): busy(10.0),
+        ("b", "B-2", "w"): busy(10.0),  # of the same run: it takes no longer
+        ("c", "C-1", "w"): busy(11.0),
+    }
+    planned = gate_shards(contracts, recorded)
+    assert [(shard.name, shard.seconds) for shard in planned] == [
+        ("d", math.inf), ("c", 11.0), ("b", 10.0), ("a", 3.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("places", "claims"),
+    [(1, [("A-1", "A-2", "A-3", "A-4"), ("B-1",)]), (2, [("A-1", "A-2"), ("A-3", "A-4"), ("B-1",)])],
+)
+def test_a_contract_longer_than_its_fair_share_is_split_where_no_run_is_shared(
+    places: int, claims: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    contracts = contracts_of(tmp_path, {"a": ["A-1", "A-2", "A-3", "A-4"], "b": ["B-1"]})
+    shared = busy(40.0)
+    recorded = {
+        ("a", "A-1", "w"): shared,
+        ("a", "A-2", "w"): [*shared, *busy(2.0, since=40.0)],
+        ("a", "A-3", "w"): busy(15.0, since=50.0),
+        ("a", "A-4", "w"): busy(15.0, since=70.0),
+        ("b", "B-1", "w"): busy(5.0, since=90.0),
+    }
+    planned = gate_shards(contracts, recorded, places)
+    assert [shard.claims for shard in planned] == claims
+    assert len({shard.name for shard in planned}) == len(planned)
+
+
+def test_times_side_by_side_count_once() -> None:
+    times = [Busy("a", 0.0, 4.0), Busy("a", 1.0, 2.0), Busy("a", 3.0, 6.0), Busy("a", 8.0, 9.0), Busy("b", 0.0, 1.0)]
+    assert busy_seconds(times) == 8.0
+    assert busy_seconds([]) == 0.0
+
+
+def test_a_published_unit_is_found_in_its_newest_run(tmp_path: Path) -> None:
+    unit = ("capture-cost-v1", "F-GRAPH-BWD-003-512", "tiny")
+    found = busy_times([unit, ("absent", "A-1", "w")], [tmp_path, ROOT / "reports"])
+    assert list(found) == [unit]
+    assert {one.directory for one in found[unit]} == {"2026-11-28-h100-tiny"}
+    assert busy_seconds(found[unit]) > 0
 
 
 def test_a_shard_names_its_contract_and_claims() -> None:
