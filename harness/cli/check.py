@@ -38,19 +38,25 @@ def check(
     waivers: Waivers = None,
     drill: Annotated[Path | None, typer.Option("--drill", help="A drill record; by default those in reports/.")] = None,
     tag: Tags = None,
+    power: Annotated[bool, typer.Option("--power", help="Warn of timings that would probably stay undecided.")] = False,
     json: Json = False,
 ) -> None:
     """Read contracts and lint them; nothing is run."""
-    raise typer.Exit(print_findings(paths, waivers=waivers, drill=drill, tags=tag or [], as_json=json))
+    raise typer.Exit(print_findings(paths, waivers=waivers, drill=drill, tags=tag or [], power=power, as_json=json))
 
 
 def findings_of(
-    paths: Sequence[Path], waivers: Path | None = None, drill: Path | None = None, tags: Sequence[str] = ()
+    paths: Sequence[Path],
+    waivers: Path | None = None,
+    drill: Path | None = None,
+    tags: Sequence[str] = (),
+    *,
+    power: bool = False,
 ) -> tuple[list[LoadedContract], list[Finding]]:
     """Load contracts and waivers, and lint them. Raises ContractErrors with every error of every file.
 
-    Each contract is also compared with its last drill record: the one in `drill`, or the newest below `reports/`. Its
-    timed claims are compared with the noise of their last run, there or in `harness-reports/`. With
+    Each contract is also compared with its last drill record: the one in `drill`, or the newest below `reports/`. With
+    `power` its timed claims are compared with the noise of their last run, there or in `harness-reports/`. With
     `tags` only claims that have one of them are looked at.
     """
     loaded, signed = _read(paths, waivers)
@@ -64,7 +70,7 @@ def findings_of(
     if drill is not None:
         require_existing([drill])
     records = records_below(REPORTS) if drill is None else [read_record(drill)]
-    timings = _last_timings(loaded)
+    timings = _last_timings(loaded) if power else []
     findings = [
         item
         for contract in loaded
@@ -127,12 +133,13 @@ def print_findings(
     waivers: Path | None = None,
     drill: Path | None = None,
     tags: Sequence[str] = (),
+    power: bool = False,
     as_json: bool,
 ) -> int:
     """Print errors and warnings. Return exit code 11 if there is an error, else 0."""
     print_lines(folders_read(paths), sys.stderr)
     try:
-        loaded, findings = findings_of(paths, waivers, drill, tags)
+        loaded, findings = findings_of(paths, waivers, drill, tags, power=power)
     except ContractErrors as problem:
         findings = [Finding("error", error.where, error.sentence()) for error in problem.errors]
         loaded = []
