@@ -16,7 +16,7 @@ from harness.finished_runs.last_timing import last_timings
 from harness.kinds.speed.power import LastTiming
 
 ROOT = Path(__file__).parents[2]
-BEGIN, END = "<!-- power -->", "<!-- end of power -->"
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 TIMES = (1.05, 1.15, 1.30)  # the demanded ratio
 HEAD = ("claim", "workload", "demanded", "processes", "noise of", *(f"decided at {times:.2f} times" for times in TIMES))
 
