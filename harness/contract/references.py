@@ -119,7 +119,8 @@ def _control_of_ends(contract: Contract, part: AnyPart, path: Path) -> Iterator[
 def _ranks(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:
     """Yield problems of ranks: compared arms need equal numbers of ranks, a claim about ranks needs several."""
     named = {field: arm for field, arm in part.arms().items() if arm in contract.arms}
-    candidate = contract.arms[named[part.candidate_path]].ranks if part.candidate_path in named else 1
+    of_candidate = contract.arms[named[part.candidate_path]] if part.candidate_path in named else None
+    candidate = 1 if of_candidate is None else of_candidate.ranks
     for field, arm in named.items():
         ranks, place = contract.arms[arm].ranks, (*path, *field.split("."))
         if part.judged_at != "all ranks" and ranks != candidate:
@@ -127,6 +128,11 @@ def _ranks(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:
             yield Problem(place, rule, f"'{arm}' has {ranks}, the candidate {candidate}", "see the kind `ranks_match`")
         elif part.judged_at == "all ranks" and field == part.candidate_path and ranks == 1:
             yield Problem(place, "a claim about ranks is about an arm with several", f"'{arm}' has 1", "say `ranks: 2`")
+        elif field == "in_turn" and of_candidate is not None and (candidate > 2 or of_candidate.shares < candidate):
+            # only a sum of two has one result: the order of a longer one is the communication library's own
+            rule = "`in_turn` compares the bits of two ranks that read two shares"
+            got = f"{candidate} ranks with {of_candidate.shares} shares"
+            yield Problem(place, rule, got, "say `ends: {control: …, at_most: 0.01}`")
         elif part.judged_at == "all ranks" and field != part.candidate_path and ranks > 1:
             yield Problem(place, "ranks are compared with one process", f"'{arm}' has {ranks}", "name an arm with one")
 
@@ -135,11 +141,11 @@ def _shares(contract: Contract, part: AnyPart, path: Path, name: str) -> Iterato
     """Yield a problem for each arm whose ranks cannot take equal shares of the workload's batch."""
     size = contract.workloads[name].batch_size
     for field, arm in part.arms().items():
-        ranks = contract.arms[arm].ranks if arm in contract.arms else 1
-        if size % ranks:
+        ranks, shares = (contract.arms[arm].ranks, contract.arms[arm].shares) if arm in contract.arms else (1, 1)
+        if size % shares:
             rule = "ranks take equal shares of a batch"
             got = f"'{arm}' has {ranks} ranks, and workload '{name}' batches of {size}"
-            yield Problem((*path, *field.split(".")), rule, got, "make `batch_size` a multiple of `ranks`")
+            yield Problem((*path, *field.split(".")), rule, got, f"make `batch_size` a multiple of {shares}")
 
 
 def _warm_steps(contract: Contract, part: AnyPart, path: Path, name: str) -> Iterator[Problem]:

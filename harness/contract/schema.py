@@ -95,6 +95,8 @@ class Arm(BaseModel):
     """`module:attribute` of this arm's own system; left out, the contract's."""
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that train it together, as `torchrun` starts them; each takes an equal share of every batch."""
+    model_parallel: Annotated[int, Field(ge=1, le=64)] = 1
+    """Neighbouring ranks that hold one model in parts and read the same rows, as under tensor parallelism."""
     deterministic: bool = False
     """Run under torch's deterministic algorithms, with cuBLAS's and cuDNN's: slower, and equal in bits at each run."""
     warm_steps: Annotated[int, Field(ge=0, le=MOST_WARM_STEPS)] = 0
@@ -105,6 +107,17 @@ class Arm(BaseModel):
         if self.warm_steps and self.capture == "none":
             refuse("an arm that is not captured has no `warm_steps`: all its steps are plain", "warm_steps")
         return self
+
+    @model_validator(mode="after")
+    def _has_whole_models(self) -> Arm:
+        if self.ranks % self.model_parallel:
+            refuse(f"{self.ranks} ranks are no multiple of {self.model_parallel}", "model_parallel")
+        return self
+
+    @property
+    def shares(self) -> int:
+        """Return in how many equal shares the ranks take every batch."""
+        return self.ranks // self.model_parallel
 
     def settings(self) -> dict[str, Scalar]:
         """Return every key of the arm except the harness's own keys, which are the declared fields."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UsageError
 from harness.evidence.plan_records import Run
 from harness.execution.rank_marks import Marks
+from harness.system.ranks import hold_together
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -40,6 +41,7 @@ class Seat:
     store: Any = None
     times: dict[str, int] = field(default_factory=dict)  # by arm: how often it was joined
     ranks: int = 1  # of the arm that is open
+    model_parallel: int = 1  # of the arm that is open
     opened: int = 0  # arms that are open, one within the other
     agreements: int = 0
 
@@ -75,7 +77,8 @@ def together(run: Run, arm: str) -> Iterator[None]:
 
     Raises UsageError in a process that is not a rank. What the block raises is reported to the ranks' watcher.
     """
-    ranks = run.arms[arm].arm.ranks
+    planned = run.arms[arm].arm
+    ranks = planned.ranks
     if ranks == 1:
         yield
         return
@@ -84,7 +87,7 @@ def together(run: Run, arm: str) -> Iterator[None]:
         raise UsageError(rule, where=arm, got="one process", remedy="run it by `harness verify`")
     seat = _seat
     try:
-        _join(seat, arm, ranks, on_cuda=run.workload.needs.device != "cpu")
+        _join(seat, arm, ranks, planned.model_parallel, on_cuda=run.workload.needs.device != "cpu")
         yield
         _leave(seat)
     except BaseException as error:  # a system may raise anything, SystemExit included
@@ -126,13 +129,15 @@ def collectives_begun() -> int:
     return sum(group._get_sequence_number_for_group() for group in groups)
 
 
-def _join(seat: Seat, arm: str, ranks: int, *, on_cuda: bool) -> None:
+def _join(seat: Seat, arm: str, ranks: int, model_parallel: int, *, on_cuda: bool) -> None:
     seat.opened += 1
     if seat.opened > 1:  # both arms of a timing are open
-        if seat.ranks != ranks:
-            raise UsageError("arms that are open at a time have equal ranks", where=arm, got=f"{ranks}, {seat.ranks}")
+        if (seat.ranks, seat.model_parallel) != (ranks, model_parallel):
+            got = f"{ranks} ranks and {seat.ranks}, `model_parallel` {model_parallel} and {seat.model_parallel}"
+            raise UsageError("arms that are open at a time have equal ranks", where=arm, got=got)
         return
-    seat.ranks = ranks
+    seat.ranks, seat.model_parallel = ranks, model_parallel
+    hold_together(model_parallel)
     seat.times[arm] = seat.times.get(arm, 0) + 1
     os.environ.update(_environment(seat, ranks))
     seat.marks.enter()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Batch = Any  # what `batch_structure` knows
 
+_model_parallel = 1  # neighbouring ranks that hold one model and read the same rows
 _read_for: int | None = None  # the rank whose rows this one reads, where a fault says so
 
 
@@ -34,13 +35,13 @@ def rank() -> int:
 
 
 def share(length: int) -> slice:
-    """Return this rank's rows of a batch of `length`: contiguous blocks in the order of ranks. Raises ValueError if the
-    ranks cannot share the batch equally.
+    """Return this rank's rows of a batch of `length`: contiguous blocks in the order of ranks. Ranks that hold one
+    model together (`model_parallel`) have the same rows. Raises ValueError if the ranks cannot share the batch equally.
     """
-    ranks = world_size()
-    if length % ranks:
-        raise ValueError(f"{ranks} ranks take equal shares of a batch, and {length} rows are no multiple of {ranks}")
-    rows, reader = length // ranks, rank() if _read_for is None else _read_for
+    shares = world_size() // _model_parallel
+    if length % shares:
+        raise ValueError(f"ranks take {shares} equal shares of a batch, and {length} rows are no multiple of {shares}")
+    rows, reader = length // shares, (rank() if _read_for is None else _read_for) // _model_parallel
     return slice(reader * rows, (reader + 1) * rows)
 
 
@@ -71,6 +72,12 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
         return replaced(whole, shares)
 
     return of_this_rank
+
+
+def hold_together(ranks: int) -> None:
+    """Let so many neighbouring ranks read the same rows from now on."""
+    global _model_parallel  # noqa: PLW0603 - a process has one rank
+    _model_parallel = ranks
 
 
 @contextmanager

@@ -198,6 +198,16 @@ def near(ours: MovedApart | None = None, *, control: bool = True, last: dict[str
     return verdict_of(claim, run_of(*ranks, beside=[one(), *([nudged] if control else [])]))
 
 
+def of_one_model(odd_step: int | None = None) -> Verdict:
+    """Two ranks that hold one model, and read the same rows but for the last one's in a step."""
+    rows = [rows_of(0, step) for step in range(STEPS)]
+    other = [rows_of(1, step) if step == odd_step else read for step, read in enumerate(rows)]
+    whole = [[*each, *rows_of(2, step)] for step, each in enumerate(rows)]
+    last = [[*each, *rows_of(2, step)] for step, each in enumerate(other)]
+    ranks = [rank_of(rank, name="one_model", rows=read) for rank, read in enumerate((whole, last))]
+    return verdict_of(AGREE | {"candidate": "one_model"}, run_of(*ranks))
+
+
 def shorter() -> Verdict:
     """All make nine steps."""
     nine = {"losses": LOSSES[:9], "parameters": PARAMETERS[:10], "collectives": [1] * 9}
@@ -250,6 +260,16 @@ WHOLE_MOMENTS = {**HALVES, "held": {**HALVES["held"], "optimizer": (200, 200)}}
 WHOLE_PARAMETERS = {**HALVES, "held": {**HALVES["held"], "parameters": (51, 100)}}
 NAN = {"losses": np.where(np.arange(STEPS) == 3, math.nan, LOSSES)}
 AGREE_CASES = [
+    Case("ranks that hold one model", "held", of_one_model),
+    Case("a rank on other rows than its model", "unequal_batches", lambda: of_one_model(4)),
+    Case(
+        "moments that are divided among ranks",
+        "held",
+        lambda: agreeing(last={"end_state": {"optimizer": {"p1.exp_avg": "m"}}}),
+    ),
+    Case(
+        "a buffer that one rank updates", "held", lambda: agreeing(last={"end_state": {"buffers": {"mean": "other"}}})
+    ),
     Case("replicas", "held", agreeing),
     Case("all in the graph", "held", in_graph),
     Case("a rank diverges", "ranks_differ", lambda: agreeing(last=DIVERGED)),
@@ -377,6 +397,11 @@ MATCH_CASES = [
         "losses apart, relatively",
         "exceeds_tolerance",
         lambda: matching({**CLOSE, "losses": LOSSES - 0.2}, max_abs_difference=None, max_relative_difference=1e-3),
+    ),
+    Case(
+        "losses apart, and a buffer that one rank updates",
+        "exceeds_tolerance",
+        lambda: matching({**CLOSE, "losses": LOSSES - 0.2}, {"end_state": {"buffers": {"mean": "other"}}}),
     ),
     Case("ends apart", "ranks_end_apart", lambda: matching(FAR)),
     Case("ends apart from the joined batch, as one process in turn does", "held", in_turn),

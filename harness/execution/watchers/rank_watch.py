@@ -33,7 +33,7 @@ class RankWatch:
 
     def __init__(self, life: ArmLife) -> None:
         self._life, self._training = life, life.training
-        self._rows_of_rank = life.run.workload.batch_size // life.planned.arm.ranks
+        self._rows_of_rank = life.run.workload.batch_size // life.planned.arm.shares
         self._parameters = [self._digest()]
         self._rows: list[Tensor] = []  # int64 [rows] each
         self._begun: list[tuple[int, int]] = []  # collectives before each step, and behind it

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from harness.evidence.arm_records import RankSteps
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
-from harness.judging.context import executed
-from harness.judging.sheet import Sheet, number, settle
+from harness.judging.context import end_of, executed
+from harness.judging.end_state import differing
+from harness.judging.sheet import Sheet, number, settle, some
 
 FEWEST_ROWS = 0.75  # of the different rows in a step that draws from all of a rank's rows would give
 DEVIATIONS = 3.0  # by which fewer rows must be different than draws would give: few steps show little
@@ -47,10 +48,45 @@ def named(executions: Mapping[int, ArmEvidence]) -> dict[str, ArmEvidence]:
     return {f"rank {rank} of {execution.start.arm}": execution for rank, execution in executions.items()}
 
 
+def buffers_apart(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> str:
+    """Return the names of buffers that end apart at some rank. Running statistics of a rank's own rows may."""
+    first, *others = (end_of(execution).state for execution in executions.values())
+    found = {
+        each.name
+        for state in others
+        if state is not None and first is not None
+        for each in differing(state, first)
+        if each.category == "buffers"
+    }
+    if found:
+        sheet.figure("buffers_apart", some(sorted(found)))
+    return some(sorted(found)) if found else ""
+
+
 def odd_one(digests: Sequence[str]) -> int | None:
     """Return the last rank without the most frequent digest, in a tie the first rank's; None: all are equal."""
     common = max(digests, key=lambda digest: (digests.count(digest), digest == digests[0]))
     return next((rank for rank in reversed(range(len(digests))) if digests[rank] != common), None)
+
+
+def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -> dict[int, RankSteps]:
+    """Return the first rank of each model; settle FAIL where another rank of it read other rows."""
+    first = {rank: noted for rank, noted in steps.items() if rank % model_parallel == 0}
+    for rank, noted in steps.items():
+        reader = rank - rank % model_parallel
+        apart = [
+            step
+            for step, pair in enumerate(zip(noted.rows, first[reader].rows, strict=True))
+            if len({*map(tuple, pair)}) > 1
+        ]
+        if apart:
+            sheet.figure("rank", rank)
+            sheet.figure("first_unequal_step", apart[0], "step")
+            settle(
+                reasons.UNEQUAL_BATCHES,
+                f"at step {apart[0]}, rank {rank} read other rows than rank {reader}, with which it holds one model",
+            )
+    return first
 
 
 # Repeated rows or batches in the data are not a rank's fault: there a rank is compared with its own rows of all

@@ -18,7 +18,7 @@ from harness.judging.near_ends import require_near_ends
 from harness.judging.series import Bounds, losses, note_difference, require_equal
 from harness.judging.sheet import Sheet, number, settle
 from harness.judging.verdict import Judgement
-from harness.kinds.ranks.executions import named, of_ranks, rank_steps
+from harness.kinds.ranks.executions import buffers_apart, named, of_ranks, rank_steps, readers
 from harness.kinds.ranks.model import RanksMatch
 from harness.numbers import counted
 
@@ -26,7 +26,8 @@ from harness.numbers import counted
 def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     """Judge in this order: capture, finiteness, equal start and batches, losses, what makes it a training, the ends."""
     run = context.only_run("paired")
-    executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
+    arm = context.contract.arms[part.candidate]
+    executions = of_ranks(run, part.candidate, arm.ranks)
     baseline = executed(run, part.baseline)
     comparison = Comparison(part, context, sheet)
     comparison.captured(*executions.values())
@@ -52,11 +53,13 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     for group in groups:
         comparison.begin(group)
     _require_as_many(everything, theirs)
-    _require_joined(rank_steps(executions), rank_steps({0: baseline})[0], sheet)
+    first = readers(rank_steps(executions), arm.model_parallel, sheet)
+    _require_joined(first, rank_steps({0: baseline})[0], sheet)
     sheet.figure("steps_run", shortest, "steps")
     if not sheet.meets("steps_run", shortest, "at least", part.steps, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, f"{shortest} steps were compared, the claim demands {part.steps}")
-    ours = f"the ranks of {part.candidate}"
+    apart = buffers_apart(executions, sheet)
+    ours = f"the ranks of {part.candidate}{f', whose buffers end apart ({apart}),' if apart else ''}"
     require_equal(found, "within", bounds, f"{ours} (their mean) and {theirs}", sheet)
     for group in groups:
         comparison.end(group)

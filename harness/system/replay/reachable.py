@@ -147,6 +147,7 @@ class _Walk:
             for number, group in enumerate(groups):
                 self._hold(Place(group, joined(path, f"group{number}")))
             own = [each for each in self._attributes(path, value) if not _OF_OPTIMIZERS.fullmatch(each[0])]
+            own += _inner(value)  # torch's own wrappers, too: ZeroRedundancyOptimizer keeps no state itself
             return [*own, *_hooks(value, _HOOKS_OF_OPTIMIZERS)]
         if isinstance(value, LRScheduler):
             found.schedulers[_free(path, found.schedulers)] = value
@@ -322,9 +323,13 @@ def _hooks(owner: object, kinds: Iterable[str]) -> list[tuple[str, Any]]:
 
 
 def _wrapped(optimizer: Optimizer) -> Optimizer | None:
-    """Return the optimizer that a library's wrapper shares its state with: accelerate's or Lightning's wrapper."""
-    inner = getattr(optimizer, "optimizer", None) or getattr(optimizer, "_optimizer", None)
-    return inner if isinstance(inner, Optimizer) and inner.state is optimizer.state else None
+    """Return the optimizer that a library's wrapper shares its state with: accelerate's, Lightning's or torch's."""
+    return next((inner for _, inner in _inner(optimizer) if inner.state is optimizer.state), None)
+
+
+def _inner(optimizer: Optimizer) -> list[tuple[str, Optimizer]]:
+    """Return the optimizers that an optimizer holds as attributes."""
+    return [(name, each) for name, each in vars(optimizer).items() if isinstance(each, Optimizer)]
 
 
 def _is_own(thing: Any) -> bool:

@@ -147,6 +147,7 @@ class TracedStep:
                 got=f"{type(error).__name__}: {_first_line(error)}{called_at(error)}",
                 remedy="use the fused or functional form of the operation",
             ) from error
+        self._require_waits(recorded)
         self.operations, self.operators, self.draws = len(recorded), recorded.names(), recorded.draws
         if self.operations == 0:
             raise NotTraceableError("the step must do some work", got="a recording without an operation")
@@ -166,6 +167,16 @@ class TracedStep:
                 where=spread[0],
                 got=f"{len(spread)} tensors that ranks share (DTensor)",
                 remedy="leave it uncaptured here: what it is gathered into is nothing that a recording sees",
+            )
+
+    def _require_waits(self, recorded: Operations) -> None:
+        """Refuse collectives that Python waits for: a replay would read what they have not finished."""
+        unawaited = sorted(name for name in recorded.names() if name.startswith("c10d."))
+        if unawaited:
+            raise NotTraceableError(
+                "a recorded step waits for its collectives by operators",
+                got=f"{', '.join(unawaited)}, for which Python waits",
+                remedy="call those of `torch.distributed._functional_collectives`, or capture it on GPUs",
             )
 
     def _registered(self) -> list[tuple[str, Tensor]]:

@@ -34,6 +34,7 @@ ARMS: dict[str, Any] = {
     "two": {"ranks": 2},
     "too": {"ranks": 2},
     "three": {"ranks": 3},
+    "four": {"ranks": 4},
     "one": {},
     "again": {},
     "alone": {"capture": "step"},
@@ -68,6 +69,11 @@ def test_ranks_that_match_say_what_of_their_ends() -> None:
             "the control of `ends` has the baseline's settings",
             "'alone' has others than 'one'",
         ),
+        (
+            MATCH | {"candidate": "four", "in_turn": "alone"},
+            "`in_turn` compares the bits of two ranks that read two shares",
+            "4 ranks with 4 shares",
+        ),
         (MATCH | {"baseline": "too"}, "ranks are compared with one process", "'too' has 2"),
         (
             EQUAL | {"baseline": "one"},
@@ -89,3 +95,11 @@ def test_ranks_are_no_setting_of_the_system() -> None:
     contract = make_contract(AGREE, arms=ARMS)
     assert contract.arms["two"].ranks == 2
     assert contract.arms["two"].settings() == {}
+
+
+def test_ranks_that_hold_one_model_take_one_share_of_a_batch() -> None:
+    arms = ARMS | {"two": {"ranks": 6, "model_parallel": 2}}
+    workloads = {"w": {"model": "m", "batch_size": 3, "seq_len": 4, "steps": 3}}
+    assert [*problems(make_contract(AGREE, arms=arms, workloads=workloads))] == []
+    with pytest.raises(ValidationError, match="3 ranks are no multiple of 2"):
+        make_contract(AGREE, arms=ARMS | {"two": {"ranks": 3, "model_parallel": 2}})

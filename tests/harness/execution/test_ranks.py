@@ -113,8 +113,18 @@ def test_each_rank_reads_its_block_of_rows_and_all_of_what_has_no_rows(monkeypat
         "rate": 0.5,
         "table": [0, 1, 2],
     }
-    with pytest.raises(ValueError, match="2 ranks take equal shares of a batch, and 3 rows are no multiple of 2"):
+    with pytest.raises(ValueError, match="ranks take 2 equal shares of a batch, and 3 rows are no multiple of 2"):
         shared(lambda _index: {"x": torch.zeros(3)}, 4)(0)
+
+
+@pytest.mark.parametrize(("rank", "rows"), [(0, [0, 1]), (1, [0, 1]), (2, [2, 3]), (3, [2, 3])])
+def test_ranks_that_hold_one_model_read_the_same_rows(
+    monkeypatch: pytest.MonkeyPatch, rank: int, rows: list[int]
+) -> None:
+    group = SimpleNamespace(get_world_size=lambda: 4, get_rank=lambda: rank)
+    monkeypatch.setattr("harness.system.ranks._group", lambda: group)
+    monkeypatch.setattr("harness.system.ranks._model_parallel", 2)
+    assert shared(lambda _index: {"x": torch.arange(4)}, 4)(0)["x"].tolist() == rows
 
 
 def test_marks_are_read_where_another_process_writes_them(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from harness.execution.watchers.reductions import digest_of_all, digests, larges
 from harness.execution.watchers.sync_detectors import DispatchWatch
 from harness.system import shards
 from harness.system.replay.addresses import StaticAddresses
-from harness.system.replay.found_state import same
+from harness.system.replay.found_state import found_state, same
 from harness.system.replay.reachable import reach
 from harness.system.replay.state import StateGuard
 from harness.system.replay.traced import NotTraceableError, TracedStep
@@ -165,3 +165,39 @@ def test_what_a_users_module_keeps_is_found_after_it_is_sharded(alone: DeviceMes
             self.average = torch.zeros(4)
 
     assert list(reach(sharded(Averaging(), alone)).tensors) == ["average"]
+
+
+def test_moments_that_ranks_divide_are_found_under_their_parameters(alone: DeviceMesh) -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = nn.Linear(2, 2)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
+
+    def step() -> None:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    step()
+    moments = {name for name in found_state(step)["optimizer"] if "exp_avg" in name}
+    assert moments == {f"{name}.{kind}" for name in ("weight", "bias") for kind in ("exp_avg", "exp_avg_sq")}
+
+
+@pytest.mark.parametrize("reduced", ["functional", "in Python"])
+def test_a_recording_holds_a_collective_if_it_holds_the_wait_for_it(alone: DeviceMesh, reduced: str) -> None:
+    from torch.distributed._functional_collectives import all_reduce
+
+    weight = torch.ones(2)
+
+    def step() -> Tensor:
+        if reduced == "in Python":
+            dist.all_reduce(weight)
+            return weight.mul_(2.0).sum()
+        return weight.copy_(all_reduce(weight, "sum", dist.group.WORLD) * 2.0).sum()
+
+    traced = TracedStep(step, lambda: {"weight": weight}, roots=[step])
+    if reduced == "in Python":
+        with pytest.raises(NotTraceableError, match=r"c10d\.allreduce_, for which Python waits"):
+            traced.record()
+        assert weight.tolist() == [1.0, 1.0]
+    else:
+        assert [traced.replay().item() for _ in range(2)] == [4.0, 8.0]
