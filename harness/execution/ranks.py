@@ -32,7 +32,7 @@ from harness.processes.line import ALONE, GO, TOGETHER
 from harness.system.protocol import NotAvailable
 
 POLL_S = 0.1
-LAG_S = 20.0  # that others may wait for a rank which stands still
+LAG_S = 20.0  # that others may wait for a rank which stands still and has a core of its own
 STOPPED_S = 5.0  # that a rank may be stopped while this process, of its group, is not
 LONGEST_LOOK_S = 1.0  # counted between two looks: in longer ones this process was stopped, and the ranks with it
 OTHERS_S = 0.3  # for other ranks to end of what ended the first, so that the first is distinguished from them
@@ -96,12 +96,12 @@ class _Rank:
                 recorder.ask(said)
                 self.child.line.send(GO)
 
-    def look(self, seconds: float, farthest: Position) -> None:
+    def look(self, seconds: float, farthest: Position, lag: float) -> None:
         """Note how long others have waited for this rank, and how long it has been stopped."""
         position, accountable = self.marks.read()
         behind = accountable and position < farthest and not self.complete
         self.awaited = self.awaited + seconds if behind and position == self.position else 0.0
-        if self.awaited > LAG_S and is_compiling(self.child.pid, self.folder):
+        if self.awaited > lag and is_compiling(self.child.pid, self.folder):
             self.awaited = 0.0
         self.position = position
         self.is_stopped = self.is_stopped + seconds if _state(self.child.pid) == "T" else 0.0
@@ -184,7 +184,7 @@ def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
             rank.listen(recorder)
         now, farthest = time.monotonic(), max(rank.marks.read()[0] for rank in ranks)
         for rank in ranks:
-            rank.look(min(now - looked, LONGEST_LOOK_S), farthest)
+            rank.look(min(now - looked, LONGEST_LOOK_S), farthest, _lag(len(ranks)))
         looked = now
         if any(rank.ended_badly for rank in ranks):
             _raise_first(ranks, recorder)
@@ -210,17 +210,22 @@ def _ended(rank: _Rank, ranks: Sequence[_Rank]) -> RankEnded:
     return RankEnded(cause, f"rank {rank.number} of {len(ranks)}{colon} {how}", rank.stack())
 
 
+def _lag(ranks: int) -> float:
+    """Return the seconds that others may wait for a rank: more where ranks share cores, and each works more slowly."""
+    return LAG_S * max(1.0, ranks / usable_cores())
+
+
 def _require_moving(ranks: Sequence[_Rank]) -> None:
     """Raise `RankEnded` for a rank that has been stopped, or that others have waited for, too long."""
-    farthest = max(ranks, key=lambda rank: rank.position)
+    farthest, lag = max(ranks, key=lambda rank: rank.position), _lag(len(ranks))
     for rank in ranks:
         name = f"rank {rank.number} of {len(ranks)}"
         if rank.is_stopped > STOPPED_S:
             rank.child.resume()
             raise RankEnded("heartbeat", f"{name} was stopped (SIGSTOP), and the others were not", _stack_of(rank))
-        if rank.awaited > LAG_S:
+        if rank.awaited > lag:
             where = f"it stands at {_said(rank.position)}, rank {farthest.number} at {_said(farthest.position)}"
-            raise RankEnded("heartbeat", f"others wait for {name} since {LAG_S:g} s: {where}", _stack_of(rank))
+            raise RankEnded("heartbeat", f"others wait for {name} since {lag:g} s: {where}", _stack_of(rank))
 
 
 def _said(position: Position) -> str:

@@ -63,17 +63,18 @@ class Experts(nn.Module):
 
     def forward(self, x):
         scores = self.router(self.norm(x)).softmax(dim=-1)  # [T, E]
-        chosen = F.one_hot((scores - self.load).argmax(dim=-1), EXPERTS).to(x.dtype)  # [T, E]
-        self.chosen = chosen.mean(dim=0)
+        best = (scores - self.load).argmax(dim=-1, keepdim=True)
+        chosen = torch.zeros_like(scores).scatter(-1, best, 1.0)  # [T, E]
+        self.update_load(chosen.mean(dim=0))
         sent = torch.einsum("te,td->etd", chosen, self.norm(x))  # zeros where a row goes elsewhere
         up, down = held(self.up), held(self.down)
         computed = exchanged(F.gelu(exchanged(sent, out=True) @ up) @ down, out=False)
         return x + torch.einsum("te,etd->td", chosen * scores, computed)
 
-    def update_load(self):
-        mean = all_reduce(self.chosen.detach(), "sum", dist.group.WORLD) / ranks() if ranks() > 1 else self.chosen
+    def update_load(self, chosen):
+        mean = all_reduce(chosen, "sum", dist.group.WORLD) / ranks() if ranks() > 1 else chosen
         if BUG != "first_rank_only" or rank() == 0:
-            self.load.lerp_(mean.detach(), 0.1)
+            self.load.lerp_(mean, 0.1)
 
 
 def exchanged(rows, *, out):
@@ -195,9 +196,12 @@ def clip(parameters):
 
 
 def adamw(model, learning_rate):
-    """Not fused: that kernel refuses parts and copies together."""
-    on_cuda = next(model.parameters()).is_cuda
-    return torch.optim.AdamW(model.parameters(), lr=learning_rate, foreach=False, capturable=on_cuda)
+    """The fused kernel refuses DTensors and plain tensors together, so each kind is a group."""
+    on_cuda, kinds = next(model.parameters()).is_cuda, {}
+    for each in model.parameters():
+        kinds.setdefault(isinstance(each, DTensor), []).append(each)
+    groups = [{"params": each} for each in kinds.values()]
+    return torch.optim.AdamW(groups, lr=learning_rate, fused=True, capturable=on_cuda)
 
 
 def tensor(model, learning_rate, _parts):
@@ -235,7 +239,6 @@ def experts(model, learning_rate, _parts):
             average(model.parameters())
         clip(model.parameters())
         optimizer.step()
-        layer.update_load()
         return loss.detach()
 
     return step

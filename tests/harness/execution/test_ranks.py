@@ -157,11 +157,22 @@ def standing(number: int, *, awaited: float = 0.0, stopped: float = 0.0) -> Any:
         (standing(1, stopped=5.1), r"rank 1 of 2 was stopped \(SIGSTOP\)"),
     ],
 )
-def test_a_rank_that_others_wait_for_is_named_with_its_stack(last: Any, message: str) -> None:
+def test_a_rank_that_others_wait_for_is_named_with_its_stack(
+    last: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "usable_cores", lambda: 2)
     ranks._require_moving([standing(0), standing(1, awaited=19.9, stopped=4.9)])
     with pytest.raises(RankEnded, match=message) as caught:
         ranks._require_moving([standing(0), last])
     assert (caught.value.cause, caught.value.stack) == ("heartbeat", "a stack")
+
+
+def test_ranks_that_share_cores_are_waited_for_as_many_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "usable_cores", lambda: 2)
+    others = [standing(number) for number in range(7)]
+    ranks._require_moving([*others, standing(7, awaited=79.9)])
+    with pytest.raises(RankEnded, match="others wait for rank 7 of 8 since 80 s"):
+        ranks._require_moving([*others, standing(7, awaited=80.1)])
 
 
 def test_only_a_rank_that_is_behind_another_and_stands_still_is_waited_for(tmp_path: Path) -> None:
@@ -171,7 +182,7 @@ def test_only_a_rank_that_is_behind_another_and_stands_still_is_waited_for(tmp_p
     ahead = Position(1, 0, 1, 0)
 
     def awaited(farthest: Position) -> float:
-        rank.look(1.0, farthest)
+        rank.look(1.0, farthest, lag=20.0)
         return rank.awaited
 
     assert awaited(ahead) == 0.0  # in no arm: what it does is its own
