@@ -383,7 +383,8 @@ class Draft:
             f"One capture serves all batches of one shape.{f' {WHY_OUTSIDE}' if itself else ''}",
             "Something in the step waits for the device, or needs a value on the host: the message names its line.",
             f"doubled_step, dropped_step, second_capture, capture_each_step, {'decoy_graph, ' if itself else ''}"
-            "remembered_step, skipped_update",
+            # on a device its copies are work outside the graph, which is found first
+            f"{'' if self.arms.timed else 'remembered_step, '}skipped_update",
         )
 
     def _memory(self) -> str:

@@ -234,10 +234,10 @@ def _first_pair(
 def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> Told | None:
     """Return how two operators differ whose results do: what an operator reads and does not use makes no difference."""
     made = all(None in each or each[0] == each[1] for each in zip(mine.makes, other.makes, strict=False))
-    if made and _left_alike(mine.leaves, other.leaves):
+    if made and _left_alike(mine, other):
         return None
-    for read, its in zip(mine.reads, other.reads, strict=True):
-        if None not in (read.digest, its.digest) and read.digest != its.digest:
+    for number, (read, its) in enumerate(zip(mine.reads, other.reads, strict=True)):
+        if None not in (read.digest, its.digest) and read.digest != its.digest and not _fills(mine, other, number):
             numbers = [each for each in (read.number, its.number) if each is not None]
             return "reads", pair, read.name or its.name, numbers if len(numbers) == 2 else [], (read, its)
     if mine.arguments != other.arguments:
@@ -247,16 +247,36 @@ def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> T
     return "result", pair, None, [], (None, None)
 
 
-def _left_alike(ours: Sequence[str | None], theirs: Sequence[str | None]) -> bool:
+def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
     """Return True if two operators leave the same in each tensor that they are given.
 
-    One arm may give the memory of a result twice, as an input that is not needed any more, and the other arm once.
+    A tensor that one arm alone changes may have held the same before in the other arm: memory that is used again. And
+    one arm may give the memory of a result twice, as an input that is not needed any more, and the other arm once.
     """
+    ours, theirs = mine.leaves, other.leaves
     if len(ours) != len(theirs):
         return False
-    both = [mine for mine, other in zip(ours, theirs, strict=True) if mine is not None and mine == other]
-    apart = [{mine, other} for mine, other in zip(ours, theirs, strict=True) if mine != other]
+    both = [left for left, its in zip(ours, theirs, strict=True) if left is not None and left == its]
+    rows = zip(ours, theirs, _held_after(mine), _held_after(other), strict=True)
+    apart = [{left, its} for left, its, held, it_held in rows if left != its and held != it_held]
     return all(None in each and each - {None} <= {*both} for each in apart)
+
+
+def _held_after(operator: ObservedOperator) -> list[str | None]:
+    """Return the digests of what an operator was given, as they are after it."""
+    before = [each.digest for each in operator.reads]
+    return [
+        held if left is None else left for left, held in zip_longest(operator.leaves, before[: len(operator.leaves)])
+    ]
+
+
+def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool:
+    """Return True if two operators write to memory that held nothing of the step, as the launch of a kernel does to
+    the tensor that it is given for its result.
+    """
+    both = mine.reads[number], other.reads[number]
+    writes = any(number < len(each.leaves) and each.leaves[number] is not None for each in (mine, other))
+    return writes and all(each.source is None and each.name is None for each in both)
 
 
 def _first_write(

@@ -111,6 +111,9 @@ def _unproven(ghost: GhostReplay) -> str | None:
         return "the replays alone train alike on another batch"
     if ghost.failure and not ghost.moves_alone:
         return f"no step could be made without its replays ({ghost.failure}), and these alone change no parameter"
+    compared = ghost.moves is not None and (ghost.stays or ghost.reads is not None)
+    if ghost.moves_alone is None or not (compared or ghost.failure):
+        return "what was seen of its replays is not recorded whole"
     return None
 
 

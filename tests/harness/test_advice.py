@@ -21,7 +21,7 @@ from harness.system.protocol import CAPABILITIES
 ROOT = Path(__file__).parents[2]
 SOURCES = [*sorted((ROOT / "harness").rglob("*.py")), *reason_files(), TEXTS / "glossary.yaml"]
 PAGES = [ROOT / page for page in write_site.sources(ROOT)]
-COMMAND = re.compile(r"`harness ([a-z-]+)((?: [^`]*)?)`")
+COMMAND = re.compile(r"`harness ([a-z][a-z-]*)((?: [^`]*)?)`")
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]+)")
 
 

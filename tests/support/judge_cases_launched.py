@@ -288,7 +288,7 @@ LAUNCHED: dict[str, list[Case]] = {
             "output_not_from_replay",
             lambda: captured({"outside_share_at_most": 0.5}, ghost=outside("loss", "parameters 0.bias")),
         ),
-        Case("one batch for all", "output_not_from_replay", lambda: captured(ghost=ghost(reads=False))),
+        Case("one batch for all", "output_not_from_replay", lambda: captured(ghost=ghost(stays=False, reads=False))),
         Case("outputs of hidden state", "replay_unproven", lambda: captured(ghost=ghost(stays=False, unsure=2))),
         Case("copied by the replay", "replay_unproven", lambda: captured(ghost=ghost(moves_alone=False))),
         Case("a control that never moves", "held", lambda: captured(ghost=ghost(moves=False, moves_alone=False))),

@@ -59,7 +59,7 @@ CAPTURES: dict[str, Any] = {
     ("system", "same", "captured"),
     [
         (stateful_systems.SaysItReplays, "launches_unobserved", "launches_unobserved"),
-        (stateful_systems.ReplaysADecoy, "held", "launches_differ"),
+        (stateful_systems.ReplaysADecoy, "candidate_not_captured", "launches_differ"),
         (stateful_systems.ReplaysWhileProfiled, "held", "work_outside_graphs"),
     ],
 )

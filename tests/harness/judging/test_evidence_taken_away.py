@@ -49,7 +49,12 @@ AN_ENTRY = {
 }
 # What may be absent altogether.
 ALL_OF_IT = {
-    "capture": {"capture.failure": "the system's own words, that it failed", "capture.moved_buffers": "as above"},
+    "capture": {
+        "capture.failure": "the system's own words, that it failed",
+        "capture.moved_buffers": "as above",
+        "capture.ghost": "an older harness's, which did not look at the replays alone",
+        "capture.ghost.alone_reads": "both steps of the look read the same batch",
+    },
     "capture_fallback": {"capture.mechanism": "a capture that failed need not name one"},
     "gradient_match": {
         "gradients": "the baseline's own, which older evidence has not",

@@ -284,6 +284,36 @@ def test_a_result_over_an_input_is_the_same_result(
     assert difference_of(*steps).found == ("does_not_repeat" if is_equal else "found")
 
 
+def filling(before: str, after: str, source: int | None = None) -> ObservedOperator:
+    """The launch of a kernel that is given memory for its result, which held something else before."""
+    reads = [{"digest": before, "form": "float32 [3]", "source": source}]
+    texts = dict.fromkeys(("module", "line", "code"), "")
+    fields = {"name": "dequantize", "phase": "forward", "arguments": [], "reads": reads, "makes": [], **texts}
+    return ObservedOperator.model_validate({**fields, "leaves": [None if after == before else after]})
+
+
+def difference_between(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> FirstDifference:
+    fields = {"replica": 1, "step": 0, "before": {}, "batch": {}, "loss": "a", "gradients": {}, "after": {}}
+    return difference_of(
+        *(ObservedStep(arm=arm, operators=[*each], **fields) for arm, each in (("a", ours), ("b", theirs)))
+    )
+
+
+@pytest.mark.parametrize("before", ["old", "result"], ids=["other memory", "memory with this result"])
+def test_what_memory_held_before_a_kernel_filled_it_is_no_difference(before: str) -> None:
+    assert difference_between([filling(before, "result")], [filling("other", "result")]).found == "does_not_repeat"
+
+
+def test_a_kernel_that_fills_memory_with_another_result_has_equal_inputs() -> None:
+    assert difference_between([filling("old", "result")], [filling("other", "another")]).how == "result"
+
+
+def test_a_kernel_that_changes_what_the_step_has_made_reads_it() -> None:
+    arms = [[filling("x", made), filling(made, made * 2, source=0)] for made in ("a", "b")]
+    parted = difference_between([filling("x", "a"), *arms[0][1:]], [filling("x", "a"), *arms[1][1:]])
+    assert parted.how == "reads"
+
+
 def test_a_step_without_autograd_is_one_part_and_kernels_that_were_not_seen_are_named() -> None:
     fields = {"replica": 1, "step": 0, "before": {}, "batch": {}, "loss": "a", "gradients": {}, "after": {}}
     steps = [ObservedStep(arm=arm, operators=launch(None, arm), unseen=2, **fields) for arm in ("a", "b")]
