@@ -36,6 +36,7 @@ class _PairedRun:
     groups: list[list[str]] = field(default_factory=list)
     compared: list[list[str]] = field(default_factory=list)
     recorded_of: dict[str, dict[str, int | str]] = field(default_factory=dict)  # arm -> fields of its PlannedArm
+    earlier: dict[str, set[str]] = field(default_factory=dict)  # arm -> baselines that some part compares it with
     baselines: set[str] = field(default_factory=set)  # arms that some part names so
     others: set[str] = field(default_factory=set)  # arms that some part names as anything else
 
@@ -68,9 +69,13 @@ class _PairedRun:
             chain.append(self.baseline_of[chain[-1]])
         return chain
 
-    def _place(self, arm: str) -> int:
-        """Return how many arms of its own role must come before this one, and 1 for itself."""
-        return sum(self.role[each] == self.role[arm] for each in self._chain(arm))
+    def _place(self, arm: str, later: frozenset[str] = frozenset()) -> int:
+        """Return how many arms of its own role must come before this one, and 1 for itself.
+
+        later: arms that come after it. Two arms that are each other's baselines stay as they are written.
+        """
+        before = {each for each in self.earlier.get(arm, ()) if self.role[each] == self.role[arm]} - later - {arm}
+        return 1 + max((self._place(each, later | {arm}) for each in before), default=0)
 
     def add(self, part: AnyPart) -> None:
         baselines, others = _by_role(part)
@@ -95,6 +100,12 @@ class _PairedRun:
             self.gradient_arms |= {*demand.compared()}
             if demand.baseline is not None:
                 self.baseline_of |= dict.fromkeys(demand.compared(), demand.baseline)
+        # only a later execution is measured from an earlier one: its gradients, and how far apart the ends are
+        named = part.arms()
+        pairs = [(named.get(part.candidate_path), named.get("baseline")), *self.baseline_of.items()]
+        for later, first in pairs:
+            if later is not None and first is not None:
+                self.earlier.setdefault(later, set()).add(first)
 
     def _repeat(self, arm: str, times: int) -> None:
         self.replicas[arm] = max(times, self.replicas.get(arm, 0))

@@ -79,6 +79,14 @@ def test_a_chain_of_gradient_baselines_runs_in_its_order() -> None:
     assert list(run.arms) == ["plain", "graphed", "untrained"]
 
 
+def test_an_arm_that_is_compared_with_a_baseline_runs_after_it_though_it_is_one_itself() -> None:
+    second = {**TRAJECTORY, "id": "T2", "candidate": "graphed", "baseline": "untrained", "guards": {"steps": 1}}
+    first = {**TRAJECTORY, "id": "T1", "candidate": "untrained", "baseline": "plain", "guards": {"steps": 1}}
+    third = {**TRAJECTORY, "id": "T3", "candidate": "plain", "baseline": "synchronizing", "guards": {"steps": 1}}
+    [run] = planned(second, first, third).runs
+    assert list(run.arms) == ["synchronizing", "plain", "untrained", "graphed"]
+
+
 def test_throughput_runs_in_processes_of_its_own() -> None:
     result = planned(TRAJECTORY, THROUGHPUT, machine=H200)
     timings = [run for run in result.runs if run.probe == "throughput"]
