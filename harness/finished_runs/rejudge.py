@@ -17,6 +17,7 @@ from harness.contract.schema import Contract
 from harness.contract.waivers import find_waivers
 from harness.errors import ContractError, ContractErrors, EvidenceError, UsageError
 from harness.evidence import layout
+from harness.planning.plan import refuse_unknown
 from harness.report.together import side_by_side
 from harness.report.view import ReportView, RunPart
 from harness.run_directory.bundle import Bundle, Header, Narrowed, WaiverRecord, altered, read_bundle, recorded_bytes
@@ -135,14 +136,25 @@ def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bo
     loaded = load_contracts(contracts) if contracts else copies(bundles)
     waived = [replace(one, header=known.with_waivers(one.header)) for one in bundles] if contracts else bundles
     if contracts and gate and len(bundles) == 1:
-        narrowed = known.asked.model_copy(
-            update={"claims": list(selected(loaded, known.asked.tags, known.asked.claims))}
-        )
+        narrowed = _asked(known.asked, loaded)
         waived = [replace(one, header=one.header.model_copy(update={"narrowed": narrowed})) for one in waived]
     judgement = session.judge_bundles(waived, loaded, gate=gate)
     own = _readable_copies(bundles) if contracts else loaded
     view = _with_contradictions(judgement.view, bundles, None if own is None else [one.contract for one in own])
     return replace(judgement, view=replace(view, drill=_drill_record(bundles[0])))
+
+
+def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
+    """Return the part with its tags' claims. Raises UsageError for names that no contract has, or a part without units:
+    they would ask for nothing, and what the run says of itself would decide alone.
+    """
+    units = [(claim.id, workload) for one in contracts for claim in one.contract.claims for workload in claim.judged_on]
+    refuse_unknown("no contract here has this claim", part.claims, {claim for claim, _ in units})
+    refuse_unknown("no claim here is judged on this workload", part.workloads, {workload for _, workload in units})
+    claims = selected(contracts, part.tags, part.claims)
+    there = [(claim, name) for claim, name in units if not claims or claim in claims]
+    refuse_unknown("a claim that is asked for is judged on this workload", part.workloads, {name for _, name in there})
+    return part.model_copy(update={"claims": list(claims)})
 
 
 def _readable_copies(bundles: Sequence[Bundle]) -> list[LoadedContract] | None:

@@ -160,3 +160,17 @@ def test_a_narrowing_that_the_header_alone_has_leaves_out_no_unit(harness: Call)
     asked = ("--workload", "held")  # the honest twin: the gate itself asks for a part
     assert harness("judge", "--gate", "--contracts", "contracts", *asked, RUN)[0] == 0
     assert harness("judge", "--gate", *asked, RUN)[0] == 2
+
+
+@pytest.mark.parametrize(
+    "asked", [("--workload", "hold"), ("--claim", "SCRIPT-01"), ("--claim", "OTHER-001", "--workload", "held")]
+)
+def test_a_part_that_no_contract_has_is_a_mistake_of_the_call(harness: Call, asked: tuple[str, ...]) -> None:
+    """A mistyped name would ask for nothing, and the run's own narrowing would open the gate."""
+    from scripted_system import contract_text
+
+    other = contract_text("violated", identity="other-v1", claim="OTHER-001")
+    Path("contracts/other-v1.yaml").write_text(other)
+    assert harness("verify", "contracts", "--gate", "--name", "run", "--workload", "held")[0] == 0
+    code, said = harness("judge", "--gate", "--contracts", "contracts", *asked, RUN)
+    assert (code, f"`{asked[-1]}`" in said) == (2, True)
