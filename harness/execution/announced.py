@@ -25,7 +25,7 @@ ROUNDS_PER_AFTER = 4  # the judge compares the last `after` samples with those t
 WARMUP_STEPS = 10  # of each arm of a timing
 TIMED_WATCHED_STEPS = 5  # of each, behind the timed ones
 REPLAY_ROUNDS = 24  # of a long replay's old run and a fresh one: a median's interval leaves out five on each side
-REPLAY_BLOCK_STEPS = 10
+REPLAY_BLOCK_STEPS = 10  # at least
 MOST_ROUNDS = 2  # times as many as are demanded: where something else works on the processor, for what that spoils
 
 
@@ -45,7 +45,13 @@ def of_timing(run: Run) -> int:
 
 
 def of_long_replay(run: Run) -> int:
-    return run.workload.steps + 2 * REPLAY_ROUNDS * REPLAY_BLOCK_STEPS
+    return max(run.workload.steps, WARMUP_STEPS) + 2 * REPLAY_ROUNDS * replay_block_steps(run)
+
+
+def replay_block_steps(run: Run) -> int:
+    """Return how many steps a block of a long replay's turns has: every shape as often, wherever it begins."""
+    shapes = shapes_of(run)
+    return shapes * -(-REPLAY_BLOCK_STEPS // shapes)
 
 
 def of_captures(run: Run) -> int:

@@ -195,6 +195,11 @@ def noisy_turns() -> dict[str, Any]:
     return turns(1.0, disturbed=10) | timed(1.0, spread=1.0)
 
 
+def noisy_and_late() -> Verdict:
+    """The whole process becomes slower, which noise in its blocks leaves open."""
+    return replayed(ours=turns(1.0) | timed(1.25, spread=0.5))
+
+
 DEAD: dict[str, Any] = {"death": Death(cause="heartbeat", detail="120 s", phase="graphed: steps", stack="")}
 FLAT = {"memory_growth_at_most_mib": None, "slowdown_at_most": None}
 WITHOUT_MEMORY = {"blocks": [block(number, allocated_bytes=None, reserved_bytes=None) for number in range(BLOCKS)]}
@@ -281,6 +286,7 @@ LONG_CASES = [
         lambda: replayed(ours=turns(1.0, disturbed=14)),
     ),
     Case("late as slow as a fresh run", "undecided_slowdown", lambda: replayed(ours=turns(1.0, late_seconds=1.25))),
+    Case("late as slow as a fresh run, by blocks with noise", "undecided_slowdown", noisy_and_late),
     Case("too few rounds with a fresh run", "undecided_slowdown", lambda: replayed(ours=turns(1.0, rounds=7))),
     Case("rounds without a bound on time", "held", lambda: in_both(WITHOUT_MEMORY | turns(2.0), **FLAT)),
     Case(

@@ -24,7 +24,7 @@ from harness.devices.allocator import memory_sample
 from harness.devices.device import has_cuda, synchronize
 from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock, ReplayRound
 from harness.evidence.plan_records import Run
-from harness.execution.announced import REPLAY_BLOCK_STEPS, REPLAY_ROUNDS, WARMUP_STEPS
+from harness.execution.announced import REPLAY_ROUNDS, WARMUP_STEPS, replay_block_steps
 from harness.execution.arm import ArmLife
 from harness.execution.probes.timed_arm import TimedArm
 from harness.execution.recorder import Recorder, SeriesWriter
@@ -66,7 +66,8 @@ def _next_to_a_fresh_run(old: ArmLife) -> dict[str, object]:
 
 
 def _seconds_a_step(arm: TimedArm) -> float:
-    return arm.block(REPLAY_BLOCK_STEPS).wall / REPLAY_BLOCK_STEPS
+    steps = replay_block_steps(arm.life.run)
+    return arm.block(steps).wall / steps
 
 
 def _blocks(life: ArmLife) -> LongReplayEvidence:

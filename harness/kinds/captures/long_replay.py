@@ -267,11 +267,11 @@ def _flat_next_to_a_fresh_run(
         settle(reasons.SLOWS_DOWN, f"{seen}, {bound} are allowed")
     if not found.most <= allowed:
         settle(reasons.UNDECIDED_SLOWDOWN, f"{seen}, and whether they take {bound} longer is not decided")
-    if early_to_late.least > allowed:
+    if early_to_late.measured > allowed:
         settle(
             reasons.UNDECIDED_SLOWDOWN,
-            f"{seen}, and both take longer than early ones by at least {number(100 * early_to_late.least)} %: the "
-            "process or the machine became slower",
+            f"{seen}, and late ones {_longer(early_to_late.measured)} than early ones: the process or the machine "
+            "became slower",
         )
     return [seen]
 

@@ -16,8 +16,9 @@ from step_function_systems import Regression
 from harness.contract.schema import Arm
 from harness.drill.expectations import is_killed
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.execution.announced import REPLAY_ROUNDS
+from harness.execution.announced import REPLAY_ROUNDS, WARMUP_STEPS
 from harness.execution.probes.long_replay import SeenSteps
+from harness.execution.probes.timed_arm import TimedArm
 from harness.execution.recorder import SeriesWriter
 from harness.system.wrappers import HARNESS_FAULTS
 
@@ -124,6 +125,24 @@ def test_the_old_run_takes_turns_with_a_fresh_one(
     end = evidence.arms["captured"][0].end
     assert end is not None
     assert end.steps_called == 20  # what follows is no part of the training
+
+
+def test_turns_have_each_shape_as_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long shape more in the old run's blocks would look like a slowdown."""
+    made: list[int] = []
+    block = TimedArm.block
+
+    def counted(arm: TimedArm, steps: int) -> object:
+        made.append(steps)
+        return block(arm, steps)
+
+    monkeypatch.setattr(TimedArm, "block", counted)
+    run = run_of("captured", 4, 2)
+    run = run.model_copy(update={"workload": run.workload.model_copy(update={"seq_len": [2, 3, 4]})})
+    [evidence] = executed(run, tmp_path / "captured").arms["captured"]
+    assert evidence.long_replay is not None
+    assert evidence.long_replay.no_rounds is None
+    assert made == [WARMUP_STEPS, *[12] * (4 * REPLAY_ROUNDS)]
 
 
 def test_a_baseline_has_no_fresh_run(tmp_path: Path) -> None:
