@@ -67,7 +67,9 @@ def _next_to_a_fresh_run(old: ArmLife) -> dict[str, object]:
 
 def _seconds_a_step(arm: TimedArm) -> float:
     steps = replay_block_steps(arm.life.run)
-    return arm.block(steps).wall / steps
+    seconds = arm.block(steps).wall
+    arm.life.recorder.heartbeat()
+    return seconds / steps
 
 
 def _blocks(life: ArmLife) -> LongReplayEvidence:

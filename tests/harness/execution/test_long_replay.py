@@ -19,7 +19,7 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.execution.announced import REPLAY_ROUNDS, WARMUP_STEPS
 from harness.execution.probes.long_replay import SeenSteps
 from harness.execution.probes.timed_arm import TimedArm
-from harness.execution.recorder import SeriesWriter
+from harness.execution.recorder import Recorder, SeriesWriter
 from harness.system.wrappers import HARNESS_FAULTS
 
 SYSTEM = "step_function_systems:Regression"
@@ -143,6 +143,16 @@ def test_turns_have_each_shape_as_often(tmp_path: Path, monkeypatch: pytest.Monk
     assert evidence.long_replay is not None
     assert evidence.long_replay.no_rounds is None
     assert made == [WARMUP_STEPS, *[12] * (4 * REPLAY_ROUNDS)]
+
+
+def test_each_block_of_the_turns_shows_that_the_run_makes_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """960 steps without a heartbeat take longer than one may fail to come where a step takes an eighth of a second."""
+    phases: list[str] = []
+    monkeypatch.setattr(Recorder, "heartbeat", lambda recorder: phases.append(recorder.current_phase))
+    executed(run_of("captured", 4, 2), tmp_path / "captured")
+    assert phases.count("captured: turns with a fresh run") >= 4 * REPLAY_ROUNDS
 
 
 def test_a_baseline_has_no_fresh_run(tmp_path: Path) -> None:
