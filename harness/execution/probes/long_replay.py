@@ -29,7 +29,10 @@ from harness.execution.arm import ArmLife
 from harness.execution.probes.timed_arm import TimedArm
 from harness.execution.recorder import Recorder, SeriesWriter
 from harness.execution.watchers.capture_attempts import attempts_of
+from harness.numbers import counted
 
+FEWEST_ROUNDS = 8  # whose median has an interval of 99 %
+TURNS_UNTIL = 0.8  # of the run's limit: opening the fresh run is within it, too
 YARDSTICK_ELEMENTS = 2**20  # on a GPU: kernels of a few microseconds, as a launch takes
 YARDSTICK_LAUNCHES = 200
 YARDSTICK_PASSES = 20_000  # without one: about a millisecond of Python
@@ -38,6 +41,7 @@ YARDSTICK_PASSES = 20_000  # without one: about a millisecond of Python
 def execute(run: Run, recorder: Recorder) -> None:
     """Train the run's arm for all steps of its workload."""
     (arm,) = run.arms
+    until = monotonic() + TURNS_UNTIL * run.wall_limit_s
     is_timed = arm == run.settings["candidate"]
     with ArmLife(run, arm, recorder, follows=not is_timed) as life:
         life.start()
@@ -46,11 +50,14 @@ def execute(run: Run, recorder: Recorder) -> None:
             evidence = _blocks(life)
         life.end()
         life.census()
-        recorder.write(evidence.model_copy(update=_next_to_a_fresh_run(life)) if is_timed else evidence)
+        recorder.write(evidence.model_copy(update=_next_to_a_fresh_run(life, until)) if is_timed else evidence)
 
 
-def _next_to_a_fresh_run(old: ArmLife) -> dict[str, object]:
-    """Return the rounds of the old run and a fresh one of its arm, or why there are none."""
+def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
+    """Return the rounds of the old run and a fresh one of its arm, or why there are none. until: the end of the last.
+
+    What was recorded before would be lost with a process that its limit ends.
+    """
     arms = [TimedArm(old, attempts_of(old.training))]
     try:
         with ArmLife(old.run, old.arm, old.recorder) as life:
@@ -59,9 +66,15 @@ def _next_to_a_fresh_run(old: ArmLife) -> dict[str, object]:
             old.phase("turns with a fresh run")
             arms += [fresh, fresh, *arms]
             with old.recorder.alone():
-                rounds = [[_seconds_a_step(arm) for arm in arms] for _ in range(REPLAY_ROUNDS)]
+                rounds: list[list[float]] = []
+                now, took = monotonic(), 0.0
+                while len(rounds) < REPLAY_ROUNDS and now + took < until:
+                    rounds.append([_seconds_a_step(arm) for arm in arms])
+                    now, took = monotonic(), monotonic() - now
     except Exception as error:  # all else is recorded: a system or a device may have no room for two
         return {"no_rounds": f"{type(error).__name__}: {error}"}
+    if len(rounds) < FEWEST_ROUNDS:
+        return {"no_rounds": f"{counted(len(rounds), 'round')} in the time that the run has"}
     return {"rounds": [ReplayRound(old=(a, d), fresh=(b, c)) for a, b, c, d in rounds]}
 
 

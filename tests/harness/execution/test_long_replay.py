@@ -155,6 +155,22 @@ def test_each_block_of_the_turns_shows_that_the_run_makes_progress(
     assert phases.count("captured: turns with a fresh run") >= 4 * REPLAY_ROUNDS
 
 
+@pytest.mark.parametrize(("limit", "rounds"), [(0.02, None), (100.0, REPLAY_ROUNDS)])
+def test_turns_end_within_the_limit_of_their_run(
+    limit: float, rounds: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that every look moves by a millisecond: a process that its limit ended would keep no evidence."""
+    clock = Clock()
+    for module in ("long_replay", "timed_arm"):
+        monkeypatch.setattr(f"harness.execution.probes.{module}.monotonic", clock.perf_counter)
+    run = run_of("captured", 4, 2).model_copy(update={"wall_limit_s": limit})
+    replay = executed(run, tmp_path / "captured").arms["captured"][0].long_replay
+    assert replay is not None
+    assert len(replay.blocks) == 2
+    assert (None if replay.rounds is None else len(replay.rounds)) == rounds
+    assert (replay.no_rounds is None) == (rounds is not None)
+
+
 def test_a_baseline_has_no_fresh_run(tmp_path: Path) -> None:
     replay = executed(run_of("plain", 4, 2), tmp_path / "plain").arms["plain"][0].long_replay
     assert replay is not None
