@@ -8,6 +8,8 @@ from pathlib import Path
 from harness.contract.claims import parts_of
 from harness.contract.schema import Contract
 from harness.errors import EvidenceError
+from harness.evidence.run_evidence import RunEvidence
+from harness.judging.context import situation_of
 from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.power import LastTiming, Recorded
 from harness.run_directory.bundle import Bundle, read_bundle
@@ -37,13 +39,15 @@ def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list
             continue
         try:
             bundle = read_bundle(path)
+            runs_of = {unit: _runs(bundle, unit) for unit in here}
         except EvidenceError:
             continue
         for unit in sorted(here):
-            part = wanted[unit]
-            if (recorded := _recorded(bundle, unit, part)) is not None:
+            part, timed = wanted[unit], runs_of[unit]
+            demanded = part.resolved(situation_of(part, unit[2], bundle.header.environment.gpu, timed))
+            if isinstance(demanded, ThroughputRatio) and (recorded := Recorded.of(demanded, timed)) is not None:
                 del wanted[unit]
-                found.append(LastTiming(*unit, path.name, part, recorded))
+                found.append(LastTiming(*unit, path.name, demanded, recorded))
     return found
 
 
@@ -56,6 +60,5 @@ def _measured(path: Path) -> set[tuple[str, str, str]]:
     return {(one.contract, one.claim, one.workload) for one in verdicts if "mean_ratio" in one.figures}
 
 
-def _recorded(bundle: Bundle, name: tuple[str, str, str], part: ThroughputRatio) -> Recorded | None:
-    units = [unit for unit in bundle.header.units if name_of(unit) == name]
-    return Recorded.of(part, [bundle.evidence(run) for unit in units for run in unit.runs])
+def _runs(bundle: Bundle, name: tuple[str, str, str]) -> list[RunEvidence]:
+    return [bundle.evidence(run) for unit in bundle.header.units if name_of(unit) == name for run in unit.runs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,6 +68,15 @@ def test_the_newest_published_run_of_a_claim_counts() -> None:
     by_unit = {(one.claim, one.workload): one.run for one in found}
     assert by_unit["F-GRAPH-BWD-003", "tiny"] == "2026-11-28-h100-tiny"
     assert len(by_unit) == len(found)
+
+
+def test_a_bound_with_cases_is_that_of_the_workload(tmp_path: Path) -> None:
+    contract = Path(shutil.copytree(ROOT / "contracts", tmp_path / "contracts"), "cuda-graph-backward-v1.yaml")
+    by_case = "at_least: {otherwise: 1.10, cases: [{workload: tiny, value: 1.5}]}"
+    contract.write_text(contract.read_text().replace("at_least: 1.10\n", f"{by_case}\n", 1))
+    found = last_timings([one.contract for one in load_contracts([contract])], [ROOT / "reports"])
+    demanded = {one.workload: one.part.at_least for one in found if one.claim == "F-GRAPH-BWD-003"}
+    assert demanded == {"tiny": 1.5, "qwen2-1.5b-128": 1.1}
 
 
 def test_a_folder_without_runs_says_nothing(tmp_path: Path) -> None:
