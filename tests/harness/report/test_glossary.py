@@ -27,7 +27,7 @@ PLAIN = frozenset(
         tensors the threshold timed used value version vs within""",
     )
 )
-TAILS = re.compile(r"^(?:nodes|over_peer|kernels)\.|\.(?:float|bfloat|int)\d+\w*$|\.process_\d+$")
+TAILS = re.compile(r"^(?:nodes|over_peer|kernels|untimed_helper_share)\.|\.(?:float|bfloat|int)\d+\w*$|\.process_\d+$")
 KINDS = re.compile(rf"^(?:(?:{'|'.join(BUILT_IN)})(?:\.\d+)?|measurement_\d+)\.")
 
 
