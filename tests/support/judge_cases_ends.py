@@ -75,6 +75,18 @@ def lost(tensor: str, named: bool = False) -> MovedApart:
     return found.model_copy(update={"tensors": tensors, "uncompared": [tensor] if named else []})
 
 
+def of_form(form: str) -> Verdict:
+    """The verdict where a buffer of this form ends further apart than rounding takes most parameters."""
+    plain = twice("ungraphed")
+    state = plain[0].start.state
+    assert state is not None
+    start = plain[0].start.model_copy(update={"state": state.model_copy(update={"forms": {"buffers mean": form}})})
+    plain[0] = dataclasses.replace(plain[0], start=start)
+    mine = ending(graphed(end="near"), moved(by=2e-6, mean=LATE))
+    other = ending(arm("nudged", start="a rounding away"), moved(by=2e-6))
+    return verdict_of(TRAJECTORY | WITHIN | ENDS, paired(*plain, mine, untrained(), other))
+
+
 def unrecorded(whose: str) -> Verdict:
     mine = ending(graphed(end="near"), None if whose == "candidate" else moved(by=0.001))
     other = ending(arm("nudged", start="a rounding away"), None if whose == "control" else moved(by=2e-6))
@@ -261,6 +273,9 @@ NEAR_ENDS = [
     ),
     Case("within the bound, further than rounding", "ends_unexplained", partial(near, moved(by=2e-6, mean=LATE))),
     Case("a parameter further than rounding", "ends_unexplained", partial(near, moved(by=2e-6, p1=LATE))),
+    Case("a token that took another expert, counted", "held", partial(of_form, "int64 [8]")),
+    Case("a count of one number within the bound", "ends_unexplained", partial(of_form, "int64 []")),
+    Case("numbers of floating point within the bound", "ends_unexplained", partial(of_form, "float32 [8]")),
     Case("ten times as far as most", "held", partial(near, moved(by=2e-6, mean=(1.9e-5, MOVED, SIZE)))),
     Case(
         "further than ten times as far",
