@@ -76,7 +76,13 @@ def judge(
 ) -> None:
     """Judge the evidence of run directories again, without a GPU."""
     if check or write:
-        printed = {"--badge": badge, "--contracts": contracts, "--commit": commit, "--not-before": not_before}
+        printed: dict[str, object] = {
+            "--badge": badge,
+            "--contracts": contracts,
+            "--commit": commit,
+            "--not-before": not_before,
+        }
+        printed |= {"--claim": claim, "--tag": tag, "--workload": workload}
         refuse_of_printed("--check" if check else "--write", printed)
     if check and write:
         raise UsageError("--check writes nothing", got="--write", remedy="leave out --check or --write")

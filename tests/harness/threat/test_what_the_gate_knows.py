@@ -136,9 +136,10 @@ def test_a_run_from_before_is_refused(harness: Call, days: int, code: int) -> No
     assert harness("judge", "--gate", "--not-before", day(days), RUN)[0] == code
 
 
-def test_what_is_known_is_of_verdicts_that_are_printed(harness: Call) -> None:
+@pytest.mark.parametrize("known", [("--commit", "1" * 40), ("--workload", "held")])
+def test_what_is_known_is_of_verdicts_that_are_printed(harness: Call, known: tuple[str, str]) -> None:
     harness("verify", "contracts", "--name", "run")
-    assert harness("judge", "--check", "--commit", "1" * 40, RUN)[0] == 2
+    assert harness("judge", "--check", *known, RUN)[0] == 2
 
 
 def test_a_narrowing_that_the_header_alone_has_leaves_out_no_unit(harness: Call) -> None:
