@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -232,17 +231,3 @@ class IdleAndOver(Idle):
         if recording(idle(model)).replays >= 12:
             raise StopIteration("no more data")
         return super().captured_step(model, recording)
-
-
-class EagerUpdateOfOneBatch(EagerUpdate):
-    """Honest: as `EagerUpdate`, on the same batch in every step."""
-
-    def build(self, workload: Workload, arm: Arm) -> StepFunction:
-        return replace(super().build(workload, arm), batch=lambda _index: _batch(0))
-
-
-class IdleOnOneBatch(Idle):
-    """As `Idle`, on the same batch in every step."""
-
-    def build(self, workload: Workload, arm: Arm) -> StepFunction:
-        return replace(super().build(workload, arm), batch=lambda _index: _batch(0))

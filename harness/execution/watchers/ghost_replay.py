@@ -54,7 +54,6 @@ class _Look:
     """The look at one arm. `found` are the fields of its record."""
 
     guard: StateGuard
-    _is_other = False  # `other` has another batch than the last step, as far as inputs are shown
 
     def __init__(self, training: AnnouncedSteps, attempts: CaptureAttempts) -> None:
         self._training, self._attempts = training, attempts
@@ -77,8 +76,7 @@ class _Look:
         batch, (index, outputs) = self._batch(), self._other(others)
         alone_on_other = self._alone()
         self.found["moves"] = any(outputs[name] != digest for name, digest in start.items())
-        self._is_other = self._batch() != batch
-        if self._is_other:
+        if self._batch() != batch:
             self.found["alone_reads"] = alone_on_other != alone
         if self._replays:
             outputs = self._step(index)
@@ -94,10 +92,7 @@ class _Look:
         with StateGuard(lambda: self.kept("parameters", "buffers", "optimizer"), roots) as self.guard:
             first, again, other = self._step(index), self._step(index), self._step(last)
             repeated = {name for name in first if first[name] == again[name]}
-            if self._is_other:
-                self.found["reads"] = first != other
-            elif first == other:  # one batch in every step: what its replays leave there differs from another state on
-                other = self._step(last, anew=False)
+            self.found["reads"] = first != other
             if self._replays:
                 without = self._step(index, left_out=True)
                 stale = {**start, LOSS_OUTPUT: other[LOSS_OUTPUT]}
@@ -119,9 +114,8 @@ class _Look:
             raise LookupError("no other step makes the replays of the last one")
         return known
 
-    def _step(self, index: int, *, left_out: bool = False, anew: bool = True) -> _Outputs:
-        if anew:
-            self.guard.restore()
+    def _step(self, index: int, *, left_out: bool = False) -> _Outputs:
+        self.guard.restore()
         self._attempts.replayed, self._attempts.left_out = [], left_out
         loss = self._training.once_more(index)
         self._attempts.left_out = False

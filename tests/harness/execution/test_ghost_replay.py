@@ -22,12 +22,12 @@ def verdict_on(system: str, directory: Path, fault: str | None = None, **claim: 
     return judged(system, directory, CAPTURE | claim, fault=fault)
 
 
-@pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "EagerUpdateOfOneBatch", "RefusesMore"])
+@pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore"])
 def test_an_honest_capture_of_its_own_holds(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "held"
 
 
-@pytest.mark.parametrize("name", ["Idle", "IdleOnOneBatch", "Playback", "OneBatchCaptured"])
+@pytest.mark.parametrize("name", ["Idle", "Playback", "OneBatchCaptured"])
 def test_outputs_that_no_replay_computed_fail(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "output_not_from_replay"
 
