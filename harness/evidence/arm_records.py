@@ -304,12 +304,14 @@ class GhostReplay(Record):
     alone_reads: bool | None = None  # and changed them otherwise on that other batch
     # without its replays a step left the parameters alone, and its loss was that of the step before
     stays: bool | None = None
-    # where it did not stay: an output of the step depends on its batch
+    # where it did not stay: an output of the step depends on its batch; None: all steps had one batch
     reads: bool | None = None
     # where it did not stay: outputs that repeat in bits, depend on the batch, and are alike without the replays
     outside: Count = 0
     named: list[str] = Field(default_factory=list)  # of these, the first ones
     unsure: Count = 0  # likewise: outputs that the step gives anew without its replays, and that do not repeat
+    # where all steps had one batch: parameters, if all are alike without the replays, which left other gradients
+    alike: Count = 0
 
 
 class CaptureEvidence(ArmRecord):

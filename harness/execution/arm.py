@@ -254,9 +254,9 @@ class ArmLife:
 
         def recorded() -> None:
             said = record or self.capture()
-            of_arm = (self.training, self.arm, self.replica)
-            ghost = self._ghost_replay if said.captured else lambda: None
-            self.recorder.write(capture_evidence(*of_arm, said, *seen(said), ghost()))
+            evidence = capture_evidence(self.training, self.arm, self.replica, said, *seen(said))
+            ghost = self._ghost_replay() if said.captured else None  # its steps may drop the graphs
+            self.recorder.write(evidence.model_copy(update={"ghost": ghost}))
 
         if asked or self.planned.arm.capture != "none":
             self.phase("census")
@@ -268,8 +268,8 @@ class ArmLife:
             return None
         *earlier, last = self._replays
         others = [index for index in reversed(earlier) if self._replays[index] == self._replays[last]]
-        attempts = attempts_of(self.training)
-        return ghost_replay(cast("AnnouncedSteps", self.training), attempts, last, others[:TRIED])
+        attempts, heartbeat = attempts_of(self.training), self.recorder.heartbeat
+        return ghost_replay(cast("AnnouncedSteps", self.training), attempts, last, others[:TRIED], heartbeat)
 
     def _ask(self, watcher: Watcher, question: Callable[..., object] | None, *given: int) -> None:
         if question is None:

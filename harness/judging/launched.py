@@ -105,6 +105,11 @@ def _unproven(ghost: GhostReplay) -> str | None:
     """Return what keeps the replays from being shown to compute the step's outputs; None where they are."""
     if ghost.unsure:
         return f"a step without its replays gives {ghost.unsure} outputs that no replay left, and they do not repeat"
+    if ghost.alike and not ghost.moves_alone:
+        return (
+            f"all steps have one batch, and without its replays a step trains {ghost.alike} parameters alike: "
+            "another batch in each step would show whether it does"
+        )
     if ghost.stays and ghost.moves and not ghost.moves_alone:
         return "a step changes parameters, and its replays alone do not"
     if ghost.stays and ghost.moves and ghost.alone_reads is False:

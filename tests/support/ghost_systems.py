@@ -59,6 +59,7 @@ class _CapturesItself(StepFunctionSystem):
 
     name = "captures itself"
     layers = 1
+    batch = staticmethod(_batch)
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction:
         model = _Model(workload.seed)
@@ -95,7 +96,7 @@ class _CapturesItself(StepFunctionSystem):
                 captured_addresses={"x": model.static["x"].data_ptr()},
             )
 
-        return StepFunction(step, _batch, lambda: dict(model.net.named_parameters()), captured=record)
+        return StepFunction(step, self.batch, lambda: dict(model.net.named_parameters()), captured=record)
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         raise NotImplementedError
@@ -230,4 +231,42 @@ class IdleAndOver(Idle):
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         if recording(idle(model)).replays >= 12:
             raise StopIteration("no more data")
+        return super().captured_step(model, recording)
+
+
+class _OnOneBatch(_CapturesItself):
+    """Trains on one fixed batch, as a benchmark does."""
+
+    batch = staticmethod(lambda index: _batch(0 * index))
+
+
+class OneBatch(_OnOneBatch, EagerUpdate):
+    """Honest: forward and backward are replayed, the update is made next to them."""
+
+
+class IdleOnOneBatch(_OnOneBatch, Idle):
+    """Trains plainly next to the replay of idle work."""
+
+
+class UpdateOnOneBatch(_OnOneBatch):
+    """Replays forward and backward for the loss alone, and trains plainly next to it."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        rest = idle(model)
+
+        def body() -> Tensor:
+            rest()
+            return model.gradients()
+
+        loss: Tensor = recording(body).replay()
+        model.train()
+        return loss
+
+
+class EndsTheProcess(Whole):
+    """Honest, and ends its process after its last step."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        if recording(model.train).replays >= 12:
+            raise SystemExit("trained")
         return super().captured_step(model, recording)

@@ -65,6 +65,11 @@ def outside(*named: str) -> GhostReplay:
     return ghost(stays=False, reads=True, outside=len(named), named=[*named])
 
 
+def on_one_batch(**changes: Any) -> GhostReplay:
+    """All steps have one batch, and the update is made next to the replays."""
+    return ghost(**({"stays": False, "alone_reads": None, "moves_alone": False} | changes))
+
+
 def over(**changes: Any) -> GhostReplay:
     """The step was refused, so that its replays were made alone only."""
     return GhostReplay(replays=1, failure="no more data", **changes)
@@ -289,6 +294,9 @@ LAUNCHED: dict[str, list[Case]] = {
             lambda: captured({"outside_share_at_most": 0.5}, ghost=outside("loss", "parameters 0.bias")),
         ),
         Case("one batch for all", "output_not_from_replay", lambda: captured(ghost=ghost(stays=False, reads=False))),
+        Case("one batch, other gradients", "held", lambda: captured(ghost=on_one_batch())),
+        Case("one batch, trained alike", "replay_unproven", lambda: captured(ghost=on_one_batch(alike=4))),
+        Case("one batch, replays train", "held", lambda: captured(ghost=on_one_batch(alike=4, moves_alone=True))),
         Case("outputs of hidden state", "replay_unproven", lambda: captured(ghost=ghost(stays=False, unsure=2))),
         Case("copied by the replay", "replay_unproven", lambda: captured(ghost=ghost(moves_alone=False))),
         Case("a control that never moves", "held", lambda: captured(ghost=ghost(moves=False, moves_alone=False))),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from harness.devices.census import census
 from harness.devices.device_work import device_work
 from harness.devices.profiler import Watched
-from harness.evidence.arm_records import CaptureEvidence, GhostReplay, HostNumber, StepWatch
+from harness.evidence.arm_records import CaptureEvidence, HostNumber, StepWatch
 from harness.evidence.plan_records import PlannedArm
 from harness.system.protocol import CaptureRecord, CountsClippedTensors, HasCapture, TrainingRun
 
@@ -21,7 +21,6 @@ def capture_evidence(
     record: CaptureRecord,
     watched: Watched,
     every_step: StepWatch | None = None,
-    ghost: GhostReplay | None = None,
 ) -> CaptureEvidence:
     """Return the capture's evidence, with a census of every graph in `record`. The graphs must still be alive."""
     clip_kernels = training.clip_kernels() if isinstance(training, CountsClippedTensors) else None
@@ -56,7 +55,6 @@ def capture_evidence(
         unseen_operators=[*record.unseen_operators][:NAMED],
         as_written=[*record.as_written][:NAMED],
         warm_steps=record.warm_steps,
-        ghost=ghost,
     )
 
 

@@ -10,12 +10,13 @@ starts from the trainable parameters and the optimizer's state at the arm's end,
 
 Where a step gives something else without its replays, as with an optimizer outside the graph, `other` is made twice as
 it is, then without its replays, from one and the same state. An output that repeats and that comes out alike without
-the replays was never computed by them.
+the replays was never computed by them. The replays before had another batch. Where all steps have one batch, these
+were made from a later state: a loss that is alike is none of theirs, and parameters may be alike by rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -34,16 +35,27 @@ AGAIN = 5  # replays alone, at most: a step that sums up gradients changes param
 _Outputs = Mapping[str, str]  # digests of the loss and of the trainable parameters, by name
 
 
-def ghost_replay(training: AnnouncedSteps, attempts: CaptureAttempts, last: int, others: Sequence[int]) -> GhostReplay:
+def ghost_replay(
+    training: AnnouncedSteps,
+    attempts: CaptureAttempts,
+    last: int,
+    others: Sequence[int],
+    heartbeat: Callable[[], object] = lambda: None,
+) -> GhostReplay:
     """Return what the replays of step `last` compute, or what ended the look.
 
     others: steps that made the same replays, in the order in which one with another batch is looked for.
+    heartbeat: called after each step and each round of replays.
     """
-    look = _Look(training, attempts)
+    look = _Look(training, attempts, heartbeat)
     try:
-        with StateGuard(look.kept) as look.guard:
-            look.look(last, others)
-    except Exception as error:  # a system may refuse a step beyond its last
+        with StateGuard(look.kept) as start:
+            look.guard = start
+            try:
+                look.look(last, others)
+            finally:
+                start.restore()
+    except BaseException as error:  # a system may refuse a step beyond its last, and end its process there
         look.found["failure"] = message_of(error)
     finally:
         attempts.left_out, attempts.replayed = False, None
@@ -55,8 +67,8 @@ class _Look:
 
     guard: StateGuard
 
-    def __init__(self, training: AnnouncedSteps, attempts: CaptureAttempts) -> None:
-        self._training, self._attempts = training, attempts
+    def __init__(self, training: AnnouncedSteps, attempts: CaptureAttempts, heartbeat: Callable[[], object]) -> None:
+        self._training, self._attempts, self._heartbeat = training, attempts, heartbeat
         self._replays = [*(attempts.replayed or ())]  # of the last step
         self.found: dict[str, Any] = {"replays": len(self._replays)}
 
@@ -90,14 +102,22 @@ class _Look:
         start = self._parameters()
         roots = self._training.state_roots() if isinstance(self._training, HasStateRoots) else [self._training]
         with StateGuard(lambda: self.kept("parameters", "buffers", "optimizer"), roots) as self.guard:
-            first, again, other = self._step(index), self._step(index), self._step(last)
+            first, again, batch = self._step(index), self._step(index), self._batch()
             repeated = {name for name in first if first[name] == again[name]}
-            self.found["reads"] = first != other
+            other, is_other = self._step(last), self._batch() != batch
+            if is_other:
+                self.found["reads"] = first != other
+            else:
+                other = self._step(last, restored=False)
             if self._replays:
                 without = self._step(index, left_out=True)
                 stale = {**start, LOSS_OUTPUT: other[LOSS_OUTPUT]}
                 known = {name for name in repeated if first[name] not in (other[name], stale[name])}
                 outside = sorted(name for name in known if without[name] == first[name])
+                trained = known - {LOSS_OUTPUT}
+                if not is_other and trained <= {*outside}:
+                    self.found["alike"] = len(trained)
+                outside = outside if is_other else [name for name in outside if name == LOSS_OUTPUT]
                 unsure = [name for name in first.keys() - repeated if without[name] != stale[name]]
                 self.found |= {"outside": len(outside), "named": outside[:NAMED], "unsure": len(unsure)}
 
@@ -114,11 +134,13 @@ class _Look:
             raise LookupError("no other step makes the replays of the last one")
         return known
 
-    def _step(self, index: int, *, left_out: bool = False) -> _Outputs:
-        self.guard.restore()
+    def _step(self, index: int, *, left_out: bool = False, restored: bool = True) -> _Outputs:
+        if restored:
+            self.guard.restore()
         self._attempts.replayed, self._attempts.left_out = [], left_out
         loss = self._training.once_more(index)
         self._attempts.left_out = False
+        self._heartbeat()
         return self._parameters() | digests({LOSS_OUTPUT: loss.detach()})
 
     def _alone(self) -> _Outputs:
@@ -131,6 +153,7 @@ class _Look:
             for each in self._replays:
                 each.replay()
             given.append(self._parameters())
+            self._heartbeat()
         self.found["moves_alone"] = self.found.get("moves_alone", False) or given[-1] != given[0]
         return given[-1]
 

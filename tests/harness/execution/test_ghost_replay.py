@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from claims_in_process import CLAIM, contract_of, executed, judged, planned_of
 
+from harness.execution import arm as arm_module
+from harness.execution.watchers import ghost_replay
+from harness.execution.watchers.reductions import digests
 from harness.judging.verdict import Verdict
 
 CAPTURE: dict[str, Any] = {
@@ -22,17 +25,17 @@ def verdict_on(system: str, directory: Path, fault: str | None = None, **claim: 
     return judged(system, directory, CAPTURE | claim, fault=fault)
 
 
-@pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore"])
+@pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore", "EndsTheProcess", "OneBatch"])
 def test_an_honest_capture_of_its_own_holds(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "held"
 
 
-@pytest.mark.parametrize("name", ["Idle", "Playback", "OneBatchCaptured"])
+@pytest.mark.parametrize("name", ["Idle", "Playback", "OneBatchCaptured", "IdleOnOneBatch"])
 def test_outputs_that_no_replay_computed_fail(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "output_not_from_replay"
 
 
-@pytest.mark.parametrize("name", ["HiddenTrainer", "CopiesThrough", "IdleAndOver"])
+@pytest.mark.parametrize("name", ["HiddenTrainer", "CopiesThrough", "IdleAndOver", "UpdateOnOneBatch"])
 def test_what_cannot_be_seen_to_come_from_replays_is_undecided(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "replay_unproven"
 
@@ -55,3 +58,67 @@ def test_the_look_leaves_nothing_in_what_is_recorded_of_the_arm(tmp_path: Path) 
     assert arm.end is not None
     assert arm.capture.ghost is not None
     assert (arm.capture.replays, arm.end.steps_called, arm.end.replays) == (12, 12, 12)
+
+
+def execute_one(name: str, directory: Path) -> None:
+    [run] = planned_of(contract_of(f"ghost_systems:{name}", CAPTURE)).runs
+    executed(run, directory / run.id)
+
+
+@pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore"])
+def test_the_look_puts_parameters_back_for_what_a_trainer_does_at_its_exit(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, seen = ghost_replay.ghost_replay, list[dict[str, str]]()
+
+    def between(training: Any, *given: Any) -> Any:
+        seen.append(digests(training.parameters()))
+        found = look(training, *given)
+        seen.append(digests(training.parameters()))
+        return found
+
+    monkeypatch.setattr(arm_module, "ghost_replay", between)
+    execute_one(name, tmp_path)
+    [before, after] = seen
+    assert before == after
+
+
+def test_the_look_shows_after_each_step_that_the_worker_is_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, moments = ghost_replay.ghost_replay, list[str]()
+
+    def noted(training: Any, attempts: Any, last: int, others: list[int], _heartbeat: Any) -> Any:
+        once_more = training.once_more
+
+        def step(index: int) -> Any:
+            moments.append("step")
+            return once_more(index)
+
+        training.once_more = step
+        return look(training, attempts, last, others, lambda: moments.append("alive"))
+
+    monkeypatch.setattr(arm_module, "ghost_replay", noted)
+    execute_one("EagerUpdate", tmp_path)
+    assert [moments[at + 1] for at, each in enumerate(moments) if each == "step"] == ["alive"] * moments.count("step")
+    assert "step" in moments
+
+
+def test_graphs_are_counted_before_the_look_whose_steps_may_drop_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = list[str]()
+
+    def noting(name: str) -> Any:
+        function = getattr(arm_module, name)
+
+        def noted(*given: Any) -> Any:
+            called.append(name)
+            return function(*given)
+
+        return noted
+
+    for name in ("capture_evidence", "ghost_replay"):
+        monkeypatch.setattr(arm_module, name, noting(name))
+    execute_one("Whole", tmp_path)
+    assert called == ["capture_evidence", "ghost_replay"]
