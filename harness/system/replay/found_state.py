@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from harness.system.replay import generators
 from harness.system.replay.holders import asked
@@ -113,10 +114,12 @@ def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
 
 def same(tensor: Tensor) -> tuple[object, ...]:
     """Return a key that is equal for a tensor and its views of the same elements, such as those of a `state_dict`."""
-    tensor = local(tensor)  # a DTensor has no address of its own
-    if tensor.layout is not torch.strided or tensor.numel() == 0:
-        return (id(tensor),)
-    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+    held: Any = local(tensor)  # a DTensor has no address of its own
+    if held.layout is not torch.strided or held.numel() == 0:
+        return (id(held),)
+    if is_traceable_wrapper_subclass(held):  # it has none, either: a quantized weight, say
+        return type(held), *(same(getattr(held, name)) for name in held.__tensor_flatten__()[0])
+    return held.device, held.data_ptr(), held.dtype, tuple(held.shape), held.stride()
 
 
 def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator[tuple[str, Any]]:

@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 
 from harness.system.replay.addresses import MOVED, StaticAddresses
-from harness.system.replay.found_state import found_state
+from harness.system.replay.found_state import found_state, same
 from harness.system.replay.generators import global_generators
 from harness.system.replay.state import StateError, StateGuard
 
@@ -445,3 +446,10 @@ def test_memory_that_a_step_put_in_the_place_of_a_parameters_is_taken_back(on_fa
     assert (parameter.tolist(), buffer.tolist()) == ([1.0] * 3, [1.0] * 2)
     assert (parameter.data_ptr(), buffer.data_ptr()) == addresses
     assert (parameter.grad is gradient, gradient.tolist()) == (True, [2.0] * 3)
+
+
+def test_two_tensors_that_wrap_others_are_two() -> None:
+    """A quantized weight has no address of its own. By 0 for all of them a timing said that its arms share them."""
+    one, other = (TwoTensor(torch.randn(3), torch.randn(3)) for _ in range(2))  # type: ignore[no-untyped-call]
+    assert same(one) == same(one.detach())
+    assert same(one) != same(other)
