@@ -270,3 +270,53 @@ class EndsTheProcess(Whole):
         if recording(model.train).replays >= 12:
             raise SystemExit("trained")
         return super().captured_step(model, recording)
+
+
+class StaticResults(_CapturesItself):
+    """Honest: the replay leaves loss and gradients in tensors of the trainer, of which its update reads."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        held: Any = model
+        if not hasattr(held, "loss"):
+            held.loss = torch.zeros(())
+            held.results = [torch.zeros_like(each) for each in model.net.parameters()]
+
+        def body() -> Tensor:
+            held.loss.copy_(model.gradients())
+            for result, parameter in zip(held.results, model.net.parameters(), strict=True):
+                result.copy_(parameter.grad)
+            kept: Tensor = held.loss
+            return kept.clone()
+
+        recording(body).replay()
+        with torch.no_grad():
+            for result, parameter in zip(held.results, model.net.parameters(), strict=True):
+                parameter.sub_(0.05 * result)
+        loss: Tensor = held.loss.clone()
+        return loss
+
+
+class StaticResultsOnOneBatch(_OnOneBatch, StaticResults):
+    """Honest: the same on one batch."""
+
+
+class Unrepeatable(_CapturesItself):
+    """Honest: gradients have a rounding that no two replays share, as atomic additions have."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        held: Any = model
+        if not hasattr(held, "noise"):
+            held.noise = torch.zeros(())
+        counted = vars(__import__("builtins")).setdefault(f"counted_{id(model)}", [0])
+        counted[0] += 1
+        held.noise.fill_(1e-6 * counted[0])
+
+        def body() -> Tensor:
+            loss = model.gradients()
+            for parameter in model.net.parameters():
+                parameter.grad.mul_(1 + held.noise)  # type: ignore[union-attr]
+            return loss
+
+        loss: Tensor = recording(body).replay()
+        model.update()
+        return loss

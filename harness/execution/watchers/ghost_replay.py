@@ -9,16 +9,19 @@ starts from the trainable parameters and the optimizer's state at the arm's end,
    is that of `other`, which the replays left in their buffers.
 
 Where a step gives something else without its replays, as with an optimizer outside the graph, `other` is made twice as
-it is, then without its replays, from one and the same state. An output that repeats and that comes out alike without
-the replays was never computed by them. The replays before had another batch. Where all steps have one batch, these
-were made from a later state: a loss that is alike is none of theirs, and parameters may be alike by rounding.
+it is, then without its replays, from one and the same state, in which buffers and gradients are those of another batch.
+An output that repeats and that comes out alike without the replays was never computed by them. One that does not repeat
+comes from them if without them it is that of the other batch. Where all steps have one batch, buffers and gradients are
+those of a later state: a loss that is alike is none of the replays', and parameters may be alike by rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import LOSS_OUTPUT, GhostReplay
@@ -29,6 +32,7 @@ from harness.execution.watchers.state_watch import named_parameters, watched_sta
 from harness.system.protocol import HasInputs, HasStateRoots
 from harness.system.raised import message_of
 from harness.system.replay.state import StateGuard
+from harness.system.shards import local
 
 NAMED = 20  # outputs, at most
 AGAIN = 5  # replays alone, at most: a step that sums up gradients changes parameters in some of them
@@ -97,29 +101,37 @@ class _Look:
             self._compare(index, last)
 
     def _compare(self, index: int, last: int) -> None:
-        """Make a step as it is, once more and without its replays, from one state, and keep which outputs are alike."""
-        self.guard.restore()
+        """Make a step as it is, once more and without its replays, from one state, and keep which outputs are alike.
+
+        That state has what a step `last` left in gradients and buffers, which a step without replays finds there.
+        """
+        self._step(index)
+        batch, left = self._batch(), self._step(last)
+        is_other = self._batch() != batch
+        if not is_other:
+            left = self._step(last, restored=False)
+        with _gradients_kept(named_parameters(self._training)):
+            self.guard.restore()
         start = self._parameters()
         roots = self._training.state_roots() if isinstance(self._training, HasStateRoots) else [self._training]
         with StateGuard(lambda: self.kept("parameters", "buffers", "optimizer"), roots) as self.guard:
-            first, again, batch = self._step(index), self._step(index), self._batch()
-            repeated = {name for name in first if first[name] == again[name]}
-            other, is_other = self._step(last), self._batch() != batch
+            first, again, other = self._step(index), self._step(index), self._step(last)
             if is_other:
                 self.found["reads"] = first != other
             else:
                 other = self._step(last, restored=False)
             if self._replays:
                 without = self._step(index, left_out=True)
-                stale = {**start, LOSS_OUTPUT: other[LOSS_OUTPUT]}
-                known = {name for name in repeated if first[name] not in (other[name], stale[name])}
+                stale = [other, left, start | {LOSS_OUTPUT: left[LOSS_OUTPUT]}]
+                repeated = {name for name in first if first[name] == again[name]}
+                known = {name for name in repeated if first[name] not in [each[name] for each in stale]}
                 outside = sorted(name for name in known if without[name] == first[name])
-                trained = known - {LOSS_OUTPUT}
-                if not is_other and trained <= {*outside}:
-                    self.found["alike"] = len(trained)
-                outside = outside if is_other else [name for name in outside if name == LOSS_OUTPUT]
-                unsure = [name for name in first.keys() - repeated if without[name] != stale[name]]
-                self.found |= {"outside": len(outside), "named": outside[:NAMED], "unsure": len(unsure)}
+                if not is_other:  # the update may round other gradients to the same one
+                    trained = known - {LOSS_OUTPUT}
+                    self.found["alike"] = len(trained) if trained <= {*outside} else 0
+                    outside = [name for name in outside if name == LOSS_OUTPUT]
+                anew = {name for name in first if without[name] not in [each[name] for each in stale]}
+                self.found |= {"outside": len(outside), "named": outside[:NAMED], "unsure": len(anew - repeated)}
 
     def _other(self, others: Sequence[int]) -> tuple[int, _Outputs]:
         """Make steps until one makes the last step's replays, on another batch if there is one; and what it gives."""
@@ -162,3 +174,15 @@ class _Look:
 
     def _parameters(self) -> dict[str, str]:
         return {f"parameters {name}": each for name, each in digests(named_parameters(self._training)).items()}
+
+
+@contextmanager
+def _gradients_kept(parameters: Mapping[str, Tensor]) -> Iterator[None]:
+    """Put the gradients back as they were before the block; their copies are in the host's memory."""
+    kept = [(each, each.grad) for each in parameters.values() if each.is_leaf and each.grad is not None]
+    values = [local(gradient).detach().to("cpu", copy=True) for _, gradient in kept]
+    yield
+    with torch.no_grad():
+        for (parameter, gradient), value in zip(kept, values, strict=True):
+            parameter.grad = gradient
+            local(gradient).copy_(value)

@@ -19,13 +19,15 @@ CAPTURE: dict[str, Any] = {
     "mechanism": "traced",
     "captures": 1,
 }
+# honest, with the update next to the replays
+OUTSIDE = ["OneBatch", "StaticResults", "StaticResultsOnOneBatch", "Unrepeatable"]
 
 
 def verdict_on(system: str, directory: Path, fault: str | None = None, **claim: Any) -> Verdict:
     return judged(system, directory, CAPTURE | claim, fault=fault)
 
 
-@pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore", "EndsTheProcess", "OneBatch"])
+@pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore", "EndsTheProcess", *OUTSIDE])
 def test_an_honest_capture_of_its_own_holds(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "held"
 
