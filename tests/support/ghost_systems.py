@@ -320,3 +320,23 @@ class Unrepeatable(_CapturesItself):
         loss: Tensor = recording(body).replay()
         model.update()
         return loss
+
+
+class _Scheduled(_CapturesItself):
+    """Ends its step by that of a schedule, which refuses more than its number of them: `OneCycleLR`."""
+
+    def captured_step(self, model: _Model, recording: Any) -> Tensor:
+        held: Any = model
+        held.scheduled = getattr(held, "scheduled", 0) + 1
+        loss = super().captured_step(model, recording)
+        if held.scheduled > 12:
+            raise ValueError("Tried to step 13 times. The specified number of total steps is 12")
+        return loss
+
+
+class EagerAndScheduled(_Scheduled, EagerUpdate):
+    """Honest: forward and backward are replayed, the update and the schedule's step are made next to them."""
+
+
+class IdleAndScheduled(_Scheduled, Idle):
+    """Trains next to the replay of idle work."""

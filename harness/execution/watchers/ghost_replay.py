@@ -36,7 +36,7 @@ from harness.system.shards import local
 
 NAMED = 20  # outputs, at most
 AGAIN = 5  # replays alone, at most: a step that sums up gradients changes parameters in some of them
-_Outputs = Mapping[str, str]  # digests of the loss and of the trainable parameters, by name
+_Outputs = Mapping[str, str]  # digests of the trainable parameters, by name, and of the loss if the step returned one
 
 
 def ghost_replay(
@@ -96,7 +96,7 @@ class _Look:
             self.found["alone_reads"] = alone_on_other != alone
         if self._replays:
             outputs = self._step(index)
-            self.found["stays"] = self._step(last, left_out=True) == {**start, LOSS_OUTPUT: outputs[LOSS_OUTPUT]}
+            self.found["stays"] = self._step(last, left_out=True) == {**outputs, **start}
         if not self.found.get("stays") or self.found.get("alone_reads") is False:
             self._compare(index, last)
 
@@ -116,21 +116,23 @@ class _Look:
         roots = self._training.state_roots() if isinstance(self._training, HasStateRoots) else [self._training]
         with StateGuard(lambda: self.kept("parameters", "buffers", "optimizer"), roots) as self.guard:
             first, again, other = self._step(index), self._step(index), self._step(last)
-            if is_other:
+            if is_other and LOSS_OUTPUT in first:
                 self.found["reads"] = first != other
-            else:
+            if not is_other:
                 other = self._step(last, restored=False)
             if self._replays:
                 without = self._step(index, left_out=True)
-                stale = [other, left, start | {LOSS_OUTPUT: left[LOSS_OUTPUT]}]
+                stale = [other, left, {**left, **start}]
                 repeated = {name for name in first if first[name] == again[name]}
-                known = {name for name in repeated if first[name] not in [each[name] for each in stale]}
-                outside = sorted(name for name in known if without[name] == first[name])
+                known = {name for name in repeated if first[name] not in [each.get(name) for each in stale]}
+                if not known and LOSS_OUTPUT not in first:
+                    raise LookupError("a step beyond the last one gives no loss, and changes no parameter")
+                outside = sorted(name for name in known if without.get(name) == first[name])
                 if not is_other:  # the update may round other gradients to the same one
                     trained = known - {LOSS_OUTPUT}
                     self.found["alike"] = len(trained) if trained <= {*outside} else 0
                     outside = [name for name in outside if name == LOSS_OUTPUT]
-                anew = {name for name in first if without[name] not in [each[name] for each in stale]}
+                anew = {name for name in first if without.get(name) not in [each.get(name) for each in stale]}
                 self.found |= {"outside": len(outside), "named": outside[:NAMED], "unsure": len(anew - repeated)}
 
     def _other(self, others: Sequence[int]) -> tuple[int, _Outputs]:
@@ -150,10 +152,15 @@ class _Look:
         if restored:
             self.guard.restore()
         self._attempts.replayed, self._attempts.left_out = [], left_out
-        loss = self._training.once_more(index)
+        try:
+            loss = {LOSS_OUTPUT: self._training.once_more(index).detach()}
+        except Exception:
+            if not self._attempts.replayed:
+                raise
+            loss = {}  # a schedule refuses a step beyond its last, once the parameters are updated
         self._attempts.left_out = False
         self._heartbeat()
-        return self._parameters() | digests({LOSS_OUTPUT: loss.detach()})
+        return self._parameters() | digests(loss)
 
     def _alone(self) -> _Outputs:
         """Make the replays of the step that was made last, without the step, until more than the first ones change

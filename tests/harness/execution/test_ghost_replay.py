@@ -20,7 +20,7 @@ CAPTURE: dict[str, Any] = {
     "captures": 1,
 }
 # honest, with the update next to the replays
-OUTSIDE = ["OneBatch", "StaticResults", "StaticResultsOnOneBatch", "Unrepeatable"]
+OUTSIDE = ["OneBatch", "StaticResults", "StaticResultsOnOneBatch", "Unrepeatable", "EagerAndScheduled"]
 
 
 def verdict_on(system: str, directory: Path, fault: str | None = None, **claim: Any) -> Verdict:
@@ -32,7 +32,7 @@ def test_an_honest_capture_of_its_own_holds(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "held"
 
 
-@pytest.mark.parametrize("name", ["Idle", "Playback", "OneBatchCaptured", "IdleOnOneBatch"])
+@pytest.mark.parametrize("name", ["Idle", "Playback", "OneBatchCaptured", "IdleOnOneBatch", "IdleAndScheduled"])
 def test_outputs_that_no_replay_computed_fail(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "output_not_from_replay"
 
