@@ -268,8 +268,9 @@ class ArmLife:
             return None
         *earlier, last = self._replays
         others = [index for index in reversed(earlier) if self._replays[index] == self._replays[last]]
-        attempts, heartbeat = attempts_of(self.training), self.recorder.heartbeat
-        return ghost_replay(cast("AnnouncedSteps", self.training), attempts, last, others[:TRIED], heartbeat)
+        training, attempts = cast("AnnouncedSteps", self.training), attempts_of(self.training)
+        alive = self.recorder.heartbeat, self.run.heartbeat_s / 2
+        return ghost_replay(training, attempts, last, others[:TRIED], *alive)
 
     def _ask(self, watcher: Watcher, question: Callable[..., object] | None, *given: int) -> None:
         if question is None:

@@ -17,8 +17,11 @@ those of a later state: a loss that is alike is none of the replays', and parame
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 import torch
@@ -45,18 +48,21 @@ def ghost_replay(
     last: int,
     others: Sequence[int],
     heartbeat: Callable[[], object] = lambda: None,
+    silence: float = inf,
 ) -> GhostReplay:
     """Return what the replays of step `last` compute, or what ended the look.
 
     others: steps that made the same replays, in the order in which one with another batch is looked for.
-    heartbeat: called after each step and each round of replays.
+    heartbeat: called after each step and each round of replays. silence: seconds between two of these that end the
+    look, as a step may wait for a batch that nothing sends any more.
     """
-    look = _Look(training, attempts, heartbeat)
+    look = _Look(training, attempts)
     try:
         with StateGuard(look.kept) as start:
             look.guard = start
             try:
-                look.look(last, others)
+                with _heard(heartbeat, silence) as look.heartbeat:
+                    look.look(last, others)
             finally:
                 start.restore()
     except BaseException as error:  # a system may refuse a step beyond its last, and end its process there
@@ -66,13 +72,45 @@ def ghost_replay(
     return GhostReplay(**look.found)
 
 
+class SilentError(BaseException):
+    """A step of the look takes too long; not an `Exception`, which the step could handle."""
+
+
+@contextmanager
+def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable[[], object]]:
+    """Yield `heartbeat`, and raise SilentError in the block once it was not called for `silence` seconds.
+
+    Nothing is raised outside of the main thread, nor where the step has a use of its own for the alarm.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if silence == inf or not is_main or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
+        yield heartbeat
+        return
+
+    def ended(*_: object) -> None:
+        raise SilentError(f"nothing was heard of a step for {silence:g} s")
+
+    def beat() -> None:
+        heartbeat()
+        signal.setitimer(signal.ITIMER_REAL, silence)
+
+    signal.signal(signal.SIGALRM, ended)
+    try:
+        beat()
+        yield beat
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
 class _Look:
     """The look at one arm. `found` are the fields of its record."""
 
     guard: StateGuard
+    heartbeat: Callable[[], object]
 
-    def __init__(self, training: AnnouncedSteps, attempts: CaptureAttempts, heartbeat: Callable[[], object]) -> None:
-        self._training, self._attempts, self._heartbeat = training, attempts, heartbeat
+    def __init__(self, training: AnnouncedSteps, attempts: CaptureAttempts) -> None:
+        self._training, self._attempts = training, attempts
         self._replays = [*(attempts.replayed or ())]  # of the last step
         self.found: dict[str, Any] = {"replays": len(self._replays)}
 
@@ -159,7 +197,7 @@ class _Look:
                 raise
             loss = {}  # a schedule refuses a step beyond its last, once the parameters are updated
         self._attempts.left_out = False
-        self._heartbeat()
+        self.heartbeat()
         return self._parameters() | digests(loss)
 
     def _alone(self) -> _Outputs:
@@ -172,7 +210,7 @@ class _Look:
             for each in self._replays:
                 each.replay()
             given.append(self._parameters())
-            self._heartbeat()
+            self.heartbeat()
         self.found["moves_alone"] = self.found.get("moves_alone", False) or given[-1] != given[0]
         return given[-1]
 

@@ -62,6 +62,14 @@ def test_the_look_leaves_nothing_in_what_is_recorded_of_the_arm(tmp_path: Path) 
     assert (arm.capture.replays, arm.end.steps_called, arm.end.replays) == (12, 12, 12)
 
 
+def test_a_step_that_waits_for_a_batch_beyond_the_last_ends_the_look(tmp_path: Path) -> None:
+    [run] = planned_of(contract_of("ghost_systems:WaitsForMore", CAPTURE)).runs
+    [arm] = executed(run.model_copy(update={"heartbeat_s": 2.0}), tmp_path / run.id).arms["captured"]
+    assert arm.capture is not None
+    assert arm.capture.ghost is not None
+    assert str(arm.capture.ghost.failure).endswith("SilentError: nothing was heard of a step for 1 s")
+
+
 def execute_one(name: str, directory: Path) -> None:
     [run] = planned_of(contract_of(f"ghost_systems:{name}", CAPTURE)).runs
     executed(run, directory / run.id)
@@ -90,7 +98,7 @@ def test_the_look_shows_after_each_step_that_the_worker_is_alive(
 ) -> None:
     look, moments = ghost_replay.ghost_replay, list[str]()
 
-    def noted(training: Any, attempts: Any, last: int, others: list[int], _heartbeat: Any) -> Any:
+    def noted(training: Any, attempts: Any, last: int, others: list[int], *_alive: Any) -> Any:
         once_more = training.once_more
 
         def step(index: int) -> Any:
