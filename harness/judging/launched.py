@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from harness.evidence.arm_records import LOSS_OUTPUT, CaptureEvidence, DeviceWork, GhostReplay, GraphNodes, Launched
@@ -96,30 +96,29 @@ def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | 
         return Finding(
             reasons.OUTPUT_NOT_FROM_REPLAY, f"a step of arm {arm} gives equal bits on another batch, in all outputs"
         )
-    why = _unproven(ghost)
+    why = next(_doubts(ghost), None)
     message = f"nothing shows that the replays of arm {arm} compute its outputs: {why}"
     return Finding(reasons.REPLAY_UNPROVEN, message) if why else None
 
 
-def _unproven(ghost: GhostReplay) -> str | None:
-    """Return what keeps the replays from being shown to compute the step's outputs; None where they are."""
+def _doubts(ghost: GhostReplay) -> Iterator[str]:
+    """Yield what keeps the replays from being shown to compute the step's outputs."""
     if ghost.unsure:
-        return f"a step without its replays gives {ghost.unsure} outputs that no replay left, and they do not repeat"
+        yield f"a step without its replays gives {ghost.unsure} outputs that no replay left, and they do not repeat"
     if ghost.alike and not ghost.moves_alone:
-        return (
+        yield (
             f"all steps have one batch, and without its replays a step trains {ghost.alike} parameters alike: "
             "another batch in each step would show whether it does"
         )
     if ghost.stays and ghost.moves and not ghost.moves_alone:
-        return "a step changes parameters, and its replays alone do not"
+        yield "a step changes parameters, and its replays alone do not"
     if ghost.stays and ghost.moves and ghost.alone_reads is False:
-        return "the replays alone train alike on another batch"
+        yield "the replays alone train alike on another batch"
     if ghost.failure and not ghost.moves_alone:
-        return f"no step could be made without its replays ({ghost.failure}), and these alone change no parameter"
-    compared = ghost.moves is not None and (ghost.stays or ghost.reads is not None)
+        yield f"no step could be made without its replays ({ghost.failure}), and these alone change no parameter"
+    compared = ghost.moves is not None and (ghost.stays is not None or not ghost.replays)
     if ghost.moves_alone is None or not (compared or ghost.failure):
-        return "what was seen of its replays is not recorded whole"
-    return None
+        yield "what was seen of its replays is not recorded whole"
 
 
 def blind(arm: str, capture: CaptureEvidence) -> Finding | None:

@@ -54,6 +54,7 @@ ALL_OF_IT = {
         "capture.moved_buffers": "as above",
         "capture.ghost": "an older harness's, which did not look at the replays alone",
         "capture.ghost.alone_reads": "both steps of the look read the same batch",
+        "capture.ghost.reads": "as above",
     },
     "capture_fallback": {"capture.mechanism": "a capture that failed need not name one"},
     "gradient_match": {

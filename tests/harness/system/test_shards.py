@@ -188,11 +188,14 @@ def test_a_recording_holds_a_collective_if_it_holds_the_wait_for_it(alone: Devic
 
     weight = torch.ones(2)
 
+    world = dist.group.WORLD
+    assert world is not None
+
     def step() -> Tensor:
         if reduced == "in Python":
             dist.all_reduce(weight)
             return weight.mul_(2.0).sum()
-        return weight.copy_(all_reduce(weight, "sum", dist.group.WORLD) * 2.0).sum()
+        return weight.copy_(all_reduce(weight, "sum", world) * 2.0).sum()
 
     traced = TracedStep(step, lambda: {"weight": weight}, roots=[step])
     if reduced == "in Python":
