@@ -26,6 +26,7 @@ LAST_ANSWERS = {
     "cpu.csv": ("2026-11-28", CPU),
     "h100.csv": ("2026-11-28", "NVIDIA H100"),
     "h200.csv": ("2026-11-28", "NVIDIA H200"),
+    "h200_timed.csv": ("2026-11-30", "NVIDIA H200"),
 }
 FIRST_TRIES = ENTRIES / "first_tries.csv"
 CHANGELOG = ROOT / "CHANGELOG.md"
