@@ -26,7 +26,7 @@ class Demanded:
     """One comparison of a judge.
 
     noun: the figure's unit; under `none` what nothing may do, of as many as `of`.
-    next to: it is a guard, or a default of the kind: where the claim demands more, it does not stand for the claim.
+    beside: it is a guard, or a default of the kind: where the claim demands more, it does not stand for the claim.
     part: what the names of a composite claim's part begin with.
     """
 

@@ -80,7 +80,8 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
 
 def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
     """Settle FAIL unless as many captures were made as demanded; per shape at most as many, and fewer than steps."""
-    beside = any(demand > TRIVIAL for demand in _of_graph(part) if demand is not None)
+    of_graph = any(demand > TRIVIAL for demand in _of_graph(part) if demand is not None)
+    beside = of_graph or "captures" not in part.model_fields_set
     if not part.per_shape:
         if not sheet.meets("captures", capture.captures, "exactly", part.captures, "captures", beside=beside):
             settle(reasons.WRONG_CAPTURE_COUNT, f"{capture.captures} captures were made, {part.captures} are demanded")
@@ -258,7 +259,8 @@ def _require_bounds(
         _require_per_layer(part, capture, execution, sheet)
     skipped = end_of(execution).skipped_steps
     sheet.figure("skipped_steps", skipped, "steps")
-    if not sheet.meets("skipped_steps", skipped, "at most", part.skipped_steps_at_most, "steps", beside=True):
+    beside = "skipped_steps_at_most" not in part.model_fields_set
+    if not sheet.meets("skipped_steps", skipped, "at most", part.skipped_steps_at_most, "steps", beside=beside):
         settle(reasons.SKIPPED_STEPS, f"{skipped} updates were left out, at most {part.skipped_steps_at_most} may be")
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evidence_builders import graph
+from evidence_builders import cuda_graph, graph, graphed, paired, verdict_of
 from judge_cases import Case
 from judge_cases_capture import shaped
 from judge_cases_tables import TABLES
 from published_pages import DIRECTORIES, judged_run
 
 from harness.judging import reasons
-from harness.judging.demanded import Demanded, Interval
+from harness.judging.demanded import Demanded, Interval, tightest
 from harness.judging.sheet import Sheet, concluded, settle
 from harness.judging.verdict import Judgement, Status, Verdict
 from harness.report.deciding import Decided, decided, demand
@@ -221,3 +221,15 @@ def test_one_capture_of_one_shape_is_demanded_exactly(shapes: int, text: str) ->
     """A claim that captures each shape once demands at least one capture, too."""
     verdict = shaped(shapes, captures=1, nodes=[graph(label="a")])
     assert next(demand(one) for one in verdict.demands if one.figure == "captures") == text
+
+
+@pytest.mark.parametrize(
+    ("asked", "figure"), [({"skipped_steps_at_most": 0}, "skipped_steps"), ({"captures": 1}, "captures")]
+)
+def test_what_the_contract_asks_for_stands_for_the_claim_and_no_default_of_the_kind(
+    asked: dict[str, int], figure: str
+) -> None:
+    claim = {"kind": "capture", "mechanism": "cuda_graph", "candidate": "graphed"}
+    deciding = tightest(verdict_of(claim | asked, paired(graphed(capture=cuda_graph()))).demands)
+    assert deciding is not None
+    assert deciding.figure == figure
