@@ -13,7 +13,7 @@ from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.worker_times import read_times
 from harness.run_directory.bundle import Bundle, read_bundle
-from harness.run_directory.places import runs_below
+from harness.run_directory.places import recorded_before
 from harness.run_directory.verdict_file import read_verdicts
 
 Name = tuple[str, str, str]  # of a unit: contract, claim, workload
@@ -35,13 +35,12 @@ def busy_times(wanted: Collection[Name], folders: Sequence[Path]) -> dict[Name, 
     """
     found: dict[Name, Sequence[Busy]] = {}
     for folder in folders:
-        runs = runs_below(folder) if folder.is_dir() else []
-        for path in sorted(runs, key=lambda run: run.name, reverse=True):
+        for path in recorded_before(folder):
             try:
                 judged = {(one.contract, one.claim, one.workload) for one in read_verdicts(path).claims}
                 if missing := (judged & set(wanted)) - found.keys():
                     found |= _busy_in(read_bundle(path), missing)
-            except EvidenceError:
+            except (EvidenceError, OSError):
                 continue
     return found
 

@@ -50,6 +50,7 @@ _OF_AN_ARM = {
     "steps": Kind.JUDGED_TRAINING,
     "end": Kind.END,
     "re-capture": Kind.JUDGED_TRAINING,
+    "turns with a fresh run": Kind.TIMED_BLOCKS,
     "start a process for a part": Kind.IMPORTS,
     "steps before the load": Kind.JUDGED_TRAINING,
     "save": Kind.END,

@@ -13,7 +13,7 @@ from harness.judging.context import situation_of
 from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.power import LastTiming, Recorded
 from harness.run_directory.bundle import Bundle, read_bundle
-from harness.run_directory.places import runs_below
+from harness.run_directory.places import recorded_before
 from harness.run_directory.shards import name_of
 from harness.run_directory.verdict_file import read_verdicts
 
@@ -31,7 +31,7 @@ def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list
         if isinstance(part, ThroughputRatio)
         for workload in claim.judged_on
     }
-    runs = [run for folder in folders if folder.is_dir() for run in runs_below(folder)] if wanted else []
+    runs = [run for folder in folders for run in recorded_before(folder)] if wanted else []
     found = []
     for path in sorted(runs, key=lambda run: run.name, reverse=True):
         here = wanted.keys() & _measured(path)

@@ -89,6 +89,15 @@ def runs_below(folder: Path) -> list[Path]:
     return sorted(found)
 
 
+def recorded_before(folder: Path) -> list[Path]:
+    """Return the runs below a folder, the newest name first; none if it is missing or cannot be read."""
+    try:
+        found = runs_below(folder) if folder.is_dir() else []
+    except OSError:
+        return []
+    return sorted(found, key=lambda run: run.name, reverse=True)
+
+
 def _refuse_ambiguous(path: Path) -> None:
     both = [name for name in layout.SEEN if os.path.lexists(path / name)]
     if both or (path / layout.ARCHIVE).is_symlink():

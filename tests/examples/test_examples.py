@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/train.py"))
 NAMES = [path.name for path in EXAMPLES]
 RANKS = sorted(
-    path.parent for path in (ROOT / "examples").glob("ranks/*/train.py")
+    path.parent for path in (ROOT / "examples").glob("ranks/*/contract.yaml")
 )  # each of one rank where it is alone
 STEPS = 12
 # Below these a script has trained: untrained losses are ln 10, about 4, 1, and ln 256 to ln 259; of ranks ln 8, ln 32.

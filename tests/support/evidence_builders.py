@@ -57,6 +57,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "ranked": {"capture": "none", "ranks": 2},
     "ranked_graph": {"capture": "step", "ranks": 2},
     "one_model": {"capture": "none", "ranks": 2, "model_parallel": 2},
+    "one_model_captured": {"capture": "step", "ranks": 2, "model_parallel": 2},
     "same_system": {"capture": "none", "system": "some.system:System"},
 }
 TEXT = {"title": "a title", "judged_on": ["w"], "why": "a reason", "if_fails": "a cause"}
