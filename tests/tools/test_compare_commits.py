@@ -66,7 +66,7 @@ def test_planted_differences_of_two_commits_are_named(
     base, head = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("base", "head"))
     printed = capsys.readouterr().out
     assert "  VIOLATED\n    base: 1\n    head: 3\n" in printed
-    assert '    base: ["  Read contracts and lint them; nothing is run."]\n' in printed
+    assert '    base: ["  check    Read contracts and lint them; nothing is run."]\n' in printed
     assert "published: 0 equal" in printed  # nothing to compare is not equal
     found = compare_commits.compare("judge", base["judge"], head["judge"], base["judge"])
     changed = {place.partition(" › ")[2] for place, _, _ in found.different}
