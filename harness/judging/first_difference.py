@@ -70,6 +70,7 @@ class FirstDifference(Record):
     steps: int  # that were compared
     step: int | None = None
     why: str = ""  # not_seen: what stands against it
+    deterministic: bool = False  # under torch's deterministic algorithms
     ended: tuple[str, str] | None = None  # the arm whose execution ended, or "", and how
     path: list[PathRow] = Field(default_factory=list)
     part: str | None = None
@@ -175,7 +176,13 @@ def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] =
     last = int(str(run.settings["last"]))
     known = {(each.arm, each.replica, each.step): each for each in steps}
     compared = sum(each[:2] == (candidate, 0) and (baseline, *each[1:]) in known for each in known)
-    nothing = FirstDifference(found="does_not_repeat", candidate=candidate, baseline=baseline, steps=compared)
+    nothing = FirstDifference(
+        found="does_not_repeat",
+        candidate=candidate,
+        baseline=baseline,
+        steps=compared,
+        deterministic=bool(run.settings.get("deterministic")),
+    )
     replicas = (UNOBSERVED, OBSERVED) if run.settings["observed"] else (UNOBSERVED,)
     if not all((arm, replica, last) in known for arm in (candidate, baseline) for replica in replicas):
         ended = next((_ended(death, run) for death in deaths), None)
@@ -187,6 +194,7 @@ def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] =
     if any(_bits(each) != _bits(known[each.arm, UNOBSERVED, last]) for each in observed):
         return nothing.model_copy(update={"found": "not_seen", "why": "observed", "step": last})
     seen = {
+        "deterministic": nothing.deterministic,
         "unseen": max(each.unseen for each in observed),
         "seconds": sum(each.seconds or 0.0 for each in observed),
         "bytes": max(each.bytes or 0 for each in observed),
@@ -307,10 +315,10 @@ def _written_between(
 def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> list[Pair]:
     """Return the pairs of operators of a step that are the same one, in their order.
 
-    Of what one arm executes more often the last time counts, and of a line that a replay executes the replay: warm-ups
-    come before the step that they are for.
+    Of what one arm executes more often the last times count, replays before others: warm-ups come before the step that
+    they are for.
     """
-    mine, other = _of_the_step(ours), _of_the_step(theirs)
+    mine, other = _of_the_step(ours, theirs), _of_the_step(theirs, ours)
     pairs: list[Pair] = []
     before = (0, 0)
     alike = _in_order([_token(ours[each]) for each in mine], [_token(theirs[each]) for each in other])
@@ -365,15 +373,25 @@ def _numbered(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
         yield token, times[token]
 
 
-def _of_the_step(operators: Sequence[ObservedOperator]) -> list[int]:
-    """Return the numbers of the operators that may align, the last one first."""
-    replayed = {each.code for each in operators if each.replayed and each.code}
-    numbers = [
-        number
-        for number, each in enumerate(operators)
-        if each.phase != "between" and (each.replayed or each.code not in replayed)
-    ]
-    return numbers[::-1]
+def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[ObservedOperator]) -> list[int]:
+    """Return the numbers of the operators that may align, the last one first.
+
+    Of an operator that a replay executes there are as many as in the other arm, and at least the replayed ones.
+    """
+    tokens, times = [*map(_token, operators)], Counter(_token(each) for each in others if each.phase != "between")
+    replayed = Counter(token for token, each in zip(tokens, operators, strict=True) if each.replayed)
+    more = {token: times[token] - count for token, count in replayed.items()}
+    numbers = []
+    for number in reversed(range(len(operators))):
+        operator, token = operators[number], tokens[number]
+        if operator.phase == "between":
+            continue
+        if token in more and not operator.replayed:
+            more[token] -= 1
+            if more[token] < 0:
+                continue
+        numbers.append(number)
+    return numbers
 
 
 def _between(
