@@ -65,8 +65,10 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 @contextmanager
-def deterministic_algorithms() -> Iterator[None]:
-    """Make torch, cuDNN and cuBLAS repeat their bits within the block. Operators that cannot raise and name themselves.
+def deterministic_algorithms(*, is_strict: bool = True) -> Iterator[None]:
+    """Make torch, cuDNN and cuBLAS repeat their bits within the block.
+
+    is_strict: operators that cannot repeat theirs raise and name themselves; else they are executed as they are.
 
     The workspace is one of two that cuBLAS documents as reproducible; torch reads the variable at each product.
     """
@@ -75,7 +77,7 @@ def deterministic_algorithms() -> Iterator[None]:
     filled = filling.fill_uninitialized_memory
     os.environ[_WORKSPACE] = ":4096:8"
     filling.fill_uninitialized_memory = False  # it launches kernels that are no part of the step
-    torch.use_deterministic_algorithms(mode=True)
+    torch.use_deterministic_algorithms(mode=True, warn_only=not is_strict)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     try:
         yield

@@ -13,6 +13,7 @@ LIMIT_S = 60.0  # for all executions of both arms
 # Of a verdict: the step at which a difference was seen, which is the first one or a later one.
 _SEEN_AT = ("first_differing_step", "first_exceeding_step", "first_unequal_step", "first_non_finite_step")
 _BLOCK = "first_differing_block"  # its first step
+_NOISE = "noise_floor"  # how far two executions of the baseline were apart
 
 
 def where_run(
@@ -33,13 +34,14 @@ def where_run(
         return None
     candidate = f"{arm} with {', '.join(between)}" if between else arm
     arms = {baseline: planned[baseline], candidate: planned[arm]}
-    steps = runs[0].workload.steps
+    steps, values = runs[0].workload.steps, {name.rpartition(".")[2]: value for name, value in figures.items()}
     settings: dict[str, object] = {
         "candidate": candidate,
         "baseline": baseline,
-        "last": min(_last_step(part, figures, steps), steps - 1),
+        "last": min(_last_step(part, values, steps), steps - 1),
         "observed": False,
         "limit_s": limit_s,
+        "deterministic": bool(values.get(_NOISE)),  # else the first difference is that of two executions of one arm
         **{setting: {candidate: value} for setting, value in between.items()},
     }
     fields = (
@@ -69,9 +71,8 @@ def where_name(unit: Unit) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', unit.claim)[:80]}+{digest}"
 
 
-def _last_step(part: AnyPart, figures: Mapping[str, object], steps: int) -> int:
+def _last_step(part: AnyPart, values: Mapping[str, object], steps: int) -> int:
     """Return the last step that may be the first one to differ, by what the verdict saw."""
-    values = {name.rpartition(".")[2]: value for name, value in figures.items()}
     seen = [value for name in _SEEN_AT if type(value := values.get(name)) is int]
     if type(block := values.get(_BLOCK)) is int:
         seen.append(block + int(getattr(part, "every", 1)) - 1)

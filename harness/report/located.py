@@ -24,7 +24,7 @@ _SEVERAL = {"settings", "generators", "gradients"}
 _ANSWERS = {"equal": "equal", "differs": "differs", "not_seen": "not seen"}
 _WHY = {
     "limit": "the limit of time ended it before the step was reached in both arms",
-    "observed": "the step ends in other bits while it is observed",
+    "observed": "the step ends in other bits while it is observed, or whenever it is executed again",
 }
 
 
@@ -32,7 +32,8 @@ def located(found: FirstDifference) -> str:
     """Return the answer as one sentence, without a full stop."""
     if found.found == "does_not_repeat":
         steps = counted(found.steps, "step")
-        return f"does not repeat: executed again, both arms are equal in {steps}, with all state that is found"
+        under = " under torch's deterministic algorithms" if found.deterministic else ""
+        return f"does not repeat: executed again{under}, both arms are equal in {steps}, with all state that is found"
     if found.found == "not_seen":
         if found.ended is not None:
             arm, how = found.ended

@@ -2,13 +2,14 @@
 
 Settings: `last`, the last step; `observed`, if its operators are observed, in a second execution; `evaluate` and
 `resume`, by arm: after how many steps, again and again, it is evaluated, and after which steps it is saved, opened
-anew and loaded; `values`, by arm: the operators whose results are recorded; `limit_s`, for all of it.
+anew and loaded; `values`, by arm: the operators whose results are recorded; `deterministic`, if both arms run under
+torch's deterministic algorithms as far as it has them; `limit_s`, for all of it.
 """
 
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.devices.torch_settings import deterministic_algorithms
 from harness.evidence.observed_step import GRADIENT, OBSERVED, UNOBSERVED, ObservedStep
 from harness.evidence.plan_records import Run
 from harness.execution.opening import opened
@@ -32,13 +34,15 @@ from harness.system.replay.sites import SiteFinder, names_of_modules, sites_note
 def execute(run: Run, recorder: Recorder) -> None:
     """Execute each arm to the last step, and again under the observer if the run asks for that."""
     until = monotonic() + float(str(run.settings["limit_s"]))
-    for arm in run.arms:
-        for replica in (UNOBSERVED, OBSERVED) if run.settings["observed"] else (UNOBSERVED,):
-            if monotonic() > until:
-                return
-            recorder.phase(f"{arm}.{replica}: locate")
-            with ExitStack() as stack:
-                _Execution(run, arm, replica, recorder, stack, until).train()
+    repeats = deterministic_algorithms(is_strict=False) if run.settings.get("deterministic") else nullcontext()
+    with repeats:
+        for arm in run.arms:
+            for replica in (UNOBSERVED, OBSERVED) if run.settings["observed"] else (UNOBSERVED,):
+                if monotonic() > until:
+                    return
+                recorder.phase(f"{arm}.{replica}: locate")
+                with ExitStack() as stack:
+                    _Execution(run, arm, replica, recorder, stack, until).train()
 
 
 class _Execution:
