@@ -4,7 +4,8 @@
 
 Every fault of the step, the replay and the kernels is asked for at the workload `tiny`. An answer counts as named if a
 line that it gives lies in the fault's own module, or if it says what `EXPECTED` has of a fault that leaves something
-out. Writes FOLDER/faults.csv, a line for each fault, and prints a summary.
+out. Writes FOLDER/faults.csv, a line for each fault; FOLDER/answers with each answer in full; FOLDER/evidence with what
+was recorded where an answer names another module. Prints a summary.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from threading import Lock, Timer
+from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 300.0  # of one fault's process
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+LIMIT_S = 200.0  # for one fault
 FIELDS = ("fault", "answer", "named", "step", "part", "how", "unseen", "seconds", "bytes", "wall_s", "sentence")
 # Faults that leave something out, or that change what no operator of their own module computes: what the answer says.
 EXPECTED = {
@@ -63,27 +68,105 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--seq-len", type=int, default=64)
-    parser.add_argument("--one", action="store_true", help="ask for one fault in this process")
+    parser.add_argument("--serve", action="store_true", help="ask for each fault that standard input names")
     options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
-    if options.one:
-        (options.out / f"{options.faults[0]}.json").write_text(json.dumps(ask(options.faults[0], options)))
-        return 0
+    if options.serve:
+        return serve(options)
     asked = options.faults or names(options.device)
-    rows = []
-    with (
-        (options.out / "faults.csv").open("w", encoding="utf-8", newline="") as file,
-        ThreadPoolExecutor(options.jobs) as pool,
-    ):
-        writer = csv.DictWriter(file, FIELDS)
+    (options.out / "answers").mkdir(parents=True, exist_ok=True)
+    waiting, counts = iter(asked), Counter[tuple[str, str]]()
+    with (options.out / "faults.csv").open("w", encoding="utf-8", newline="") as file:
+        writer, lock = csv.DictWriter(file, FIELDS, extrasaction="ignore"), Lock()
         writer.writeheader()
-        for row in pool.map(lambda fault: in_process(fault, options), asked):
-            rows.append(row)
-            writer.writerow(row)
-            file.flush()
-    counts = Counter((str(row["answer"]), str(row["named"])) for row in rows)
+
+        def work(number: int) -> None:
+            with Worker(options, number) as worker:
+                while True:
+                    with lock:
+                        fault = next(waiting, None)
+                    if fault is None:
+                        return
+                    row = worker.ask(fault)
+                    with lock:
+                        counts[str(row["answer"]), str(row["named"])] += 1
+                        writer.writerow(row)
+                        file.flush()
+                    print(f"{fault}: {row['answer']} {row['named']} {row['sentence']}", flush=True)
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            [*pool.map(work, range(options.jobs))]
     for (answer, named), count in sorted(counts.items()):
         print(f"{count:4d} {answer}, named: {named}")
+    return 0
+
+
+class Worker:
+    """A process that is asked for one fault after the other, and started anew where one ended it or took too long."""
+
+    def __init__(self, options: argparse.Namespace, number: int) -> None:
+        self._log = (options.out / f"worker{number}.log").open("w", encoding="utf-8")
+        self._out = options.out
+        self._command = [sys.executable, __file__, "--serve", "--device", options.device, "--model", options.model]
+        self._command += ["--seq-len", str(options.seq_len), "--out", str(options.out.resolve())]
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._end()
+        self._log.close()
+
+    def ask(self, fault: str) -> dict[str, object]:
+        """Return the row of a fault."""
+        began, process = time.monotonic(), self._started()
+        timer = Timer(LIMIT_S, process.kill)
+        timer.start()
+        process.stdin.write(f"{fault}\n")  # type: ignore[union-attr]
+        process.stdin.flush()  # type: ignore[union-attr]
+        answered = process.stdout.readline()  # type: ignore[union-attr]
+        timer.cancel()
+        file = self._out / "answers" / f"{fault}.json"
+        row: dict[str, object] = {"answer": "none", "sentence": "its process ended, or took too long"}
+        if answered and file.is_file():
+            row = json.loads(file.read_text(encoding="utf-8"))
+        if row["answer"] in ("none", "not_seen"):  # what ended it may have harmed the process
+            self._end()
+        return {"fault": fault, "named": "", **row, "wall_s": round(time.monotonic() - began, 1)}
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            few = {**os.environ, "OMP_NUM_THREADS": "1"}  # other faults are asked for at the same time
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                cwd=ROOT,
+                env=few,
+                text=True,
+            )
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Answer for each fault that is read, in a file, and write its name once the file is there."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what else is printed goes to the log
+    for line in sys.stdin:
+        fault = line.strip()
+        try:
+            row = ask(fault, options)
+        except Exception:
+            row = {"answer": "none", "sentence": traceback.format_exc()[-500:]}
+        (options.out / "answers" / f"{fault}.json").write_text(json.dumps(row), encoding="utf-8")
+        print(fault, file=answers, flush=True)
     return 0
 
 
@@ -96,31 +179,8 @@ def names(device: str) -> list[str]:
     return [name for name, fault in known if device == "cuda" or fault.description.needs == "any"]
 
 
-def in_process(fault: str, options: argparse.Namespace) -> dict[str, object]:
-    """Return the row of a fault, which a process of its own asked for: a fault may end its process."""
-    began, out = time.monotonic(), options.out
-    command = [sys.executable, __file__, "--one", "--device", options.device, "--model", options.model]
-    command += ["--seq-len", str(options.seq_len), "--out", str((out / "answers").resolve()), fault]
-    few = {**os.environ, "OMP_NUM_THREADS": "1"}  # other faults are asked for at the same time
-    log = out / "logs" / f"{fault}.txt"
-    log.parent.mkdir(exist_ok=True)
-    with log.open("w", encoding="utf-8") as file:
-        try:
-            subprocess.run(command, stdout=file, stderr=file, timeout=LIMIT_S, check=False, cwd=ROOT, env=few)
-            ended = "its process ended without an answer"
-        except subprocess.TimeoutExpired:
-            ended = f"still running after {LIMIT_S:g} s"
-    answer = out / "answers" / f"{fault}.json"
-    row = json.loads(answer.read_text()) if answer.is_file() else {"answer": "none", "sentence": ended}
-    row = {"fault": fault, "named": "", **row, "wall_s": round(time.monotonic() - began, 1)}
-    print(f"{fault}: {row['answer']} {row.get('named', '')} {row['sentence']}", flush=True)
-    return row
-
-
 def ask(fault: str, options: argparse.Namespace) -> dict[str, object]:
     """Return the answer for a fault, as a row without the seconds of the process."""
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
-    os.chdir(ROOT)
     from claims_in_process import executed
     from reference_where import run_of_reference
 
@@ -146,9 +206,11 @@ def ask(fault: str, options: argparse.Namespace) -> dict[str, object]:
             return [executed(run, Path(folder) / str(next(number)))]
 
         answer = locate(run, execute)
-    sentence = located(answer)
-    lines = [line for place in answer.places.values() for line in (place.line, *place.made_at)] + answer.between
-    is_named = any(f"reference_impl/faults/{module}.py" in line for line in lines)
+        sentence = located(answer)
+        lines = [line for place in answer.places.values() for line in (place.line, *place.made_at)] + answer.between
+        is_named = any(f"reference_impl/faults/{module}.py" in line for line in lines)
+        if answer.found == "found" and not is_named:  # to be read
+            shutil.copytree(folder, options.out / "evidence" / fault)
     expected = EXPECTED.get(fault)
     return {
         "answer": answer.found,
@@ -156,6 +218,7 @@ def ask(fault: str, options: argparse.Namespace) -> dict[str, object]:
         **{name: getattr(answer, name) for name in ("step", "part", "how", "unseen", "bytes")},
         "seconds": None if answer.seconds is None else round(answer.seconds, 2),
         "sentence": sentence,
+        "in_full": answer.model_dump(mode="json"),
     }
 
 
