@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from typing import cast
 
-from harness.system.faulty_run import FaultyRun
-from harness.system.protocol import HasInputs, HasMetrics, HasParameters, HasState, TrainingRun
-from harness.system.shards import local
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-SHIFT = 1000.0
+from harness.system.between_faults import MOMENTS
+from harness.system.faulty_run import SHIFT, FaultyRun
+from harness.system.protocol import HasInputs, HasMetrics
 
 
 class EndFault(FaultyRun):
@@ -44,68 +41,41 @@ class EndFault(FaultyRun):
     def _change_end(self) -> None:
         raise NotImplementedError
 
-    def _parameters(self) -> list[Tensor]:
-        inner = self._inner
-        return list(map(local, inner.parameters().values())) if isinstance(inner, HasParameters) else []
-
 
 class NanEndState(EndFault):
     def _change_end(self) -> None:
-        import torch
-
-        with torch.no_grad():
-            torch._foreach_mul_(self._parameters(), float("nan"))
+        torch._foreach_mul_(self._trained(), float("nan"))
 
 
 class DroppedLastUpdate(EndFault):
     def _between_steps(self) -> None:
-        import torch
-
         if self._next == self._steps - 1:
-            with torch.no_grad():
-                self._before = torch._foreach_mul(self._parameters(), 1.0)
+            self._before = torch._foreach_mul(self._trained(), 1.0)
         super()._between_steps()
 
     def _change_end(self) -> None:
-        import torch
-
-        with torch.no_grad():
-            torch._foreach_copy_(self._parameters(), self._before)
+        torch._foreach_copy_(self._trained(), self._before)
 
 
 class HalfMoved(EndFault):
     """Parameters end halfway between where they began and where training took them."""
 
     def step(self, index: int) -> Tensor:
-        import torch
-
         if not self._next:
-            with torch.no_grad():
-                self._start = torch._foreach_mul(self._parameters(), 1.0)
+            self._start = torch._foreach_mul(self._trained(), 1.0)
         return super().step(index)
 
     def _change_end(self) -> None:
-        import torch
-
-        with torch.no_grad():
-            torch._foreach_lerp_(self._parameters(), self._start, 0.5)
+        torch._foreach_lerp_(self._trained(), self._start, 0.5)
 
 
 class WipedMoments(EndFault):
     def _change_end(self) -> None:
-        import torch
-
-        optimizer = self._inner.state().get("optimizer", {}) if isinstance(self._inner, HasState) else {}
-        moments = ("exp_avg", "momentum", "square_avg")
-        wiped = [local(tensor) for name, tensor in optimizer.items() if name.rpartition(".")[2].startswith(moments)]
-        with torch.no_grad():
-            torch._foreach_zero_(wiped)
+        torch._foreach_zero_(self._of_optimizer(MOMENTS))
 
 
 class DrawnNumbers(EndFault):
     def _change_end(self) -> None:
-        import torch
-
         torch.rand(1)
 
 
@@ -126,42 +96,37 @@ class FaultyMetrics(FaultyRun):
         metrics = cast("HasMetrics", self._inner).metrics()
         if self._index < self._faulty_step:
             return dict(metrics)
-        return {name: self._changed(name, tensor) for name, tensor in metrics.items()}
+        return {name: self._changed(tensor) for name, tensor in metrics.items()}
 
-    def _changed(self, name: str, metric: Tensor) -> Tensor:
+    def _changed(self, metric: Tensor) -> Tensor:
         raise NotImplementedError
 
 
 class NanMetric(FaultyMetrics):
-    def _changed(self, name: str, metric: Tensor) -> Tensor:  # noqa: ARG002
+    def _changed(self, metric: Tensor) -> Tensor:
         return metric * float("nan")
 
 
 class DoubledMetric(FaultyMetrics):
-    def _changed(self, name: str, metric: Tensor) -> Tensor:  # noqa: ARG002
+    def _changed(self, metric: Tensor) -> Tensor:
         return metric * 2
 
 
 class HalvedMetric(FaultyMetrics):
-    def _changed(self, name: str, metric: Tensor) -> Tensor:  # noqa: ARG002
+    def _changed(self, metric: Tensor) -> Tensor:
         return metric / 2
 
 
 class ShiftedMetric(FaultyMetrics):
-    def _changed(self, name: str, metric: Tensor) -> Tensor:  # noqa: ARG002
+    def _changed(self, metric: Tensor) -> Tensor:
         return metric + SHIFT
 
 
 class ConstantMetric(FaultyMetrics):
-    def __init__(self, inner: TrainingRun, steps: int) -> None:
-        self._first: dict[str, Tensor] = {}
-        super().__init__(inner, steps)
+    _first: dict[str, Tensor] | None = None
 
-    @property
-    def _faulty_step(self) -> int:
-        return 0
-
-    def _changed(self, name: str, metric: Tensor) -> Tensor:
-        if name not in self._first:
-            self._first[name] = metric.clone()
-        return self._first[name]
+    def _changed_metrics(self) -> dict[str, Tensor]:
+        metrics = cast("HasMetrics", self._inner).metrics()
+        if self._first is None:
+            self._first = {name: tensor.clone() for name, tensor in metrics.items()}
+        return self._first

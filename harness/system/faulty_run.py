@@ -1,18 +1,72 @@
-"""Define the base of the harness's own faults: a run that passes everything through, so that each changes one thing."""
+"""Define the base of the harness's own faults: a run that passes everything through, so that each changes one thing.
+
+`faults.yaml` is the table of the faults. Importing this needs no torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from harness.system.protocol import TrainingRun
+from harness.system.protocol import Expectation, FaultDescription, HasParameters, HasState, TrainingRun
+from harness.system.shards import local
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FAULTY_STEP = 5  # the step that a fault of one step hits; the last one of a shorter run
+SLOWDOWN = 5  # of a baseline: any sleep as long as the step itself shows
+# A captured step of a tiny model was 14 times as fast as an eager one of 14 ms on an H200, one of 28 layers 4.6 times
+# as fast as one of 28 ms: the sleep turns such ratios over, the factor those of steps too long for it to matter.
+CANDIDATE_SLOWDOWN = 2
+CANDIDATE_SLEEP_S = 0.05
+BUSY_OPERATIONS = 200
+REMEMBERED = 3  # steps
+RARELY = 10  # a fault in every tenth step, which two watched steps pass by
+SHIFT = 1000.0  # of a metric
+LATE = 0.77  # of all steps: 7,700 of 10,000
+LAST_STEP = 5.0  # times its own time that the last of the slowing steps takes
+SCALE = 10.0  # of parameters in a checkpoint
+REDUCTIONS = 16
+NUMBERS: Mapping[str, float] = {name: value for name, value in globals().items() if type(value) in (int, float)}
+"""The numbers above, by the names that the table has for them."""
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    import yaml
+
+    text = Path(__file__).with_name("faults.yaml").read_text(encoding="utf-8")
+    return cast("Mapping[str, Any]", yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506
+
+
+def described_faults(group: str) -> dict[str, FaultDescription]:
+    """Return the faults of one group of the table, by name."""
+    return {
+        name: FaultDescription(
+            name,
+            row["summary"].format_map(NUMBERS),
+            row.get("plant", "candidate"),
+            {kind: _expectation(said) for kinds, said in row["breaks"].items() for kind in kinds.split(", ")},
+            row.get("needs", "any"),
+        )
+        for name, row in _table()[group].items()
+    }
+
+
+def wrappers(group: str) -> dict[str, str]:
+    """Return `module:class` of what plants each fault of a group. A fault that no wrapper plants is left out."""
+    return {name: row["wrapper"] for name, row in _table()[group].items() if "wrapper" in row}
+
+
+def _expectation(said: str | Mapping[str, Any]) -> Expectation:
+    if isinstance(said, str):
+        return Expectation("FAIL", said)
+    figures = {name: NUMBERS.get(value, value) for name, value in said.items() if name not in ("status", "reason")}
+    return Expectation(said.get("status", "FAIL"), said["reason"], figures)
 
 
 class FaultyRun:
@@ -46,12 +100,21 @@ class FaultyRun:
     def facts(self) -> Mapping[str, bool | int | float | str]:
         return self._inner.facts()
 
+    def _trained(self) -> list[Tensor]:
+        """Return this rank's part of each trained tensor, detached."""
+        inner = self._inner
+        parameters = inner.parameters().values() if isinstance(inner, HasParameters) else ()
+        return [local(parameter).detach() for parameter in parameters]
+
+    def _of_optimizer(self, begins: tuple[str, ...]) -> list[Tensor]:
+        """Return the tensors of the optimizer's state whose own names begin with one of these texts."""
+        state = self._inner.state().get("optimizer", {}) if isinstance(self._inner, HasState) else {}
+        return [local(tensor).detach() for name, tensor in state.items() if name.rpartition(".")[2].startswith(begins)]
+
     def __enter__(self) -> Self:
         self._inner = self._inner.__enter__()
         self._adopt()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._inner.__exit__(kind, error, trace)
+    def __exit__(self, *raised: object) -> None:
+        self._inner.__exit__(*raised)

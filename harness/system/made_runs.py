@@ -5,17 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.evidence.arm_records import CAPTURES_ITSELF
 from harness.system.adapter_checks import require_loss
 from harness.system.built import StepFunction
-from harness.system.faulty_run import FAULTY_STEP, FaultyRun
+from harness.system.faulty_run import FAULTY_STEP, FaultyRun, described_faults
 from harness.system.protocol import (
     CaptureRecord,
-    Expectation,
     FaultDescription,
-    HasParameters,
     HasState,
     TrainingRun,
 )
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from harness.contract.schema import Arm
 
 
+MOMENTUM = 0.1  # torch's default for BatchNorm
 # a compiled step draws random numbers as the step that is written does, or no dropout would be equal in both
 AS_DRAWN: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
 
@@ -76,15 +76,15 @@ class UndoneRun(FaultyRun):
 
     def __init__(self, inner: TrainingRun, steps: int, first: int = 0) -> None:
         super().__init__(inner, steps)
-        self._first, self._before = first, dict[str, Any]()
+        self._first, self._before = first, list[Any]()
 
     def step(self, index: int) -> Tensor:
         if index >= self._first and not self._before:
-            self._before = _copied(self._inner)
+            self._before = [parameter.clone() for parameter in self._trained()]
         loss = self._inner.step(index)
-        now = _parameters(self._inner) if self._before else {}
-        for name, before in self._before.items():
-            now[name].detach().copy_(before)
+        if self._before:
+            for parameter, before in zip(self._trained(), self._before, strict=True):
+                parameter.copy_(before)
         return loss
 
 
@@ -93,13 +93,12 @@ class _BarelyTrained(FaultyRun):
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
         super().__init__(inner, steps)
-        self._before = _copied(inner)
+        self._before = [parameter.clone() for parameter in self._trained()]
 
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
-        for name, tensor in _parameters(self._inner).items():
-            before, ended = self._before[name], tensor.detach()
-            ended.copy_(before + 1e-6 * (ended - before))
+        for parameter, before in zip(self._trained(), self._before, strict=True):
+            parameter.copy_(before + 1e-6 * (parameter - before))
         return loss
 
 
@@ -198,80 +197,6 @@ class _SkippedUpdate(FaultyRun):
         return 1
 
 
-def _parameters(run: TrainingRun) -> Mapping[str, Tensor]:
-    return run.parameters() if isinstance(run, HasParameters) else {}
-
-
-def _copied(run: TrainingRun) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in _parameters(run).items()}
-
-
-MOMENTUM = 0.1  # torch's default for BatchNorm
-
-FAULTS = {
-    "stopped_training": FaultDescription(
-        "stopped_training",
-        "from the middle of the run on every update is undone",
-        "candidate",
-        dict.fromkeys(("trajectory_match", "throughput_ratio"), Expectation("FAIL", "exceeds_tolerance")),
-    ),
-    "barely_trained": FaultDescription(
-        "barely_trained",
-        "after every step the parameters have gone a millionth of their way",
-        "both",
-        dict.fromkeys(("trajectory_match", "repeatability"), Expectation("INCONCLUSIVE", "trained_too_little")),
-    ),
-    "other_losses": FaultDescription(
-        "other_losses",
-        "each loss is up to a thousandth larger, by numbers that no seed reaches",
-        "candidate",
-        dict.fromkeys(("repeatability", "throughput_ratio"), Expectation("FAIL", "differs")),
-    ),
-    "larger_losses": FaultDescription(
-        "larger_losses",
-        "each loss is a hundredth larger",
-        "candidate",
-        {"throughput_ratio": Expectation("FAIL", "beyond_noise")},
-    ),
-    "other_gradients": FaultDescription(
-        "other_gradients",
-        "each gradient that is read is a millionth larger than what the step left",
-        "candidate",
-        {"gradient_match": Expectation("FAIL", "differs")},
-    ),
-    "doubled_gradients": FaultDescription(
-        "doubled_gradients",
-        "each gradient that is read is twice what the step left",
-        "candidate",
-        {"gradient_match": Expectation("FAIL", "exceeds_tolerance")},
-    ),
-    "second_capture": FaultDescription(
-        "second_capture",
-        f"the capture is dropped before step {FAULTY_STEP}, which captures anew",
-        "candidate",
-        {"capture": Expectation("FAIL", "wrong_capture_count")},
-    ),
-    "capture_each_step": FaultDescription(
-        "capture_each_step",
-        "the capture is dropped before each step, which captures anew",
-        "candidate",
-        {"capture": Expectation("FAIL", "wrong_capture_count")},
-    ),
-    "statistics_updated_twice": FaultDescription(
-        "statistics_updated_twice",
-        "both arms keep a running mean and a count of losses in buffers; the optimized one updates them twice a step",
-        "both",
-        {"trajectory_match": Expectation("FAIL", "end_differs")},
-    ),
-    "skipped_update": FaultDescription(
-        "skipped_update",
-        "the run says that it left one update out",
-        "candidate",
-        {"capture": Expectation("FAIL", "skipped_steps")},
-    ),
-}
-
-
 _PLANTED: dict[str, Callable[[TrainingRun, int], FaultyRun]] = {
     "stopped_training": lambda inner, steps: UndoneRun(inner, steps, first=steps // 2),
     "barely_trained": _BarelyTrained,
@@ -285,8 +210,14 @@ _PLANTED: dict[str, Callable[[TrainingRun, int], FaultyRun]] = {
 }
 
 
+@cache
+def made_step_faults() -> dict[str, FaultDescription]:
+    """Return the faults that any made step has, by name."""
+    return described_faults("of_made_steps")
+
+
 def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyRun:
-    """Return the run with one of `FAULTS` planted. steps: how many steps the run will make."""
+    """Return the run with a fault of made steps planted. steps: how many steps the run will make."""
     if fault == "statistics_updated_twice":
         settings = arm.settings()
         optimized = arm.capture != "none" or any(settings.get(name) for name in ("compile", "optimized", "arguments"))
@@ -295,7 +226,7 @@ def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyR
 
 
 def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> TrainingRun:
-    """Return the run changed as its arm asks, or by a fault of `FAULTS`."""
+    """Return the run changed as its arm asks, or by a fault of made steps."""
     if fault is not None:
         return with_fault(opened, arm, fault, steps)
     return UndoneRun(opened, steps) if arm.settings().get("trains") is False else opened

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.system.adapter_checks import AdapterError
 from harness.system.built import StepFunction
-from harness.system.made_runs import FAULTS, AskedRun, WaitingRun, as_asked
+from harness.system.made_runs import AskedRun, WaitingRun, as_asked, made_step_faults
 from harness.system.protocol import Scalar, SystemDescription
 from harness.system.step_function import StepFunctionSystem
 from harness.system.users_code import definition
@@ -46,7 +46,7 @@ class MadeStepSystem(StepFunctionSystem):
 
     def describe(self) -> SystemDescription:
         described = super().describe()
-        return replace(described, faults={**FAULTS, **described.faults})
+        return replace(described, faults={**made_step_faults(), **described.faults})
 
     def _built(self, workload: Workload, arm: Arm, fault: str | None) -> StepFunction:
         function = super()._built(workload, arm, fault)
@@ -69,7 +69,7 @@ class MadeStepSystem(StepFunctionSystem):
         model_directory: str | None = None,
     ) -> Any:
         """Open the run of an arm: a `StepFunctionRun`, or a wrapper that changes one thing of it."""
-        ours = fault if fault in FAULTS and fault not in self.faults else None
+        ours = fault if fault is not None and fault in {*made_step_faults()} - {*self.faults} else None
         opened = super().open(workload, arm, fault=None if ours else fault, data=data, model_directory=model_directory)
         if arm.settings().get("waits") and not ours:
             return WaitingRun(opened, arm)

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.system.faulty_run import FaultyRun
-from harness.system.protocol import HasParameters
-from harness.system.shards import local
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from harness.devices import device_memory
+from harness.devices.allocator import empty_cache, free_bytes, reset_peaks
+from harness.devices.device import wait_for
+from harness.system.faulty_run import LAST_STEP, LATE, FaultyRun
 
 SPARED = 2**31  # bytes of the device that a spike leaves free
 LEAK = 256  # float32 elements that each step keeps: 1 KiB
-LATE = 0.77  # of all steps: 7,700 of 10,000
-SLOWING = 4.0  # how much longer the last step takes, as a multiple of its own time
 
 
 def spike(loss: Tensor) -> None:
     """Allocate all free memory of the loss's device except SPARED bytes, and free it again."""
-    import torch
-
-    from harness.devices.allocator import empty_cache, free_bytes
-
     empty_cache()
     torch.empty(max(1, free_bytes(loss.device) - SPARED), dtype=torch.uint8, device=loss.device)
     empty_cache()
@@ -42,8 +36,6 @@ class ResetPeak(FaultyRun):
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
         if index == self._faulty_step:
-            from harness.devices.allocator import reset_peaks
-
             spike(loss)
             reset_peaks()
         return loss
@@ -59,10 +51,6 @@ class RetainedTensors(FaultyRun):
         self._kept: list[Tensor] = []
 
     def step(self, index: int) -> Tensor:
-        import torch
-
-        from harness.devices.allocator import free_bytes
-
         loss = self._inner.step(index)
         if index == self._faulty_step:
             self._share = free_bytes(loss.device) // 2 // (self._steps - index)
@@ -77,8 +65,6 @@ class LeakingSteps(FaultyRun):
         self._kept: list[Tensor] = []
 
     def step(self, index: int) -> Tensor:
-        import torch
-
         loss = self._inner.step(index)
         self._kept.append(torch.empty(LEAK, device=loss.device))
         return loss
@@ -90,9 +76,7 @@ class HiddenMemory(FaultyRun):
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
         if index == self._faulty_step:
-            from harness.devices import allocator, device_memory
-
-            device_memory.take(allocator.free_bytes(loss.device) // 2)
+            device_memory.take(free_bytes(loss.device) // 2)
         return loss
 
 
@@ -117,23 +101,18 @@ class LateNan(LateFault):
 
 class LateDroppedUpdate(LateFault):
     def step(self, index: int) -> Tensor:
-        if index != self._late_step or not isinstance(self._inner, HasParameters):
+        if index != self._late_step:
             return self._inner.step(index)
-        import torch
-
-        parameters = [local(parameter).detach() for parameter in self._inner.parameters().values()]
-        before = [parameter.clone() for parameter in parameters]
+        before = [parameter.clone() for parameter in self._trained()]
         loss = self._inner.step(index)
-        torch._foreach_copy_(parameters, before)
+        torch._foreach_copy_(self._trained(), before)
         return loss
 
 
 class SlowingSteps(FaultyRun):
     def step(self, index: int) -> Tensor:
-        from harness.devices.device import wait_for
-
         started = time.perf_counter()
         loss = self._inner.step(index)
         wait_for(loss)
-        time.sleep(SLOWING * index / self._steps * (time.perf_counter() - started))
+        time.sleep((LAST_STEP - 1) * index / self._steps * (time.perf_counter() - started))
         return loss

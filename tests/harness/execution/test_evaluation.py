@@ -10,7 +10,7 @@ from between_steps import EVERY, STEPS, evaluated
 from harness.drill.expectations import is_killed
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.records import parsed
-from harness.system.between_faults import BREAKS
+from harness.system.wrappers import HARNESS_FAULTS
 
 
 @pytest.mark.parametrize("arm", ["plain", "captured"])
@@ -56,11 +56,11 @@ def test_evaluations_return_what_a_plain_arms_do(tmp_path: Path, system: str, re
     assert (apart == 0) is (reason == "held")
 
 
-@pytest.mark.parametrize("fault", [name for name, breaks in BREAKS.items() if "evaluation" in breaks])
+@pytest.mark.parametrize("fault", [name for name, each in HARNESS_FAULTS.items() if "evaluation" in each.breaks])
 def test_every_fault_of_an_evaluation_is_killed(tmp_path: Path, fault: str) -> None:
     beside = {"candidate": "captured", "plain": "plain", "max_relative_difference": 0.01}
     verdict = evaluated("Right", tmp_path, fault=fault, **(beside if fault == "other_evaluation" else {}))
-    assert is_killed(BREAKS[fault]["evaluation"], verdict), (verdict.reason, verdict.message)
+    assert is_killed(HARNESS_FAULTS[fault].breaks["evaluation"], verdict), (verdict.reason, verdict.message)
 
 
 def test_what_is_no_evaluation_is_refused(tmp_path: Path) -> None:

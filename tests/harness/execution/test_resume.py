@@ -13,7 +13,7 @@ from budget import slow_but
 
 from harness.drill.expectations import is_killed
 from harness.processes.import_path import child_path
-from harness.system.between_faults import BREAKS
+from harness.system.wrappers import HARNESS_FAULTS
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_what_a_checkpoint_forgets_fails_with_its_reason(tmp_path: Path, system:
     assert (str(verdict.status), verdict.reason, verdict.figures["not_restored"].value) == ("FAIL", *WRONG[system])
 
 
-FAULTS = [name for name, breaks in BREAKS.items() if "resume" in breaks]
+FAULTS = [name for name, each in HARNESS_FAULTS.items() if "resume" in each.breaks]
 
 
 @pytest.mark.usefixtures("forked")
@@ -88,7 +88,7 @@ FAULTS = [name for name, breaks in BREAKS.items() if "resume" in breaks]
 def test_every_fault_of_a_checkpoint_is_killed(tmp_path: Path, fault: str) -> None:
     within: dict[str, Any] = {"equality": "within"} if fault == "scaled_checkpoint" else {}
     verdict = resumed("ByIndex", tmp_path, fault=fault, **within)
-    assert is_killed(BREAKS[fault]["resume"], verdict), (verdict.reason, verdict.message)
+    assert is_killed(HARNESS_FAULTS[fault].breaks["resume"], verdict), (verdict.reason, verdict.message)
 
 
 @pytest.mark.usefixtures("forked")

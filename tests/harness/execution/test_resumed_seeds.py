@@ -16,7 +16,7 @@ from harness.drill.expectations import is_killed
 from harness.evidence.read_run import read_run
 from harness.judging.verdict import Verdict
 from harness.kinds.seeds.model import NotWorse
-from harness.system.between_faults import BREAKS
+from harness.system.wrappers import HARNESS_FAULTS
 
 SEEDS = [3, 1, 4, 0, 5]
 CLAIM: dict[str, Any] = {
@@ -84,7 +84,7 @@ def test_one_that_forgets_the_parameters_ends_worse(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", slow_but(["idle_load"], ["idle_load", "restarted_data"]))
 def test_a_fault_of_a_checkpoint_has_its_reason(tmp_path: Path, fault: str) -> None:
     verdict = over_seeds("Right", tmp_path, fault=fault)
-    assert is_killed(BREAKS[fault]["not_worse"], verdict), f"{verdict.reason}: {verdict.message}"
+    assert is_killed(HARNESS_FAULTS[fault].breaks["not_worse"], verdict), f"{verdict.reason}: {verdict.message}"
 
 
 def test_only_the_candidate_must_be_able_to_save() -> None:
