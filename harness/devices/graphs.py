@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,10 +23,7 @@ from harness.devices.census import node_count
 from harness.devices.device import has_cuda
 from harness.errors import HarnessError
 
-GRAPH_CLASS: Any = torch.cuda.CUDAGraph
-"""Torch's graph, for a watch of its methods: all code captures and replays by it, whichever library it uses."""
-CAPTURING_MODULES: tuple[ModuleType, ...] = (torch.cuda, torch.cuda.graphs)
-"""The modules in which code finds `is_current_stream_capturing`, for a stand-in."""
+_Graph: Any = torch.cuda.CUDAGraph
 _capturing = torch.cuda.is_current_stream_capturing
 
 
@@ -85,6 +81,42 @@ def nodes_captured_so_far() -> int | None:
         _, _, _, graph, *_ = runtime.cudaStreamGetCaptureInfo(torch.cuda.current_stream().cuda_stream)
         return node_count(graph)
     return None
+
+
+Method = Callable[..., object]
+
+
+@contextmanager
+def watched_graphs(
+    begin: Callable[[Method], Method], end: Callable[[Method], Method], replay: Callable[[Method], Method]
+) -> Iterator[None]:
+    """Replace the methods by which all code begins, ends and replays a CUDA graph, whichever library it uses.
+
+    Each argument takes torch's method, and returns what is called instead of it within the block.
+    """
+    watches = {"capture_begin": begin, "capture_end": end, "replay": replay}
+    methods = {name: getattr(_Graph, name) for name in watches}
+    for name, watch in watches.items():
+        setattr(_Graph, name, watch(methods[name]))
+    try:
+        yield
+    finally:
+        for name, method in methods.items():
+            setattr(_Graph, name, method)
+
+
+@contextmanager
+def answering_whether_captured(answer: Callable[[], bool]) -> Iterator[None]:
+    """Let `answer` stand in for `torch.cuda.is_current_stream_capturing` within the block, wherever code finds it."""
+    modules = (torch.cuda, torch.cuda.graphs)
+    before = [module.is_current_stream_capturing for module in modules]
+    try:
+        for module in modules:
+            module.is_current_stream_capturing = answer
+        yield
+    finally:
+        for module, original in zip(modules, before, strict=True):
+            module.is_current_stream_capturing = original
 
 
 class CudaGraph:

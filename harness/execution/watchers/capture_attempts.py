@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
-from harness.devices.graphs import GRAPH_CLASS
+from harness.devices.graphs import watched_graphs
 from harness.errors import HarnessError
 from harness.system.replay.captured_step import CaptureFailedError
 from harness.system.replay.operators import OperatorWatch
 from harness.system.replay.traced import TracedStep
 
-_BEGINNINGS: tuple[tuple[Any, str], ...] = ((GRAPH_CLASS, "capture_begin"), (TracedStep, "record"))
 _COUNTING: list[CaptureAttempts] = []  # the last one counts: of the arm that is being opened, or that works
-_ENDINGS: tuple[tuple[Any, str], ...] = ((GRAPH_CLASS, "capture_end"),)
-_REPLAYS: tuple[tuple[Any, str], ...] = ((GRAPH_CLASS, "replay"), (TracedStep, "replay"))
 
 
 class CaptureAttempts:
@@ -43,18 +40,14 @@ class CaptureAttempts:
         self.draws: list[list[str]] = []  # of each capture, the operators that draw random numbers
         self._capturing: list[OperatorWatch] = []
         self._handled: BaseException | None = None  # by the code that began the last one
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._replaced = ExitStack()
 
     def __enter__(self) -> Self:
-        for methods, watched in (
-            (_BEGINNINGS, self._begun),
-            (_ENDINGS, self._ended),
-            (_REPLAYS, self._replayed),
-        ):
-            for owner, name in methods:
-                method = getattr(owner, name)
-                self._replaced.append((owner, name, method))
-                setattr(owner, name, watched(method))
+        self._replaced.enter_context(watched_graphs(self._begun, self._ended, self._replayed))
+        for name, watch in (("record", self._begun), ("replay", self._replayed)):
+            method = getattr(TracedStep, name)
+            self._replaced.callback(setattr, TracedStep, name, method)
+            setattr(TracedStep, name, watch(method))
         _COUNTING.append(self)
         return self
 
@@ -62,9 +55,7 @@ class CaptureAttempts:
         self._stop_watching()  # of a capture that was never ended
         self.training = self._handled = None
         _COUNTING.remove(self)
-        for owner, name, method in self._replaced:
-            setattr(owner, name, method)
-        self._replaced.clear()
+        self._replaced.close()
 
     @contextmanager
     def working(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ operator, and a replay computes them anew. Kernels that are launched past torch 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from time import monotonic
 from types import FrameType
@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
-from harness.devices.graphs import GRAPH_CLASS, is_capturing, nodes_captured_so_far
+from harness.devices.graphs import is_capturing, nodes_captured_so_far, watched_graphs
 from harness.evidence.observed_step import ObservedOperator, ReadTensor
 from harness.execution.watchers.reductions import as_hex, digest_on_device
 from harness.system.replay import launches
@@ -275,17 +275,14 @@ class ObservedCaptures:
         self._finder, self._with_values, self._until = finder, with_values, until
         self._of: WeakKeyDictionary[Any, StepOperators] = WeakKeyDictionary()
         self._capturing: list[StepOperators] = []
-        self._replaced: dict[str, Any] = {}
+        self._watching = ExitStack()
 
     def __enter__(self) -> Self:
-        for name, watched in (("capture_begin", self._begun), ("capture_end", self._ended), ("replay", self._replayed)):
-            self._replaced[name] = getattr(GRAPH_CLASS, name)
-            setattr(GRAPH_CLASS, name, watched(self._replaced[name]))
+        self._watching.enter_context(watched_graphs(self._begun, self._ended, self._replayed))
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        for name, method in self._replaced.items():
-            setattr(GRAPH_CLASS, name, method)
+        self._watching.close()
 
     @property
     def bytes(self) -> int:

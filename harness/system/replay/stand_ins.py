@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from harness.devices.graphs import CAPTURING_MODULES, is_capturing
+from harness.devices.graphs import answering_whether_captured, is_capturing
 from harness.system.replay.frames import asked_at
 
 
@@ -42,7 +42,7 @@ def as_captured() -> Iterator[list[str]]:
             asked.append(place)
         return not of_torch or is_capturing()
 
-    with standing_in(CAPTURING_MODULES, "is_current_stream_capturing", answer):
+    with answering_whether_captured(answer):
         yield asked
 
 

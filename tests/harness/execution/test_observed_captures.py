@@ -57,7 +57,7 @@ class Graph:
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_operators, "GRAPH_CLASS", Graph)
+    monkeypatch.setattr("harness.devices.graphs._Graph", Graph)
     for module in (step_operators, reductions):
         monkeypatch.setattr(module, "is_capturing", lambda: Graph.capturing)
 
