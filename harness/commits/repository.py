@@ -10,10 +10,9 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.evidence.commit_records import CommitFacts
+from harness.evidence.git import OF_A_CALL
 
 RULE = "--baseline takes a commit of the repository in which the system lies"
-# of the repository in which git itself was called, in a hook say
-_OF_A_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _SUBMODULE = "160000"  # mode of an entry that is another repository's commit
 MOST_NAMED = 5
@@ -104,7 +103,7 @@ def _counted(one: str, many: str, names: Sequence[str]) -> str:
 
 def _git(folder: Path, *arguments: str) -> str:
     """Run git and return what it prints. Raises GitFailed, and FileNotFoundError if git is not installed."""
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_CALL} | {"LC_ALL": "C"}
+    environment = {name: value for name, value in os.environ.items() if name not in OF_A_CALL} | {"LC_ALL": "C"}
     done = subprocess.run(
         ["git", "-c", f"core.hooksPath={os.devnull}", "-C", str(folder), *arguments],
         capture_output=True,

@@ -49,7 +49,7 @@ class DriverError(Exception):
 def devices() -> Devices:
     """Return what this machine's driver reports: its GPUs, or why there are none."""
     library = _load()
-    present = _device_files()
+    present = any(path.name[len("nvidia") :].isdigit() for path in Path("/dev").glob("nvidia*"))
     if library is None:
         problem = "there are NVIDIA devices but no libcuda.so.1" if present else "no NVIDIA driver"
         return Devices(problem=problem, unreadable=present)
@@ -101,10 +101,6 @@ def _load() -> Any:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-
-
-def _device_files() -> bool:
-    return any(path.name[len("nvidia") :].isdigit() for path in Path("/dev").glob("nvidia*"))
 
 
 def _driver() -> str | None:

@@ -137,20 +137,16 @@ CI_SERVICES = {
 
 def ci_facts(variables: Mapping[str, str]) -> CiFacts:
     """Return the job of a CI service as its environment variables name it; elsewhere all facts are empty."""
+    named = [variables.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
     for mark, (service, link, author, runner) in CI_SERVICES.items():
         if variables.get(mark):
             return CiFacts(
                 service=service,
-                link=variables.get(link) or _page_on_github(variables),
+                link=variables.get(link) or (f"{named[0]}/{named[1]}/actions/runs/{named[2]}" if all(named) else None),
                 author=variables.get(author) or None,
                 runner=variables.get(runner) or None,
             )
     return CiFacts()
-
-
-def _page_on_github(variables: Mapping[str, str]) -> str | None:
-    named = [variables.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
-    return f"{named[0]}/{named[1]}/actions/runs/{named[2]}" if all(named) else None
 
 
 def git_commit() -> str | None:

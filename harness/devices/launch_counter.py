@@ -13,7 +13,6 @@ import ctypes
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -80,9 +79,7 @@ class LaunchCounter:
                 raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_more: object) -> None:
         try:
             if kind is None and self._domain is not None and self._seen_of_planted()[self._domain] != 1:
                 self.sees_planted = False

@@ -49,6 +49,13 @@ def read_model(path: Path, model: type[Model], limit: int = 64 * 2**20) -> Model
     return parse(read_bytes(path, limit), model, path.name)
 
 
+def readable(path: Path, model: type[Model]) -> Model | None:
+    """Return one JSON file as a model; None where it is missing, damaged, or too new."""
+    with suppress(Damaged):
+        return read_model(path, model)
+    return None
+
+
 def parse(text: bytes, model: type[Model], name: str) -> Model:
     """Return JSON text as a model. Raises `Damaged` with the unknown version, or with the first error's place."""
     try:

@@ -12,14 +12,14 @@ from harness.evidence.modules import is_library, module_spec
 
 _TIMEOUT_S = 10.0
 # of the repository in which git itself was called, in a hook say
-_OF_A_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+OF_A_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 # an untrusted repository may name programs that git would start to answer
 _NO_PROGRAMS = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false")
 
 
 def git(folder: Path, *arguments: str) -> str | None:
     """Return what git prints for a command in a folder; None where it fails, is missing or takes longer than 10 s."""
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_CALL}
+    environment = {name: value for name, value in os.environ.items() if name not in OF_A_CALL}
     try:
         done = subprocess.run(
             ["git", *_NO_PROGRAMS, "-C", str(folder), *arguments],

@@ -12,7 +12,7 @@ from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.arm_records import ArmStart
 from harness.evidence.base import ArmRecord, Record, RunRecord
-from harness.evidence.files import Damaged, first_error, read_bytes, read_model
+from harness.evidence.files import Damaged, first_error, read_bytes, read_model, readable
 from harness.evidence.lanes import Lane, joined, lane_folders, missing
 from harness.evidence.plan_records import Run
 from harness.evidence.records import execution_of, held, parsed, parts
@@ -188,7 +188,8 @@ def _of_worker(run: Run, directory: Path) -> RunEvidence:
         evidence = assemble(run, records, directory)
     except Damaged as damage:
         evidence, damage_found = RunEvidence(run.id, run.probe, {}), damage_found or str(damage)
-    evidence = replace(evidence, telemetry=_telemetry(directory))
+    # a timing without telemetry is judged as such: never as PASS
+    evidence = replace(evidence, telemetry=readable(directory / layout.TELEMETRY, Telemetry))
     return replace(evidence, death=_death(directory, records, damage_found, phase))
 
 
@@ -212,16 +213,6 @@ def death_from_records(records: list[Record], damage: str | None, phase: str | N
     if not records or not isinstance(records[-1], Complete):
         return Death(cause="incomplete", detail="the `complete` record is missing", phase=phase, stack="")
     return None
-
-
-def _telemetry(directory: Path) -> Telemetry | None:
-    path = directory / layout.TELEMETRY
-    if not path.exists():
-        return None
-    try:
-        return read_model(path, Telemetry)
-    except Damaged:
-        return None  # a timing without telemetry is judged as such: never as PASS
 
 
 def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from operator import eq
 from typing import TypeVar
 
-from harness.evidence.arm_records import ArmEnd, EndDifference, Gradients, HostSyncEvidence, MovedApart
+from harness.evidence.arm_records import ArmEnd, Gradients, HostSyncEvidence
 from harness.evidence.base import Record, RunRecord
 from harness.evidence.plan_records import Run
 from harness.evidence.records import execution_of, recorded_in
@@ -20,7 +20,6 @@ from harness.evidence.serving import SAME, SHARED, differences, reads_gradients,
 from harness.kinds import probe_named
 
 Named = TypeVar("Named", bound=RunRecord)
-Differs = TypeVar("Differs", EndDifference, MovedApart)
 
 
 class Shared(Record):
@@ -82,13 +81,9 @@ def _named(record: Named, name: str, ours: Mapping[str, str]) -> Named:
     """Return a record under the guest's name of its arm, without its statements about arms that the guest lacks."""
     changes: dict[str, object] = {"arm": name}
     if isinstance(record, ArmEnd):
-        changes |= {each: _known(getattr(record, each), ours) for each in ("differences", "moved_apart")}
+        for field, seen in (("differences", record.differences), ("moved_apart", record.moved_apart)):
+            known = [one.model_copy(update={"arm": ours[one.arm]}) for one in seen or () if one.arm in ours]
+            changes[field] = None if seen is None else known
     elif isinstance(record, Gradients):
         changes["baseline"] = ours.get(record.baseline or "")
     return record.model_copy(update=changes)
-
-
-def _known(seen: list[Differs] | None, ours: Mapping[str, str]) -> list[Differs] | None:
-    if seen is None:
-        return None
-    return [one.model_copy(update={"arm": ours[one.arm]}) for one in seen if one.arm in ours]

@@ -46,7 +46,7 @@ def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
     reached, read, places = Imports(), set[tuple[str, Path]](), cache(places_of)
     while waiting := sorted({*_places(named, reached, places)} - read):
         for package, place in waiting:
-            for inner, path in _files(place):
+            for inner, path in sorted(_below(str(place))) if place.is_dir() else [("", place)]:
                 source = _content(path)
                 listed.setdefault(package, set()).add((inner, hashlib.sha256(source).hexdigest()))
                 if package != _OURS and path.suffix not in _CUDA:
@@ -68,10 +68,6 @@ def _places(named: Iterable[str], reached: Imports, places: Callable[[str], list
                 yield package, place
     files = (path for path in reached.files if os.path.isfile(path))  # noqa: PTH113 - as in `place_in`
     yield from ((path.stem, path) for path in files if not is_library(path))
-
-
-def _files(place: Path) -> list[tuple[str, Path]]:
-    return sorted(_below(str(place))) if place.is_dir() else [("", place)]
 
 
 def _below(root: str) -> Iterator[tuple[str, Path]]:

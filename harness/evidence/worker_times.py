@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from harness.evidence import layout
 from harness.evidence.base import Record
-from harness.evidence.files import Damaged, read_bytes, read_model
+from harness.evidence.files import Damaged, read_bytes, readable
 from harness.evidence.lanes import lane_folders
 from harness.evidence.plan_records import Run
 from harness.evidence.records import parsed
@@ -69,24 +70,16 @@ def read_times(directory: Path) -> list[WorkerTimes]:
 
 
 def _of_one(directory: Path) -> WorkerTimes | None:
-    try:
-        run = read_model(directory / layout.RUN, Run)
-    except Damaged:
+    run = readable(directory / layout.RUN, Run)
+    if run is None:
         return None
     records = _records(directory / layout.RECORDS)
     return WorkerTimes(
         run,
         [record for record in records if isinstance(record, Phase)],
         next((record for record in records if isinstance(record, Complete)), None),
-        _process(directory / layout.PROCESS),
+        readable(directory / layout.PROCESS, ProcessTimes),
     )
-
-
-def _process(path: Path) -> ProcessTimes | None:
-    try:
-        return read_model(path, ProcessTimes)
-    except Damaged:
-        return None
 
 
 def _records(path: Path) -> list[Record]:
@@ -95,13 +88,9 @@ def _records(path: Path) -> list[Record]:
         lines = read_bytes(path).split(b"\n")
     except Damaged:
         return []
-    return [
-        record for line in lines if any(mark in line for mark in _OF_INTEREST) if (record := _parsed(line)) is not None
-    ]
-
-
-def _parsed(line: bytes) -> Record | None:
-    try:
-        return parsed(line)
-    except (ValidationError, RecursionError, ValueError):
-        return None
+    records = []
+    for line in lines:
+        if any(mark in line for mark in _OF_INTEREST):
+            with suppress(ValidationError, RecursionError, ValueError):
+                records.append(parsed(line))
+    return records

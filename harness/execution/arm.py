@@ -16,7 +16,7 @@ from typing import Self, cast
 from torch import Tensor
 
 from harness.devices.profiler import Watched
-from harness.evidence.arm_records import ArmEnd, ArmStart, Clip, GhostReplay, StepWatch
+from harness.evidence.arm_records import ArmEnd, ArmStart, Clip, EndDifference, GhostReplay, MovedApart, StepWatch
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Part
 from harness.execution.announced import AnnouncedSteps
@@ -158,10 +158,25 @@ class ArmLife:
             follows=follows,
             lent=self._follows is False,
         )
+        parameters = named_parameters(self.training)
+        self._sampled = sampled(parameters)
+        trainable, frozen = digests_of(self.training, self._digest)
         rounded_to = self.planned.rounded_to
-        self._sampled = sampled(named_parameters(self.training))
-        start = arm_start(self.training, self.arm, self.replica, self.state, rounded_to, self._digest)
-        self.recorder.write(start.model_copy(update={"facts": {**start.facts, **self._facts}}))
+        self.recorder.write(
+            ArmStart(
+                arm=self.arm,
+                replica=self.replica,
+                trainable_digest=trainable,
+                frozen_digest=frozen,
+                trainable_tensors=len(parameters),
+                facts={**self.training.facts(), **self._facts},
+                state=self.state.at_start(),
+                sketches=self.state.start_sketches,
+                trainable_names=sorted(parameters),
+                trainable_dtypes=sorted({str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()}),
+                rounded_digest=None if rounded_to is None else digest_of_rounded(parameters, rounded_to),
+            )
+        )
 
     def steps(self, indices: range, after: Callable[[int], None] = lambda _steps: None) -> None:
         """Make the steps `indices`, and write them. After each, call `after` with the number of steps made."""
@@ -219,22 +234,55 @@ class ArmLife:
         for watcher in reversed(self.watchers):
             self._ask(watcher, watcher.at_end)
         self.phase("end")
-        of_arm = (self.training, self.arm, self.replica)
-        end = arm_end(*of_arm, self.steps_called, self.state, self._ends, self._digest)
+        self.recorder.write(self._end_record())
+
+    def _end_record(self) -> ArmEnd:
+        """Return what the arm has become, how far it is from other arms of this run, and what it captured."""
+        state = self.state.at_end()
+        trainable, frozen = digests_of(self.training, self._digest)
+        differences, apart = self._from_other_arms()
         attempts, drawing = attempts_of(self.training), self._drawing
         uncaptured = drawing if self.planned.arm.capture == "none" else None
-        own = uncaptured.operators if uncaptured is not None else set()
-        changes = {
-            "input_names": self.input_names,
-            "input_shapes": self.input_shapes,
-            "loss_terms": self.loss_terms,
-            "clip": self.clip,
-            "operators": sorted(attempts.operators | own) or None,
-            "step_form": uncaptured and uncaptured.form,
-            "draws": drawing and drawing.record(attempts.draws),
-            "moved": median_moved(self._sampled, sampled(named_parameters(self.training))),
-        }
-        self.recorder.write(end.model_copy(update=changes))
+        operators = attempts.operators | (uncaptured.operators if uncaptured is not None else set())
+        return ArmEnd(
+            arm=self.arm,
+            replica=self.replica,
+            trainable_digest=trainable,
+            frozen_digest=frozen,
+            skipped_steps=self.training.skipped_steps() if isinstance(self.training, CountsSkippedSteps) else 0,
+            steps_called=self.steps_called,
+            capture_attempts=attempts.count,
+            capture_errors=list(attempts.errors),
+            state=state,
+            differences=differences,
+            moved_apart=apart,
+            loose=self.state.loose,
+            spoiled=self.state.spoiled,
+            updates=self.state.updates,
+            sketches=self.state.end_sketches,
+            replays=attempts.replays,
+            input_names=self.input_names,
+            input_shapes=self.input_shapes,
+            loss_terms=self.loss_terms,
+            clip=self.clip,
+            operators=sorted(operators) or None,
+            step_form=uncaptured and uncaptured.form,
+            draws=drawing and drawing.record(attempts.draws),
+            moved=median_moved(self._sampled, sampled(named_parameters(self.training))),
+        )
+
+    def _from_other_arms(self) -> tuple[list[EndDifference], list[MovedApart] | None]:
+        """Return how far the end lies from ends of earlier executions, and how else it moved; keep both for later."""
+        ends, watch = self._ends, self.state
+        if ends is None:
+            return [], None
+        ended = {**named_parameters(self.training), **watch.end_buffers}
+        differences, apart = ends.differences(ended), None
+        ends.keep(ended, self.arm, self.replica)
+        if watch.moved is not None:
+            apart = ends.moves.apart(watch.moved, watch.watched)
+            ends.moves.keep(watch.moved, self.arm)
+        return differences, apart
 
     def capture(self) -> CaptureRecord:
         """Return what the system reports of its capture now."""
@@ -312,73 +360,6 @@ class ArmLife:
                 watch.__exit__(*sys.exc_info())
             raise
         self.parts.ask(partial(watch.__exit__, None, None, None), *parts)
-
-
-def arm_start(
-    training: TrainingRun,
-    arm: str,
-    replica: int,
-    watch: StateWatch,
-    rounded_to: str | None = None,
-    digest: Digest = digest_of_all,
-) -> ArmStart:
-    """Return what the arm starts from: digests (one of parameters rounded to `rounded_to`) and the system's facts."""
-    trainable, frozen = digests_of(training, digest)
-    parameters = named_parameters(training)
-    return ArmStart(
-        arm=arm,
-        replica=replica,
-        trainable_digest=trainable,
-        frozen_digest=frozen,
-        trainable_tensors=len(training.parameters()) if isinstance(training, HasParameters) else 0,
-        facts=dict(training.facts()),
-        state=watch.at_start(),
-        sketches=watch.start_sketches,
-        trainable_names=sorted(parameters),
-        trainable_dtypes=sorted({str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()}),
-        rounded_digest=None if rounded_to is None else digest_of_rounded(parameters, rounded_to),
-    )
-
-
-def arm_end(
-    training: TrainingRun,
-    arm: str,
-    replica: int,
-    steps: int,
-    watch: StateWatch,
-    ends: Ends | None,
-    digest: Digest = digest_of_all,
-) -> ArmEnd:
-    """Return what the arm has become, how far it is from other arms of this run, and how many captures it began."""
-    state = watch.at_end()
-    trainable, frozen = digests_of(training, digest)
-    differences, apart = [], None
-    if ends is not None:
-        ended = {**named_parameters(training), **watch.end_buffers}
-        differences = ends.differences(ended)
-        ends.keep(ended, arm, replica)
-        if watch.moved is not None:
-            apart = ends.moves.apart(watch.moved, watch.watched)
-            ends.moves.keep(watch.moved, arm)
-    attempts = attempts_of(training)
-    return ArmEnd(
-        arm=arm,
-        replica=replica,
-        trainable_digest=trainable,
-        frozen_digest=frozen,
-        skipped_steps=training.skipped_steps() if isinstance(training, CountsSkippedSteps) else 0,
-        steps_called=steps,
-        capture_attempts=attempts.count,
-        capture_errors=list(attempts.errors),
-        state=state,
-        differences=differences,
-        moved_apart=apart,
-        loose=watch.loose,
-        spoiled=watch.spoiled,
-        updates=watch.updates,
-        sketches=watch.end_sketches,
-        replays=attempts.replays,
-    )
 
 
 def digests_of(training: TrainingRun, digest: Digest = digest_of_all) -> tuple[str, str]:

@@ -36,6 +36,7 @@ class _Claim(NamedTuple):
 def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
     """Hold a share of the GPU's memory, or the GPU alone. Call `announce` once with whom it waits for."""
     path = lock_path(uuid)
+    who = f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:2]])[:80]})"
     own = path.with_suffix(f".{os.getpid()}-{next(_numbers)}.claim")
     asked, announced = time.monotonic(), False
     with _locked(path) as lock:
@@ -46,7 +47,7 @@ def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = A
                 while True:
                     rivals = [each for each in _others(path, own) if each.holds or each.asked < asked]
                     holds = _fits(share, rivals)
-                    own.write_text(f"{asked!r} {share!r} {holds} process {os.getpid()} ({_command()})", "utf-8")
+                    own.write_text(f"{asked!r} {share!r} {holds} {who}", "utf-8")
                     lock.release()
                     if holds:
                         break
@@ -143,10 +144,6 @@ def _locked(path: Path) -> Iterator[_FileLock]:
         yield lock
     finally:
         os.close(lock.descriptor)
-
-
-def _command() -> str:
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])[:80]
 
 
 def lock_path(uuid: str) -> Path:

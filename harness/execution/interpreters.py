@@ -24,18 +24,15 @@ def start(*, ahead: bool = False, repeats: bool = False) -> Child:
 
     repeats: for repetitions, whose hash seed differs from that of the runs that they repeat.
     """
-    variables = {**_variables(), **({"PYTHONHASHSEED": REPEATED} if repeats else {})}
-    return start_child("harness.execution.worker", *([AHEAD] if ahead else []), kept=True, variables=variables)
-
-
-def _variables() -> dict[str, str]:
     # CUBLAS_WORKSPACE_CONFIG stays as it is: set to torch's own default for sm_90, `:4096:8`, it made torch 2.11
     # parse it at every GEMM, and an eager step of 28 layers took 54 ms instead of 36 on an H200
-    return {
+    variables = {
         # threads that spin while they wait make a shared machine several times slower
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         **moved_caches(),
+        **({"PYTHONHASHSEED": REPEATED} if repeats else {}),
     }
+    return start_child("harness.execution.worker", *([AHEAD] if ahead else []), kept=True, variables=variables)
 
 
 class Interpreters:

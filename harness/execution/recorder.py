@@ -57,10 +57,6 @@ class SeriesWriter:
         self.file.restart()
         self.file.write(",".join((*SERIES_COLUMNS, *self._metrics)) + "\n")
 
-    def row(self, step: int, loss: float, batch_digest: str, clip_active_groups: int, tokens: int) -> None:
-        """Append one step; see `rows`."""
-        self.rows([step], [loss], [batch_digest], [clip_active_groups], [tokens])
-
     def rows(
         self,
         steps: Sequence[int],
@@ -131,9 +127,6 @@ class Recorder:
 
     def phase(self, name: str) -> None:
         """Record where the run is. The last phase names the place of a death."""
-        self._enter(name)
-
-    def _enter(self, name: str) -> None:
         self.current_phase = name
         note_phase(waits=name.endswith(WAITS))
         # the supervisor reads the phase from this small file while the run is under way; what is there is written over,
@@ -169,14 +162,14 @@ class Recorder:
         self.phase(_within(before, WAIT_ALONE))
         self.ask(ALONE)
         wait_for_quiet_device()
-        self._enter(before)
+        self.phase(before)
         try:
             yield
         finally:
             before = self.current_phase
             self.phase(_within(before, WAIT_TOGETHER))
             self.ask(TOGETHER)
-            self._enter(before)
+            self.phase(before)
 
     def ask(self, what: str) -> None:
         """Send a request to the supervisor, if there is one, and wait for its answer."""

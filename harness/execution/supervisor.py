@@ -157,8 +157,7 @@ def _supervise(
         company.workers.discard(pid)
         taken = put_back(run, directory, worker.phase())
         remove_checkpoint(directory)
-        write_process_times(
-            directory,
+        times = ProcessTimes(
             started=worker.started,
             given_run=worker.given,
             ready=worker.ready,
@@ -170,6 +169,7 @@ def _supervise(
             gpu_alone=None if gpu_uuid is None else not company.locked,
             stopped=worker.stopped,
         )
+        write_process_times(directory, times)
     _rewrite_output(directory / layout.OUTPUT)
     if sampler is not None:
         sampler.write(directory / layout.TELEMETRY)
@@ -219,36 +219,8 @@ def _last_words(output: Path) -> str:
     return f", having printed at last {last[:SHOWN]!r}" if last else ""
 
 
-def write_process_times(
-    directory: Path,
-    *,
-    started: float,
-    ended: float,
-    given_run: float | None = None,
-    ready: float | None = None,
-    asked_for_gpu: float | None = None,
-    commit: str | None = None,
-    trained: Sequence[str] = (),
-    gpu: str | None = None,
-    gpu_alone: bool | None = None,
-    stopped: Sequence[tuple[float, float]] = (),
-) -> None:
-    """Write `process.json` into a run's directory, as `ProcessTimes` describes it; once for each worker, at its end.
-
-    Moments are `time.monotonic()` of the supervisor.
-    """
-    times = ProcessTimes(
-        started=started,
-        ended=ended,
-        given_run=given_run,
-        ready=ready,
-        asked_for_gpu=asked_for_gpu,
-        commit=commit,
-        trained=list(trained),
-        gpu=gpu,
-        gpu_alone=gpu_alone,
-        stopped=list(stopped),
-    )
+def write_process_times(directory: Path, times: ProcessTimes) -> None:
+    """Write `process.json` into a run's directory; once for each worker, at its end."""
     (directory / layout.PROCESS).write_text(dump_json(times.model_dump()) + "\n", encoding="utf-8")
 
 

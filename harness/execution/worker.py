@@ -128,17 +128,14 @@ def _watch_ranks(run: Run, recorder: Recorder, threads: int | None) -> int:
 def _probe(run: Run, recorder: Recorder) -> None:
     probe = probe_named(run.probe)
     recorder.phase(f"import {probe.execute.partition(':')[0]}")
+    captures = any(planned.arm.capture != "none" for planned in run.arms.values())
     with _collector_off():
         execute = imported(probe.execute)
-        if "torch" in sys.modules and probe.watches_steps and _captures(run):
+        if "torch" in sys.modules and probe.watches_steps and captures:
             importlib.import_module(_TORCH_IMPORTS_LATER)
     if not probe.timed:  # an arm that is timed has the collector that it has elsewhere
         gc.freeze()  # each arm ends with a collection, which need not look through all of torch
     execute(run, recorder)
-
-
-def _captures(run: Run) -> bool:
-    return any(planned.arm.capture != "none" for planned in run.arms.values())
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from harness.devices.environment import Machine, cpu_model, usable_cores
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.environment_records import Environment
-from harness.evidence.files import Damaged, read_model
+from harness.evidence.files import readable
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.serving import IGNORED, SAME, SHARED, serves, trained_on
 from harness.evidence.worker_times import WorkerTimes, read_times
@@ -164,7 +164,7 @@ def _of(bundle: Bundle) -> RecordedDirectory:
     runs = [
         RecordedRun(run, bundle.path.name, bundle.header.environment, _spent(ended[name]))
         for name in ended
-        if (run := _run(bundle.root / layout.EVIDENCE / name)) is not None
+        if (run := readable(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)) is not None
     ]
     account = costs(ended, {}, has_gpu=False)
     known = ended and account.clocked and not bundle.header.resumed  # an interruption is not time that runs took
@@ -177,10 +177,3 @@ def _whole(worker: WorkerTimes) -> bool:
 
 def _spent(workers: Sequence[WorkerTimes]) -> list[Span]:
     return [span for worker in workers for span in spans(worker) if span.kind is not Kind.WAITING]
-
-
-def _run(directory: Path) -> Run | None:
-    try:
-        return read_model(directory / layout.RUN, Run)
-    except Damaged:
-        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.evidence.base import Obstacle
-from harness.forecast.records import Estimate, Forecast, PlannedRun, PlannedUnit
+from harness.forecast.records import Forecast, PlannedRun, PlannedUnit
 from harness.numbers import counted
 from harness.report.text import line
 
@@ -15,16 +15,16 @@ def shown(forecast: Forecast) -> list[str]:
     here, planned = forecast.decidable, len(forecast.units)
     return [
         f"{planned} planned · {here} can be decided here · {planned - here} cannot",
-        *(_possible(unit) for unit in forecast.units if unit.obstacle is None),
+        *(
+            f"  can run   {_name(unit)}: {line(', '.join(unit.runs) or 'evidence of other runs', 400)}"
+            for unit in forecast.units
+            if unit.obstacle is None
+        ),
         *_not_here([unit for unit in forecast.units if unit.obstacle is not None]),
         f"{counted(len(forecast.runs), 'run')} to execute; nothing was executed yet",
         *(text for run in forecast.runs for text in _run(run)),
         *_seconds(forecast),
     ]
-
-
-def _possible(unit: PlannedUnit) -> str:
-    return f"  can run   {_name(unit)}: {line(', '.join(unit.runs) or 'evidence of other runs', 400)}"
 
 
 def _name(unit: PlannedUnit) -> str:
@@ -46,15 +46,13 @@ def _not_here(units: Sequence[PlannedUnit]) -> Iterator[str]:
 def _run(run: PlannedRun) -> Iterator[str]:
     where = "GPU" if run.device == "gpu" else "processors"
     processes = f", {run.processes} processes side by side" if run.processes > 1 else ""
-    took = "unknown: no run like it is recorded" if run.estimate is None else _took(run.estimate)
+    took = "unknown: no run like it is recorded"
+    if run.estimate is not None:
+        took = f"about {run.estimate.seconds:,.1f} s, by {line(run.estimate.source, 300)}"
     yield f"  {line(run.id, 120)} ({run.probe}, {where}: {line(run.device_name, 80)}{processes}): {took}"
     yield f"            serves {line('; '.join(run.serves), 600)}"
     if run.stands_for:
         yield f"            stands for {line(', '.join(run.stands_for), 400)}"
-
-
-def _took(estimate: Estimate) -> str:
-    return f"about {estimate.seconds:,.1f} s, by {line(estimate.source, 300)}"
 
 
 def _seconds(forecast: Forecast) -> Iterator[str]:

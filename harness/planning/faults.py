@@ -29,15 +29,11 @@ def plan_fault(name: str, offered: Mapping[str, FaultDescription], claims: Seque
     if description is None:
         return PlannedFault(name, None, frozenset())
     parts = [part for claim in claims for part in parts_of(claim)]
-    broken = [part for claim in claims for part in _broken_parts(claim, description)]
+    breaks = description.breaks
+    named = {claim.id for claim in claims if name in claim.falsified_by or claim.id in breaks}
+    broken = [part for claim in claims for part in parts_of(claim) if claim.id in named or part.kind in breaks]
     arms = {arm for part in broken or parts for arm in _planted_arms(part, description.plant)}
     return PlannedFault(name, description, frozenset(arms))
-
-
-def _broken_parts(claim: AnyClaim, fault: FaultDescription) -> list[AnyPart]:
-    if fault.name in claim.falsified_by or claim.id in fault.breaks:
-        return parts_of(claim)
-    return [part for part in parts_of(claim) if part.kind in fault.breaks]
 
 
 def _planted_arms(part: AnyPart, plant: Literal["candidate", "baseline", "both"]) -> list[str]:

@@ -84,7 +84,7 @@ class _PairedRun:
         for field_name, arm in part.arms().items():
             role = {part.candidate_path: CANDIDATE, "baseline": BASELINE}.get(field_name, CONTROL)
             self.role[arm] = min(role, self.role.get(arm, role))
-            self._repeat(arm, part.replicas().get(arm, 1))
+            self.replicas[arm] = max(part.replicas().get(arm, 1), self.replicas.get(arm, 0))
         group = sorted(set(part.arms().values()))
         self.groups += [group] if group not in self.groups else []
         self.compared += [arms for arms in part.compared() if arms not in self.compared]
@@ -106,9 +106,6 @@ class _PairedRun:
         for later, first in pairs:
             if later is not None and first is not None:
                 self.earlier.setdefault(later, set()).add(first)
-
-    def _repeat(self, arm: str, times: int) -> None:
-        self.replicas[arm] = max(times, self.replicas.get(arm, 0))
 
     def order(self, contract: Contract) -> list[str]:
         """Return the arms in order: a baseline before what is compared with it, then candidates, then controls."""

@@ -43,7 +43,7 @@ class KeptProcess:
         self.returncode: int | None = None
         self.lost_keeper = False  # the command, or somebody else, killed it
         self._lock = threading.Lock()
-        self._token = new_token()
+        self._token = secrets.token_hex(16)  # no other kept process carries it
         self._heard = b""
         control, self._control = _pipe()
         self._status, status = _pipe()
@@ -173,11 +173,6 @@ def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 # Every process that it started has inherited a token in its environment, unless it was cleared.
-
-
-def new_token() -> str:
-    """Return a value that no other kept process carries."""
-    return secrets.token_hex(16)
 
 
 def kill_marked(token: str) -> list[int]:

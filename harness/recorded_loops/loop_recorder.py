@@ -28,7 +28,7 @@ from harness.devices import environment
 from harness.devices.device import HostCopy, synchronize
 from harness.errors import UsageError
 from harness.evidence import layout, redaction
-from harness.evidence.files import Damaged, read_model, write_text
+from harness.evidence.files import readable, write_text
 from harness.execution.recorder import HEARTBEAT, Recorder
 from harness.execution.watchers.reductions import as_hex, digest_on_device
 from harness.execution.watchers.state_watch import numbers, recorded, sketched
@@ -254,17 +254,10 @@ def _new_folder(folder: Path, rank: int, size: int) -> Path:
     own = folder / layout.rank_name(rank)
     there = list(folder.iterdir()) if folder.exists() else []  # once: other ranks make theirs meanwhile
     headers = [each / HEADER for each in there if each.name.startswith(layout.RANK)]
-    taken = own in there or any(each.exists() and _world_size(each) != size for each in headers)
+    begun = [readable(each, RecordingHeader) for each in headers if each.exists()]
+    taken = own in there or any(header is None or header.world_size != size for header in begun)
     if taken or len(headers) < len(there):
         rule, remedy = "a recording begins in a new folder", "name another one, or move this one away"
         raise UsageError(rule, where=str(folder), got="a folder that is there already", remedy=remedy)
     own.mkdir(parents=True)
     return own
-
-
-def _world_size(header: Path) -> int:
-    """Return the number of ranks that a recording is of; 0 for one that cannot be read."""
-    try:
-        return read_model(header, RecordingHeader).world_size
-    except Damaged:
-        return 0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from harness.evidence import layout
-from harness.evidence.files import Damaged, read_model
+from harness.evidence.files import readable
 from harness.kinds import probe_named
 from harness.run_directory.attempt_records import Attempts, TimedBefore
 from harness.run_directory.bundle import Header
@@ -62,11 +62,8 @@ def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
     """Return the headers of the folder's runs with the same sources, by their directories' names, in that order."""
     found = {}
     for path in sorted(reports.glob(f"*/{layout.HEADER}")):
-        try:
-            other = read_model(path, Header)
-        except Damaged:
-            continue
-        if other.purpose == "verify" and _sources(other) == _sources(header):
+        other = readable(path, Header)
+        if other is not None and other.purpose == "verify" and _sources(other) == _sources(header):
             found[path.parent.name] = other
     return found
 

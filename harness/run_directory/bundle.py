@@ -10,16 +10,15 @@ import os
 import shutil
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from harness.contract.schema import Contract
-from harness.contract.shared import SharedFile, contract_digest
+from harness.contract.shared import contract_digest
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import ProbeName, Record
@@ -37,6 +36,9 @@ from harness.run_directory.names import shown, unfit
 from harness.run_directory.old_formats import Versioned, header_1
 from harness.run_directory.places import Place, place_of, runs_in
 from harness.run_directory.seal import UNFINISHED, Seal, seal_of
+
+if TYPE_CHECKING:
+    from harness.contract.load import LoadedContract
 
 
 class Narrowed(Record):
@@ -138,19 +140,6 @@ class Header(Versioned):
         if names and (twice := names.most_common(1)[0])[1] > 1:
             raise ValueError(f"unit {' / '.join(twice[0])} is listed {twice[1]} times")
         return units
-
-
-class LoadedContract(Protocol):
-    """A contract with its source, as the loader gives it."""
-
-    @property
-    def contract(self) -> Contract: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def digest(self) -> str: ...
-    @property
-    def shared(self) -> Sequence[SharedFile]: ...
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from contextlib import suppress
 from datetime import datetime
 
 from harness.contract.schema import Contract
-from harness.contract.waivers import Waiver, load_waivers
+from harness.contract.waivers import load_waivers
 from harness.errors import ContractError, ContractErrors
 from harness.evidence import layout
 from harness.evidence.environment_records import CHANGES
-from harness.evidence.files import Damaged, read_model
+from harness.evidence.files import readable
 from harness.evidence.worker_times import ProcessTimes
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.names import shown
@@ -73,9 +73,7 @@ def _machine(bundle: Bundle) -> Iterator[str]:
     if collected.source_digest and collected.source_digest != header.digests.source:
         yield "`digests.source` is not `environment.source_digest`"
     for path in sorted((bundle.root / layout.EVIDENCE).rglob(layout.PROCESS)):
-        try:
-            process = read_model(path, ProcessTimes)
-        except Damaged:
+        if (process := readable(path, ProcessTimes)) is None:
             continue  # which is the account of seconds' to say
         used, commit = process.gpu, (collected.git.commit or "none").removesuffix(CHANGES)
         if process.commit not in {None, commit}:
@@ -107,7 +105,8 @@ def _waivers(bundle: Bundle) -> Iterator[str]:
         yield "`started_at` is no time"
         return
     try:
-        signed = [waiver.record(day) for waiver in _copies(bundle)]
+        files = sorted((bundle.root / layout.WAIVERS).glob("*.yaml"))
+        signed = [waiver.record(day) for path in files for waiver in load_waivers(path)]
     except (ContractErrors, ContractError):
         yield f"the files in {layout.WAIVERS}/ are no waivers"
         return
@@ -115,7 +114,3 @@ def _waivers(bundle: Bundle) -> Iterator[str]:
         if waiver.model_dump() not in signed:
             unit = f"{shown(waiver.claim)} on {shown(waiver.workload)}"
             yield f"the waiver of {unit} stands in no file of {layout.WAIVERS}/ as it stands here"
-
-
-def _copies(bundle: Bundle) -> list[Waiver]:
-    return [waiver for path in sorted((bundle.root / layout.WAIVERS).glob("*.yaml")) for waiver in load_waivers(path)]

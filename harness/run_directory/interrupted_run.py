@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.devices import environment
 from harness.errors import EvidenceError, UsageError
@@ -23,7 +24,7 @@ from harness.evidence.files import Damaged
 from harness.evidence.plan_records import Run
 from harness.evidence.redaction import of_this_machine
 from harness.platform.paths import require_existing
-from harness.run_directory.bundle import Bundle, Header, LoadedContract, Resumption, altered, read_bundle
+from harness.run_directory.bundle import Bundle, Header, Resumption, altered, read_bundle
 from harness.run_directory.journal import (
     Journal,
     JournalFile,
@@ -36,6 +37,9 @@ from harness.run_directory.journal import (
 from harness.run_directory.manifest import digest_of
 from harness.run_directory.same_run import another_header, another_machine, another_plan
 from harness.run_directory.writer import CHANGED, UNFINISHED_NAME, BundleWriter, header_text
+
+if TYPE_CHECKING:
+    from harness.contract.load import LoadedContract
 
 ANEW = "run it anew, without --resume"
 
@@ -110,7 +114,7 @@ def _interrupted(described: Described, directory: Path) -> Iterator[tuple[Bundle
         bundle, journal = as_left(directory)
         _refuse_another(bundle, journal, described)
         again = {name: runs for name, runs in described.work.items() if not journal.ended.keys() >= _ids(runs)}
-        cut_off = [name for name in again if _had_begun(directory / layout.EVIDENCE / name)]
+        cut_off = [name for name in again if any((directory / layout.EVIDENCE / name).rglob(layout.RECORDS))]
         for runs in again.values():
             for run in runs:
                 shutil.rmtree(directory / layout.EVIDENCE / run.id, ignore_errors=True)
@@ -199,8 +203,3 @@ def _changed(directory: Path, lines: Sequence[str]) -> EvidenceError:
 
 def _ids(runs: Sequence[Run]) -> set[str]:
     return {run.id for run in runs}
-
-
-def _had_begun(evidence: Path) -> bool:
-    """Return True if a worker had written any record of the run."""
-    return any(evidence.rglob(layout.RECORDS))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Record
-from harness.evidence.files import Damaged, read_model, write_text
+from harness.evidence.files import Damaged, read_model, require_keys_once, write_text
 from harness.judging.verdict import Counts, Status, UnitFacts, count
 from harness.numbers import dump_json
 from harness.run_directory.old_formats import Versioned, verdict_file_1
@@ -79,14 +79,9 @@ def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | N
 
 def _without_sentences(recorded: bytes) -> bytes | None:
     """Return a file of version 1 as version 2 has it; None for another file, and for a key that is there twice."""
-
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError("a key is there twice")
-        return dict(pairs)
-
     try:
-        values = json.loads(recorded, object_pairs_hook=distinct)
+        require_keys_once(recorded)
+        values = json.loads(recorded)
     except (ValueError, RecursionError):
         return None
     if not isinstance(values, dict) or repr(values.get("format_version")) != "1":

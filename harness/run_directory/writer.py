@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
@@ -18,13 +19,16 @@ from harness.evidence.own_places import make_way, own_folder, remove
 from harness.evidence.run_evidence import Death
 from harness.numbers import dump_json
 from harness.platform.signals_noted import raise_if_noted
-from harness.run_directory.bundle import Bundle, Header, LoadedContract, unused
+from harness.run_directory.bundle import Bundle, Header, unused
 from harness.run_directory.listing import listing
 from harness.run_directory.manifest import digest_of, is_seen, manifest_text, read_manifest
 from harness.run_directory.names import shown
 from harness.run_directory.output_paths import temporary_folder
 from harness.run_directory.places import Place
 from harness.run_directory.seal import BEING_WRITTEN, manifest_of, write_manifest
+
+if TYPE_CHECKING:
+    from harness.contract.load import LoadedContract
 
 UNFINISHED_NAME = ".incomplete-"  # and something at random, behind the final name
 KEPT = f"kept what there is, marked {layout.INCOMPLETE}"  # as a note begins that says where

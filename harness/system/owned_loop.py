@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from queue import SimpleQueue
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from harness.errors import HarnessError
@@ -207,7 +206,5 @@ class OwnedLoopRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self._loop.close()

@@ -54,7 +54,8 @@ def innermost_frame(error: BaseException) -> Frame | None:
     called = [
         frame
         for before, frame in itertools.pairwise(frames)
-        if is_harness(Path(before.file)) and _is_installed(frame.file)
+        if is_harness(Path(before.file)) and is_installed(Path(frame.file)) and not is_harness(Path(frame.file))
+        if f"{os.sep}torch{os.sep}" not in frame.file
     ]
     return called[-1] if called else None
 
@@ -72,10 +73,6 @@ def _frames(error: BaseException) -> Iterator[Frame]:
         yield Frame(frame.f_code.co_filename, line, frame.f_code.co_name)
     if isinstance(error, SyntaxError) and error.filename:
         yield Frame(error.filename, error.lineno or 0, "the module")
-
-
-def _is_installed(file: str) -> bool:
-    return is_installed(Path(file)) and not is_harness(Path(file)) and f"{os.sep}torch{os.sep}" not in file
 
 
 def _is_own(file: str) -> bool:

@@ -9,7 +9,6 @@ the batches and the learning rates (`ExportsCheckpoint`). Forward, backward, cli
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from harness.errors import SystemResolutionError
@@ -151,10 +150,8 @@ class TransformersRun:
         self._twin_run.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._twin_run.__exit__(kind, error, trace)
+    def __exit__(self, *raised: object) -> None:
+        self._twin_run.__exit__(*raised)
 
 
 def _build_model(export: CheckpointExport, name: str) -> Any:

@@ -133,7 +133,9 @@ class _Walk:
         elif isinstance(value, list):
             for number, one in enumerate(value):
                 yield self._item((*path, number), section, one, in_list=True)
-        elif isinstance(value, dict) and not _is_one_claim(value):
+        elif isinstance(value, dict) and not (
+            any(key in value for key in TITLE_KEYS) and not any(isinstance(one, dict | list) for one in value.values())
+        ):
             for key, one in value.items():
                 yield self._item((*path, key), section, one, in_list=False)
         else:
@@ -157,11 +159,6 @@ class _Walk:
     def _where(self, path: Place) -> str:
         line, column = self.document.position(path)
         return f"{self.document.where}:{line}:{column}"
-
-
-def _is_one_claim(value: dict[str, Any]) -> bool:
-    """Return True if a mapping in a claim section is a single claim rather than claims by name."""
-    return any(key in value for key in TITLE_KEYS) and not any(isinstance(one, dict | list) for one in value.values())
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:

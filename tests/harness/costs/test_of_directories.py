@@ -20,6 +20,7 @@ from harness.costs.account import Costs, PhaseSeconds, costs_of
 from harness.costs.kinds import Kind
 from harness.evidence.base import ProbeName
 from harness.evidence.environment_records import Environment, GpuFacts
+from harness.evidence.worker_times import ProcessTimes
 from harness.execution.supervisor import write_process_times
 from harness.run_directory.bundle import Bundle, Header, Resumption, read_bundle
 from harness.run_directory.verdict_file import verdict_text
@@ -42,7 +43,7 @@ def bundle(path: Path, *, began: float | None, described: Header | None = None) 
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     records.write_text(text + records.read_text())
     if began is not None:
-        write_process_times(evidence, started=began - 2.0, ended=began + 1.5, gpu="GPU-1")
+        write_process_times(evidence, ProcessTimes(started=began - 2.0, ended=began + 1.5, gpu="GPU-1"))
     return read_bundle(writer.finish())
 
 

@@ -97,7 +97,7 @@ def write(directory: Path, *lines: RunRecord) -> None:
     with Recorder(directory) as recorder:
         for record in (start(), *lines, end()):
             recorder.write(record)
-        recorder.series("plain", 0).row(0, 1.0, "a", 0, 1)
+        recorder.series("plain", 0).rows([0], [1.0], ["a"], [0], [1])
         recorder.write(Complete(seconds=1.0))
 
 

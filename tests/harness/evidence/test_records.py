@@ -179,7 +179,7 @@ def test_every_write_is_a_heartbeat(directory: Path, what: str) -> None:
         write = {
             "phase": lambda: recorder.phase("x"),
             "write": lambda: recorder.write(start()),
-            "row": lambda: recorder.series("plain", 0).row(0, 1.0, "a", 0, 1),
+            "row": lambda: recorder.series("plain", 0).rows([0], [1.0], ["a"], [0], [1]),
             "heartbeat": recorder.heartbeat,
         }
         write[what]()

@@ -39,7 +39,7 @@ def test_non_finite_losses_are_tagged_in_the_file(directory: Path) -> None:
 @pytest.mark.parametrize("digest", ["a,b", "a\nb", 'a"b', "é"])
 def test_a_digest_that_breaks_the_csv_is_refused(directory: Path, digest: str) -> None:
     with Recorder(directory) as recorder, pytest.raises(ValueError, match="batch digest"):
-        recorder.series("plain", 0).row(0, 1.0, digest, 0, 1)
+        recorder.series("plain", 0).rows([0], [1.0], [digest], [0], [1])
 
 
 def test_blocks_of_unequal_lengths_are_refused(directory: Path) -> None:

@@ -26,17 +26,6 @@ def record(directory: Path, *records: Phase | Complete) -> None:
 
 def test_phases_end_and_process_are_read_and_nothing_else(directory: Path) -> None:
     record(directory, PHASE, COMPLETE)
-    write_process_times(
-        directory,
-        started=1.0,
-        ended=9.0,
-        given_run=3.0,
-        ready=2.0,
-        asked_for_gpu=0.5,
-        gpu="GPU-1",
-        gpu_alone=False,
-        stopped=[(5.0, 6.0)],
-    )
     process = ProcessTimes(
         started=1.0,
         ended=9.0,
@@ -47,6 +36,7 @@ def test_phases_end_and_process_are_read_and_nothing_else(directory: Path) -> No
         gpu_alone=False,
         stopped=[(5.0, 6.0)],
     )
+    write_process_times(directory, process)
     [read] = read_times(directory)
     assert read == WorkerTimes(RUN, [PHASE], COMPLETE, process)
     assert read.clocked
@@ -62,7 +52,7 @@ def test_older_evidence_has_no_moments(directory: Path) -> None:
 
 def test_a_phase_without_a_moment_is_not_on_the_clock(directory: Path) -> None:
     record(directory, PHASE, Phase(name="timed", seconds=1.0))
-    write_process_times(directory, started=1.0, ended=9.0)
+    write_process_times(directory, ProcessTimes(started=1.0, ended=9.0))
     assert not read_times(directory)[0].clocked
 
 

@@ -15,6 +15,7 @@ from harness.devices import environment
 from harness.drill.drill import DrillOptions, drill
 from harness.evidence import layout
 from harness.evidence.files import write_text
+from harness.evidence.worker_times import ProcessTimes
 from harness.execution.supervisor import write_process_times
 from harness.run_directory.bundle import read_bundle
 
@@ -71,7 +72,7 @@ def executed(name: str, seconds: float, waited: float = 1.0) -> Path:
         )
         write_text(records, "".join(lines) + ended)
         begin = 100.0 - waited
-        write_process_times(evidence, started=begin, ready=begin, given_run=100.0, ended=100.0 + seconds)
+        write_process_times(evidence, ProcessTimes(started=begin, ready=begin, given_run=100.0, ended=100.0 + seconds))
     return directory
 
 

@@ -28,7 +28,7 @@ def one_arm(run: Run, recorder: Recorder) -> None:
     recorder.write(ArmStart(arm="plain", replica=0, trainable_tensors=2, facts={"layers": 1}, **digests))
     series = recorder.series("plain", 0)
     series.rows([0, 1], [2.5, 0.1 + 0.2], ["b0", "b1"], [1, -1], [64, 64])
-    series.row(2, float("nan"), "b2", 0, 64)
+    series.rows([2], [float("nan")], ["b2"], [0], [64])
     recorder.write(ArmEnd(arm="plain", replica=0, skipped_steps=0, steps_called=3, **digests))
 
 
