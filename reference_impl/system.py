@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from harness.system.protocol import (
     CaptureRecord,
-    CheckpointExport,
     KernelCases,
     KernelInventory,
     KernelLedger,
     NotAvailable,
     SystemDescription,
 )
-from reference_impl.config import MODEL_PRESETS, TrainConfig, learning_rate_at
+from reference_impl.config import MODEL_PRESETS, TrainConfig
 from reference_impl.errors import ReferenceImplError
 from reference_impl.faults import BETWEEN, FAULTS, KERNELS, PLAN, REPLAY, STEP, change_of, plant, plant_kernels
 
@@ -338,20 +337,6 @@ class QLoRARun:
 
     def kernel_ledger(self) -> KernelLedger:
         return self.kernels.ledger()
-
-    def export_checkpoint(self) -> CheckpointExport:
-        from reference_impl.export import export_checkpoint
-
-        return export_checkpoint(self.trainer, self.gradient_groups())
-
-    def learning_rate_at(self, index: int) -> float:
-        """Return the schedule's learning rate of step `index`, for a twin in another framework."""
-        return learning_rate_at(self.trainer.config, index)
-
-    def batch(self, index: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets [B, S] int64 of step `index` on the CPU, for a twin in another framework."""
-        self.select_shape(index)
-        return self.trainer.batch(index)
 
     def __enter__(self) -> Self:
         return self

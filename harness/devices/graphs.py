@@ -108,7 +108,7 @@ def watched_graphs(
 @contextmanager
 def answering_whether_captured(answer: Callable[[], bool]) -> Iterator[None]:
     """Let `answer` stand in for `torch.cuda.is_current_stream_capturing` within the block, wherever code finds it."""
-    modules = (torch.cuda, torch.cuda.graphs)
+    modules: tuple[Any, ...] = (torch.cuda, torch.cuda.graphs)
     before = [module.is_current_stream_capturing for module in modules]
     try:
         for module in modules:

@@ -446,30 +446,6 @@ class ServesAsPeer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class CheckpointExport:
-    """A model and its training settings in Hugging Face's terms, for a twin in another framework."""
-
-    config: Mapping[str, object]  # config.json, with `architectures` and `model_type`
-    state: Mapping[str, Tensor]  # base weights by Hugging Face's names, dequantized
-    lora: Mapping[str, object]  # arguments of peft's LoraConfig
-    trainable: Mapping[str, str]  # the system's parameter name -> the name in peft's model
-    groups: Mapping[str, Sequence[str]]  # clipping groups: group -> the system's parameter names
-    max_norm: float
-    optimizer: Mapping[str, object]  # arguments of torch.optim.AdamW, without the learning rate
-
-
-@runtime_checkable
-class ExportsCheckpoint(Protocol):
-    def export_checkpoint(self) -> CheckpointExport: ...
-
-    def learning_rate_at(self, index: int) -> float: ...
-
-    def batch(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return tokens and targets [B, S] of step `index`."""
-        ...
-
-
 class KernelCall(Protocol):
     """A kernel, as it is compared."""
 

@@ -5,17 +5,27 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from harness.commits.import_path import in_use
 from harness.errors import SystemResolutionError
 from harness.platform.paths import add_working_directory
 from harness.system.error_text import named
-from harness.system.protocol import TrainingSystem
+from harness.system.protocol import NotAvailable, SystemDescription, TrainingSystem
 from harness.system.users_code import definition, relative
 
-# Modules that contracts of published runs name, and where they are today.
-MOVED = {"harness.system.huggingface": "harness.extras.trainers.huggingface"}
+
+class RetiredSystem:
+    """A system that contracts of published runs name and that no longer trains. It planted no fault of its own."""
+
+    def describe(self) -> SystemDescription:
+        return SystemDescription("a retired system", "trains no more", (), {}, {}, frozenset())
+
+    def open(self, *_arguments: object, **_options: object) -> NoReturn:
+        raise NotAvailable("this system is retired; claim step_accuracy with a peer of your own")
+
+
+RETIRED = {"harness.system.huggingface:TransformersQLoRA"}
 
 
 def resolve(name: str) -> TrainingSystem:
@@ -30,9 +40,11 @@ def resolve(name: str) -> TrainingSystem:
         raise SystemResolutionError(
             "a system is named `module:attribute`", where=name, remedy="for example `my_package.system:MySystem`"
         )
+    if name in RETIRED:
+        return RetiredSystem()
     add_working_directory()
     try:
-        found: Any = importlib.import_module(MOVED.get(module_name, module_name))
+        found: Any = importlib.import_module(module_name)
     except Exception as error:
         raise SystemResolutionError(
             "the system's module must be importable",

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.contract.schema import Arm, Workload
 from harness.errors import SystemResolutionError
+from harness.system.protocol import NotAvailable
 from harness.system.resolve import resolve
 
 
@@ -100,6 +102,8 @@ def test_what_the_systems_module_lacks_is_named(elsewhere: Path) -> None:
         resolve("resolve_lacking_subject:System")
 
 
-@pytest.mark.parametrize("name", ["harness.system.huggingface:TransformersQLoRA"])
-def test_a_system_that_a_published_contract_names_is_found_where_it_is_today(name: str) -> None:
-    assert type(resolve(name)).__name__ == name.partition(":")[2]
+def test_a_system_that_a_published_contract_names_describes_itself_and_trains_no_more() -> None:
+    system = resolve("harness.system.huggingface:TransformersQLoRA")
+    assert system.describe().faults == {}
+    with pytest.raises(NotAvailable, match="retired"):
+        system.open(Workload(model="any", batch_size=1, seq_len=1, steps=1), Arm())

@@ -20,7 +20,7 @@ WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=8)
 WRAPPED = sorted(set(HARNESS_FAULTS) - {SWAPPED_ARMS})
 
 
-OF_TRAINERS = ["extras.trainers.huggingface", "extras.trainers.made_trainer"]
+OF_TRAINERS = ["extras.trainers.made_trainer"]
 
 
 @pytest.mark.parametrize(
