@@ -15,7 +15,7 @@ from os import times, utime
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import Self
+from typing import NamedTuple, Self
 
 from harness.devices.quiet import wait_for_quiet_device
 from harness.evidence.base import Record
@@ -43,6 +43,20 @@ def _within(phase: str, name: str) -> str:
     return f"{arm}{of_an_arm}{name}" if of_an_arm else name
 
 
+class StepRows(NamedTuple):
+    """A block of steps of one series: sequences of one length, whose steps increase within a series.
+
+    clip_active_groups: -1 where the system does not report norms. metrics: by name, the same ones in every block.
+    """
+
+    steps: Sequence[int]
+    losses: Sequence[float]
+    batch_digests: Sequence[str]
+    clip_active_groups: Sequence[int]
+    tokens: Sequence[int]
+    metrics: Mapping[str, Sequence[float]] = MappingProxyType({})
+
+
 class SeriesWriter:
     """One arm's series as CSV. Losses and metrics keep every bit; non-finite ones are written as tags."""
 
@@ -57,26 +71,15 @@ class SeriesWriter:
         self.file.restart()
         self.file.write(",".join((*SERIES_COLUMNS, *self._metrics)) + "\n")
 
-    def rows(
-        self,
-        steps: Sequence[int],
-        losses: Sequence[float],
-        batch_digests: Sequence[str],
-        clip_active_groups: Sequence[int],
-        tokens: Sequence[int],
-        metrics: Mapping[str, Sequence[float]] = MappingProxyType({}),
-    ) -> None:
-        """Append a block of steps, all sequences of one length; steps increase within a series.
+    def rows(self, block: StepRows) -> None:
+        """Append a block of steps.
 
-        `clip_active_groups` is -1 where the system does not report norms; `metrics` are by name, the same ones in every
-        block. Raises ValueError on unequal lengths, on other metrics than before, or on a digest with characters that
-        do not belong in a CSV field.
+        Raises ValueError on unequal lengths, on other metrics than before, or on a digest with characters that do not
+        belong in a CSV field.
         """
-        self._require_metrics(metrics)
+        self._require_metrics(block.metrics)
         lines = []
-        for step, loss, digest, active, count, *others in zip(
-            steps, losses, batch_digests, clip_active_groups, tokens, *metrics.values(), strict=True
-        ):
+        for step, loss, digest, active, count, *others in zip(*block[:5], *block.metrics.values(), strict=True):
             if not _DIGEST.fullmatch(digest):
                 raise ValueError(f"batch digest {digest!r} has characters other than letters, digits and _.:-")
             fields = (f"{int(step)},{_loss(loss)},{digest},{int(active)},{int(count)}", *map(_loss, others))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from harness.evidence.plan_records import Run
-from harness.execution.recorder import Recorder
+from harness.execution.recorder import Recorder, StepRows
 from harness.execution.watchers.reductions import as_hex, combine_each, dense, made_of, stacked
 from harness.system.adapter_checks import require_loss, require_metrics
 from harness.system.protocol import HasGradientNorms, HasInputs, HasMetrics, TrainingRun
@@ -31,15 +31,7 @@ Shapes = tuple[tuple[str, torch.Size, torch.dtype, torch.device], ...]
 class Rows(Protocol):
     """What takes a block of steps; `SeriesWriter` is one."""
 
-    def rows(
-        self,
-        steps: Sequence[int],
-        losses: Sequence[float],
-        batch_digests: Sequence[str],
-        clip_active_groups: Sequence[int],
-        tokens: Sequence[int],
-        metrics: Mapping[str, Sequence[float]],
-    ) -> None: ...
+    def rows(self, block: StepRows) -> None: ...
 
 
 class SeriesBlock:
@@ -73,7 +65,7 @@ class SeriesBlock:
         self._losses.append(one_number.detach().to(torch.float64, copy=True).reshape(()))
         inputs = self._shows_inputs.inputs() if self._shows_inputs is not None else {}
         self.input_names = sorted(inputs) if self._shows_inputs is not None else None
-        self._tokens.append(self._tokens_of(index, inputs))
+        self._tokens.append(tokens_of(self._run, index, inputs))
         if self._shows_norms is not None:
             norms = self._shows_norms.gradient_norms()
             self._active.append(norms["before"].detach() > norms["max_norm"])
@@ -88,7 +80,7 @@ class SeriesBlock:
         if not self._steps:
             return
         unreported = [NOT_REPORTED] * len(self._steps)
-        self._series.rows(
+        block = StepRows(
             self._steps,
             stacked(self._losses).tolist(),
             self._inputs.take() if self._shows_inputs is not None else [""] * len(self._steps),
@@ -96,16 +88,18 @@ class SeriesBlock:
             self._tokens,
             self._metrics.take() if self._metrics is not None else {},
         )
+        self._series.rows(block)
         self._recorder.heartbeat()
         self._clear()
 
-    def _tokens_of(self, index: int, inputs: Mapping[str, Tensor]) -> int:
-        """Return how many tokens step `index` read: those of the input `tokens`, or else what the workload states."""
-        if "tokens" in inputs:
-            return inputs["tokens"].numel()
-        lengths = self._run.workload.seq_len
-        length = lengths[index % len(lengths)] if isinstance(lengths, list) else lengths
-        return self._run.workload.batch_size * length
+
+def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
+    """Return how many tokens step `index` read: those of the input `tokens`, or else what the workload states."""
+    if "tokens" in inputs:
+        return inputs["tokens"].numel()
+    lengths = run.workload.seq_len
+    length = lengths[index % len(lengths)] if isinstance(lengths, list) else lengths
+    return run.workload.batch_size * length
 
 
 class _KeptInputs:

@@ -29,7 +29,7 @@ from harness.devices.device import HostCopy, synchronize
 from harness.errors import UsageError
 from harness.evidence import layout, redaction
 from harness.evidence.files import readable, write_text
-from harness.execution.recorder import HEARTBEAT, Recorder
+from harness.execution.recorder import HEARTBEAT, Recorder, StepRows
 from harness.execution.watchers.reductions import as_hex, digest_on_device
 from harness.execution.watchers.state_watch import numbers, recorded, sketched
 from harness.numbers import dump_json
@@ -153,7 +153,7 @@ class LoopRecorder:
             found, digest = row.numbers()
             terms = [value for name, value in found.items() if name.startswith(TERM)]
             metrics = {name: [found.get(name, math.nan)] for name in self._names if name != LOSS}
-            self._series.rows([row.step], [found.get(LOSS, sum(terms))], [digest], [-1], [0], metrics)
+            self._series.rows(StepRows([row.step], [found.get(LOSS, sum(terms))], [digest], [-1], [0], metrics))
 
     def _write_state(self) -> None:
         """Record what this rank holds of the model's and the optimizer's state, if a model was given."""

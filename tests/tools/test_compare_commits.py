@@ -12,7 +12,7 @@ import compare_commits
 import pytest
 import snapshot
 
-from harness.execution.recorder import Recorder
+from harness.execution.recorder import Recorder, StepRows
 
 ROOT = Path(__file__).parents[2]
 # what the head changes, by file: an exit code, a line of help, a status, a figure
@@ -78,7 +78,7 @@ def recorded(folder: Path, loss: float = 1.0) -> dict[str, Any]:
     folder.mkdir()
     with Recorder(folder) as recorder:
         recorder.phase("plain.0: steps")
-        recorder.series("plain", 0).rows([0], [loss], ["b"], [-1], [8])
+        recorder.series("plain", 0).rows(StepRows([0], [loss], ["b"], [-1], [8]))
     files = (folder / name for name in ("records.jsonl", "plain.0.csv"))
     return dict(pair for file in files for pair in snapshot.values_of(f"run/{file.name}", file.read_text()))
 

@@ -27,7 +27,7 @@ from harness.evidence.plan_records import Run
 from harness.execution.announced import REPLAY_ROUNDS, WARMUP_STEPS, replay_block_steps
 from harness.execution.arm import ArmLife
 from harness.execution.probes.timed_arm import TimedArm
-from harness.execution.recorder import Recorder, SeriesWriter
+from harness.execution.recorder import Recorder, SeriesWriter, StepRows
 from harness.execution.watchers.capture_attempts import attempts_of
 from harness.numbers import counted
 
@@ -128,17 +128,9 @@ class SeenSteps:
     def distinct_batches(self) -> int:
         return len(self._batches)
 
-    def rows(
-        self,
-        steps: Sequence[int],
-        losses: Sequence[float],
-        batch_digests: Sequence[str],
-        clip_active_groups: Sequence[int],
-        tokens: Sequence[int],
-        metrics: Mapping[str, Sequence[float]],
-    ) -> None:
+    def rows(self, block: StepRows) -> None:
         """Take rows as `SeriesWriter.rows` does, but keep only digests and the last row."""
-        for row in zip(steps, losses, batch_digests, clip_active_groups, tokens, strict=True):
+        for row in zip(*block[:5], strict=True):
             step, loss, digest, *_ = row
             if self._first_non_finite is None and not math.isfinite(loss):
                 self._first_non_finite = step
@@ -147,14 +139,14 @@ class SeenSteps:
             self._batches.add(digest)
             self._steps.append(step)
             self._last = row
-        self._metrics = {name: values[-1:] for name, values in metrics.items()}
+        self._metrics = {name: values[-1:] for name, values in block.metrics.items()}
 
     def block(self, seconds: float, yardstick_seconds: float) -> ReplayBlock:
         """Write the last row, and return what the rows since the last block were, with the memory now."""
         if self._last is None:
             raise RuntimeError("a block without a step")
         step, loss, digest, clipped, tokens = self._last
-        self._series.rows([step], [loss], [digest], [clipped], [tokens], self._metrics)
+        self._series.rows(StepRows([step], [loss], [digest], [clipped], [tokens], self._metrics))
         memory = memory_sample(self._steps[-1])
         block = ReplayBlock(
             first_step=self._steps[0],

@@ -19,8 +19,8 @@ from harness.devices.torch_settings import restore_torch_settings, torch_setting
 from harness.execution import rank_seat
 from harness.execution.announced import TIMED_WATCHED_STEPS
 from harness.execution.arm import ArmLife
-from harness.execution.recorder import Recorder
-from harness.execution.series_block import Shapes, batch_digests, shapes_of_inputs
+from harness.execution.recorder import Recorder, StepRows
+from harness.execution.series_block import Shapes, batch_digests, shapes_of_inputs, tokens_of
 from harness.execution.watchers.capture_attempts import CaptureAttempts
 from harness.execution.watchers.reductions import made_of, stacked
 from harness.system.adapter_checks import require_loss
@@ -108,10 +108,11 @@ class TimedArm:
         one_number = [require_loss(loss, self.training.step, "step(index)") for loss in self._losses]
         losses = stacked([loss.detach().double().reshape(()) for loss in one_number]).tolist()
         digests = batch_digests(self._inputs) if self._inputs else [""] * len(losses)
-        tokens = [self._tokens(first + offset, offset) for offset in range(len(losses))]
         steps = list(range(first, self.life.steps_called))
+        inputs = self._inputs or [{}] * len(steps)
+        tokens = [tokens_of(self.life.run, index, read) for index, read in zip(steps, inputs, strict=True)]
         series = self.life.recorder.series(self.life.arm, self.life.replica)
-        series.rows(steps, losses, digests, [-1] * len(steps), tokens)
+        series.rows(StepRows(steps, losses, digests, [-1] * len(steps), tokens))
         self._losses, self._inputs = [], []
 
     def watch_launches(self) -> Watched:
@@ -124,13 +125,6 @@ class TimedArm:
                 watch.enter_context(graph_launches(watched, steps, ranks=ranks, replays=True, over=solitude.close))
             self.block(TIMED_WATCHED_STEPS, profiled=True)
         return watched
-
-    def _tokens(self, index: int, offset: int) -> int:
-        if self._inputs and "tokens" in self._inputs[offset]:
-            return self._inputs[offset]["tokens"].numel()
-        lengths = self.life.run.workload.seq_len
-        length = lengths[index % len(lengths)] if isinstance(lengths, list) else lengths
-        return self.life.run.workload.batch_size * length
 
 
 @contextmanager

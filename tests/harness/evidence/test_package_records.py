@@ -20,7 +20,7 @@ from harness.evidence.base import RunRecord
 from harness.evidence.records import BUILT_IN, of_packages
 from harness.evidence.run_records import Complete, PartFailed
 from harness.evidence.sharing import seen_by
-from harness.execution.recorder import Recorder
+from harness.execution.recorder import Recorder, StepRows
 from harness.judging.context import executed
 from harness.judging.sheet import Settled
 from harness.kinds import installed
@@ -97,7 +97,7 @@ def write(directory: Path, *lines: RunRecord) -> None:
     with Recorder(directory) as recorder:
         for record in (start(), *lines, end()):
             recorder.write(record)
-        recorder.series("plain", 0).rows([0], [1.0], ["a"], [0], [1])
+        recorder.series("plain", 0).rows(StepRows([0], [1.0], ["a"], [0], [1]))
         recorder.write(Complete(seconds=1.0))
 
 

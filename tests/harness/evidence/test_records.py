@@ -13,7 +13,7 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, Gradients, MemoryEvid
 from harness.evidence.base import Obstacle
 from harness.evidence.read_run import read_run
 from harness.evidence.run_records import Complete, KernelsEvidence, Raised, TelemetrySample, Unavailable
-from harness.execution.recorder import Recorder
+from harness.execution.recorder import Recorder, StepRows
 from harness.numbers import dump_json
 
 
@@ -37,7 +37,7 @@ def test_each_arm_has_the_rows_of_its_own_file(directory: Path) -> None:
     with Recorder(directory) as recorder:
         for replica, loss in enumerate((1.5, 2.5, 1.5)):
             recorder.write(start(replica=replica))
-            recorder.series("plain", replica).rows([0], [loss], ["b"], [1], [8])
+            recorder.series("plain", replica).rows(StepRows([0], [loss], ["b"], [1], [8]))
         recorder.write(Complete(seconds=1.0))
     first, other, again = (each.series for each in read(directory).arms["plain"])
     assert [float(series.loss[0]) for series in (first, other, again)] == [1.5, 2.5, 1.5]
@@ -84,7 +84,7 @@ def test_a_write_cut_off_by_death_is_left_out(directory: Path) -> None:
     with Recorder(directory) as recorder:
         recorder.phase("arm plain")
         recorder.write(start())
-        recorder.series("plain", 0).rows([0, 1], [2.0, 1.0], ["a", "b"], [0, 0], [1, 1])
+        recorder.series("plain", 0).rows(StepRows([0, 1], [2.0, 1.0], ["a", "b"], [0, 0], [1, 1]))
     with (directory / "records.jsonl").open("a") as records:
         records.write('{"record":"arm_e')
     with (directory / "plain.0.csv").open("a") as series:
@@ -179,7 +179,7 @@ def test_every_write_is_a_heartbeat(directory: Path, what: str) -> None:
         write = {
             "phase": lambda: recorder.phase("x"),
             "write": lambda: recorder.write(start()),
-            "row": lambda: recorder.series("plain", 0).rows([0], [1.0], ["a"], [0], [1]),
+            "row": lambda: recorder.series("plain", 0).rows(StepRows([0], [1.0], ["a"], [0], [1])),
             "heartbeat": recorder.heartbeat,
         }
         write[what]()

@@ -13,7 +13,7 @@ from recorded import read, start
 from harness.evidence.files import Damaged
 from harness.evidence.run_records import Complete
 from harness.evidence.series_file import read_series
-from harness.execution.recorder import Recorder
+from harness.execution.recorder import Recorder, StepRows
 
 HEADER = "step,loss,batch_digest,clip_active_groups,tokens\n"
 UGLY = [0.1, -0.0, 5e-324, 1.7976931348623157e308, math.nan, math.inf, -math.inf, 12.372831344604492]
@@ -23,7 +23,7 @@ def test_every_bit_of_a_loss_survives(directory: Path) -> None:
     with Recorder(directory) as recorder:
         recorder.write(start())
         count = len(UGLY)
-        recorder.series("plain", 0).rows(range(count), UGLY, ["d"] * count, [0] * count, [64] * count)
+        recorder.series("plain", 0).rows(StepRows(range(count), UGLY, ["d"] * count, [0] * count, [64] * count))
         recorder.write(Complete(seconds=1.0))
     [arm] = read(directory).arms["plain"]
     assert arm.series.loss.view(np.int64).tolist() == np.array(UGLY).view(np.int64).tolist()
@@ -31,7 +31,9 @@ def test_every_bit_of_a_loss_survives(directory: Path) -> None:
 
 def test_non_finite_losses_are_tagged_in_the_file(directory: Path) -> None:
     with Recorder(directory) as recorder:
-        recorder.series("plain", 0).rows([0, 1, 2], [math.nan, math.inf, -math.inf], [""] * 3, [-1] * 3, [1] * 3)
+        recorder.series("plain", 0).rows(
+            StepRows([0, 1, 2], [math.nan, math.inf, -math.inf], [""] * 3, [-1] * 3, [1] * 3)
+        )
     rows = (directory / "plain.0.csv").read_text().splitlines()[1:]
     assert rows == ["0,NaN,,-1,1", "1,Infinity,,-1,1", "2,-Infinity,,-1,1"]
 
@@ -39,12 +41,12 @@ def test_non_finite_losses_are_tagged_in_the_file(directory: Path) -> None:
 @pytest.mark.parametrize("digest", ["a,b", "a\nb", 'a"b', "é"])
 def test_a_digest_that_breaks_the_csv_is_refused(directory: Path, digest: str) -> None:
     with Recorder(directory) as recorder, pytest.raises(ValueError, match="batch digest"):
-        recorder.series("plain", 0).rows([0], [1.0], [digest], [0], [1])
+        recorder.series("plain", 0).rows(StepRows([0], [1.0], [digest], [0], [1]))
 
 
 def test_blocks_of_unequal_lengths_are_refused(directory: Path) -> None:
     with Recorder(directory) as recorder, pytest.raises(ValueError, match="zip"):
-        recorder.series("plain", 0).rows([0, 1], [1.0], ["a"], [0], [1])
+        recorder.series("plain", 0).rows(StepRows([0, 1], [1.0], ["a"], [0], [1]))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_every_bit_of_a_metric_survives_beside_the_loss(directory: Path) -> None
         recorder.write(start())
         series = recorder.series("plain", 0)
         for step, value in enumerate(UGLY):
-            series.rows([step], [2.0], ["d"], [0], [64], {"norm": [value], "rate": [0.5]})
+            series.rows(StepRows([step], [2.0], ["d"], [0], [64], {"norm": [value], "rate": [0.5]}))
         recorder.write(Complete(seconds=1.0))
     [arm] = read(directory).arms["plain"]
     assert list(arm.series.metrics) == ["norm", "rate"]
@@ -122,6 +124,6 @@ def test_a_header_with_no_name_of_a_metric_is_damage(tmp_path: Path, column: str
 def test_a_series_keeps_the_metrics_that_it_began_with(directory: Path) -> None:
     with Recorder(directory) as recorder:
         series = recorder.series("plain", 0)
-        series.rows([0], [1.0], ["a"], [0], [1], {"norm": [1.0]})
+        series.rows(StepRows([0], [1.0], ["a"], [0], [1], {"norm": [1.0]}))
         with pytest.raises(ValueError, match=r"metrics \['rate'\] do not fit a series with \['norm'\]"):
-            series.rows([1], [1.0], ["a"], [0], [1], {"rate": [1.0]})
+            series.rows(StepRows([1], [1.0], ["a"], [0], [1], {"rate": [1.0]}))

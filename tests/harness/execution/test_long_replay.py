@@ -19,7 +19,7 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.execution.announced import REPLAY_ROUNDS, WARMUP_STEPS
 from harness.execution.probes.long_replay import SeenSteps
 from harness.execution.probes.timed_arm import TimedArm
-from harness.execution.recorder import Recorder, SeriesWriter
+from harness.execution.recorder import Recorder, SeriesWriter, StepRows
 from harness.system.wrappers import HARNESS_FAULTS
 
 SYSTEM = "step_function_systems:Regression"
@@ -245,7 +245,7 @@ class Rows(SeriesWriter):
 def block_of(losses: list[float], batches: list[str]) -> Any:
     seen = SeenSteps(Rows())
     steps = list(range(len(losses)))
-    seen.rows(steps, losses, batches, [-1] * len(losses), [8] * len(losses), {})
+    seen.rows(StepRows(steps, losses, batches, [-1] * len(losses), [8] * len(losses), {}))
     return seen.block(1.0, 0.1)
 
 

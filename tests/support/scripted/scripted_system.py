@@ -18,7 +18,7 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Stat
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import Complete
-from harness.execution.recorder import Recorder
+from harness.execution.recorder import Recorder, StepRows
 from harness.numbers import dump_json
 from harness.system import described
 from harness.system.protocol import Arm, Expectation, FaultDescription, SystemDescription, TrainingRun, Workload
@@ -155,7 +155,7 @@ def _write(run: Run, recorder: Recorder, behaviour: str) -> None:
             faulty = behaviour == "violated" or run.fault in FaultySystem.FAULTS
             losses = DIFFERING if faulty and arm == "fast" else LOSSES
             batches = [f"b{step}" for step in range(STEPS)]
-            recorder.series(arm, replica).rows(range(STEPS), losses, batches, [-1] * STEPS, [8] * STEPS)
+            recorder.series(arm, replica).rows(StepRows(range(STEPS), losses, batches, [-1] * STEPS, [8] * STEPS))
             recorder.write(_capture(arm, replica, captured=arm == "fast" and behaviour != "undecided"))
             recorder.write(
                 ArmEnd(

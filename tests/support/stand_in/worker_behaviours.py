@@ -18,7 +18,7 @@ from waiting import eventually
 
 from harness.evidence.arm_records import ArmEnd, ArmStart
 from harness.evidence.plan_records import Run
-from harness.execution.recorder import Recorder
+from harness.execution.recorder import Recorder, StepRows
 from harness.system.protocol import NotAvailable
 
 
@@ -27,8 +27,8 @@ def one_arm(run: Run, recorder: Recorder) -> None:
     digests = {"trainable_digest": "a0", "frozen_digest": "f0"}
     recorder.write(ArmStart(arm="plain", replica=0, trainable_tensors=2, facts={"layers": 1}, **digests))
     series = recorder.series("plain", 0)
-    series.rows([0, 1], [2.5, 0.1 + 0.2], ["b0", "b1"], [1, -1], [64, 64])
-    series.rows([2], [float("nan")], ["b2"], [0], [64])
+    series.rows(StepRows([0, 1], [2.5, 0.1 + 0.2], ["b0", "b1"], [1, -1], [64, 64]))
+    series.rows(StepRows([2], [float("nan")], ["b2"], [0], [64]))
     recorder.write(ArmEnd(arm="plain", replica=0, skipped_steps=0, steps_called=3, **digests))
 
 
