@@ -17,7 +17,7 @@ from harness.evidence.base import Obstacle
 from harness.evidence.environment_records import SHORT
 from harness.kinds import probe_of
 from harness.planning.gpu_needs import ranks_of
-from harness.planning.obstacles import capabilities_needed
+from harness.planning.obstacles import lacking
 from harness.system.described import describe_all
 from harness.system.protocol import SystemDescription
 from harness.system.raised import without_folders
@@ -129,14 +129,9 @@ def _unlike_there(contract: Contract, part: AnyPart, baseline: Baseline, commit:
     if isinstance(there, SystemResolutionError):
         why = without_folders(str(there).replace(f"{baseline.tree}/", ""))
         return Obstacle(reason="system_not_described", message=f"arm {name}, {at}: {why}")
-    missing = sorted(capabilities_needed(part, name) - there.capabilities)
     unknown = [setting for setting in arm.settings() if setting not in there.arm_options]
-    lacks = None
-    if missing:
-        lacks = f"lacks the capability `{missing[0]}` that {part.kind} needs"
-    elif arm.capture not in there.captures:
-        lacks = f"does not understand `capture: {arm.capture}`"
-    elif unknown:
+    lacks = lacking(part, name, arm, there)
+    if lacks is None and unknown:
         lacks = f"does not know the setting `{unknown[0]}`; {nearest(unknown[0], there.arm_options) or 'it has none'}"
     if lacks is None:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.conditions import capability_of, is_gpu, reaches
-from harness.contract.schema import Contract, Workload
+from harness.contract.schema import Arm, Contract, Workload
 from harness.devices.environment import Machine
 from harness.errors import SystemResolutionError
 from harness.evidence.base import Obstacle
@@ -139,25 +139,24 @@ def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe)
             system = describe(arm.system or contract.system)
             if isinstance(system, SystemResolutionError):
                 continue  # `system_obstacle` has it
-            missing = sorted(capabilities_needed(part, arm_name) - system.capabilities)
-            if missing:
-                message = f"arm {arm_name}: {system.name} lacks the capability `{missing[0]}` that {part.kind} needs"
-                return Obstacle(reason="capability_missing", message=message)
-            if arm.capture not in system.captures:
-                message = f"arm {arm_name}: {system.name} does not understand `capture: {arm.capture}`"
-                return Obstacle(reason="capability_missing", message=message)
-            if arm.warm_steps and "warm_steps" not in system.capabilities:
-                message = f"arm {arm_name}: {system.name} lacks the capability `warm_steps`; leave these out"
-                return Obstacle(reason="capability_missing", message=message)
+            if (what := lacking(part, arm_name, arm, system)) is not None:
+                return Obstacle(reason="capability_missing", message=f"arm {arm_name}: {system.name} {what}")
     return None
 
 
-def capabilities_needed(part: AnyPart, arm: str) -> frozenset[str]:
-    """Return the capabilities that an arm's system must have for this judgement to be decided."""
+def lacking(part: AnyPart, name: str, arm: Arm, system: SystemDescription) -> str | None:
+    """Return what an arm's system lacks for this judgement to be decided, in words; None if it lacks nothing."""
     needed, arms = kind_of(part.kind).capabilities, part.arms()
     for one in part.variants():
-        if arm == arms.get(part.candidate_path):
+        if name == arms.get(part.candidate_path):
             needed |= one.candidate_capabilities()
-        if arm == arms.get(part.baseline_path):
+        if name == arms.get(part.baseline_path):
             needed |= one.baseline_capabilities()
-    return needed
+    missing = sorted(needed - system.capabilities)
+    if missing:
+        return f"lacks the capability `{missing[0]}` that {part.kind} needs"
+    if arm.capture not in system.captures:
+        return f"does not understand `capture: {arm.capture}`"
+    if arm.warm_steps and "warm_steps" not in system.capabilities:
+        return "lacks the capability `warm_steps`; leave these out"
+    return None

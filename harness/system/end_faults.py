@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from harness.system.between_faults import MOMENTS
-from harness.system.faulty_run import SHIFT, FaultyRun
-from harness.system.protocol import HasInputs, HasMetrics
+from harness.system.faulty_run import FaultyRun
+from harness.system.protocol import HasInputs, HasMetrics, TrainingRun
 
 
 class EndFault(FaultyRun):
@@ -84,6 +84,10 @@ class FaultyMetrics(FaultyRun):
 
     _index = -1
 
+    def __init__(self, inner: TrainingRun, steps: int, factor: float = 1, shift: float = 0) -> None:
+        self._factor, self._shift = factor, shift
+        super().__init__(inner, steps)
+
     def _replace_capabilities(self) -> None:
         if isinstance(self._inner, HasMetrics):
             self.metrics = self._changed_metrics
@@ -96,30 +100,7 @@ class FaultyMetrics(FaultyRun):
         metrics = cast("HasMetrics", self._inner).metrics()
         if self._index < self._faulty_step:
             return dict(metrics)
-        return {name: self._changed(tensor) for name, tensor in metrics.items()}
-
-    def _changed(self, metric: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-class NanMetric(FaultyMetrics):
-    def _changed(self, metric: Tensor) -> Tensor:
-        return metric * float("nan")
-
-
-class DoubledMetric(FaultyMetrics):
-    def _changed(self, metric: Tensor) -> Tensor:
-        return metric * 2
-
-
-class HalvedMetric(FaultyMetrics):
-    def _changed(self, metric: Tensor) -> Tensor:
-        return metric / 2
-
-
-class ShiftedMetric(FaultyMetrics):
-    def _changed(self, metric: Tensor) -> Tensor:
-        return metric + SHIFT
+        return {name: tensor * self._factor + self._shift for name, tensor in metrics.items()}
 
 
 class ConstantMetric(FaultyMetrics):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -57,9 +58,17 @@ def described_faults(group: str) -> dict[str, FaultDescription]:
     }
 
 
-def wrappers(group: str) -> dict[str, str]:
-    """Return `module:class` of what plants each fault of a group. A fault that no wrapper plants is left out."""
-    return {name: row["wrapper"] for name, row in _table()[group].items() if "wrapper" in row}
+def wrapped_faults(group: str) -> list[str]:
+    """Return the faults of a group that a wrapper plants."""
+    return [name for name, row in _table()[group].items() if "wrapper" in row]
+
+
+def planted(training: TrainingRun, group: str, fault: str, steps: int) -> FaultyRun:
+    """Return the run in the wrapper that plants a fault. steps: how many steps the run will make."""
+    row = _table()[group][fault]
+    module, _, name = row["wrapper"].partition(":")
+    wrapper: type[FaultyRun] = getattr(import_module(f"harness.system.{module}"), name)
+    return wrapper(training, steps, **{key: NUMBERS.get(value, value) for key, value in row.get("with", {}).items()})
 
 
 def _expectation(said: str | Mapping[str, Any]) -> Expectation:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from harness.evidence.arm_records import CAPTURES_ITSELF
 from harness.system.adapter_checks import require_loss
 from harness.system.built import StepFunction
-from harness.system.faulty_run import FAULTY_STEP, FaultyRun, described_faults
+from harness.system.faulty_run import FAULTY_STEP, FaultyRun, described_faults, planted
 from harness.system.protocol import (
     CaptureRecord,
     FaultDescription,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from harness.contract.schema import Arm
 
 
+_GROUP = "of_made_steps"  # of the table of faults
 MOMENTUM = 0.1  # torch's default for BatchNorm
 # a compiled step draws random numbers as the step that is written does, or no dropout would be equal in both
 AS_DRAWN: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
@@ -88,7 +89,12 @@ class UndoneRun(FaultyRun):
         return loss
 
 
-class _BarelyTrained(FaultyRun):
+class StoppedTraining(UndoneRun):
+    def __init__(self, inner: TrainingRun, steps: int) -> None:
+        super().__init__(inner, steps, first=steps // 2)
+
+
+class BarelyTrained(FaultyRun):
     """Keeps a millionth of the way that the parameters have gone from their start."""
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
@@ -102,18 +108,22 @@ class _BarelyTrained(FaultyRun):
         return loss
 
 
-class _OtherLosses(FaultyRun):
+class OtherLosses(FaultyRun):
     def step(self, index: int) -> Tensor:
         return self._inner.step(index) * (1 + random.SystemRandom().random() / 1000)
 
 
-class _LargerLosses(FaultyRun):
+class LargerLosses(FaultyRun):
     def step(self, index: int) -> Tensor:
         return self._inner.step(index) * 1.01
 
 
-class _CapturedAnew(FaultyRun):
+class CapturedAnew(FaultyRun):
     """Drops the capture before some steps. A capture by the step itself stays: its record says how many it made."""
+
+    def __init__(self, inner: TrainingRun, steps: int, *, each_step: bool) -> None:
+        self._each_step = each_step
+        super().__init__(inner, steps)
 
     def _replace_capabilities(self) -> None:
         record = getattr(self._inner, "capture_record", None)
@@ -121,34 +131,15 @@ class _CapturedAnew(FaultyRun):
             self.capture_record = lambda: self._changed(record())
 
     def _changed(self, record: CaptureRecord) -> CaptureRecord:
-        raise NotImplementedError
-
-    def _is_captured_anew(self, index: int) -> bool:
-        raise NotImplementedError
+        return replace(record, captures=record.replays if self._each_step else record.captures + 1)
 
     def step(self, index: int) -> Tensor:
-        if self._is_captured_anew(index):
+        if self._each_step or index == FAULTY_STEP:
             cast("StepFunctionRun", self._inner).forget_captures()
         return self._inner.step(index)
 
 
-class _SecondCapture(_CapturedAnew):
-    def _is_captured_anew(self, index: int) -> bool:
-        return index == FAULTY_STEP
-
-    def _changed(self, record: CaptureRecord) -> CaptureRecord:
-        return replace(record, captures=record.captures + 1)
-
-
-class _CaptureEachStep(_CapturedAnew):
-    def _is_captured_anew(self, _index: int) -> bool:
-        return True
-
-    def _changed(self, record: CaptureRecord) -> CaptureRecord:
-        return replace(record, captures=record.replays)
-
-
-class _StatisticsUpdatedTwice(FaultyRun):
+class StatisticsUpdatedTwice(FaultyRun):
     """Keeps a running mean of its losses, and a count of them, in buffers, as BatchNorm does of its inputs."""
 
     def __init__(self, inner: TrainingRun, steps: int, times: int) -> None:
@@ -179,7 +170,7 @@ class _StatisticsUpdatedTwice(FaultyRun):
         return {**found, "buffers": {**found.get("buffers", {}), **self._statistics}}
 
 
-class _OtherGradients(FaultyRun):
+class OtherGradients(FaultyRun):
     """Gradients that are read are so many times what the step left."""
 
     def __init__(self, inner: TrainingRun, steps: int, factor: float) -> None:
@@ -192,28 +183,15 @@ class _OtherGradients(FaultyRun):
             self.gradients = lambda: {name: each * self._factor for name, each in gradients().items()}
 
 
-class _SkippedUpdate(FaultyRun):
+class SkippedUpdate(FaultyRun):
     def skipped_steps(self) -> int:
         return 1
-
-
-_PLANTED: dict[str, Callable[[TrainingRun, int], FaultyRun]] = {
-    "stopped_training": lambda inner, steps: UndoneRun(inner, steps, first=steps // 2),
-    "barely_trained": _BarelyTrained,
-    "other_losses": _OtherLosses,
-    "larger_losses": _LargerLosses,
-    "other_gradients": lambda inner, steps: _OtherGradients(inner, steps, 1 + 1e-6),
-    "doubled_gradients": lambda inner, steps: _OtherGradients(inner, steps, 2.0),
-    "second_capture": _SecondCapture,
-    "capture_each_step": _CaptureEachStep,
-    "skipped_update": _SkippedUpdate,
-}
 
 
 @cache
 def made_step_faults() -> dict[str, FaultDescription]:
     """Return the faults that any made step has, by name."""
-    return described_faults("of_made_steps")
+    return described_faults(_GROUP)
 
 
 def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyRun:
@@ -221,8 +199,8 @@ def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyR
     if fault == "statistics_updated_twice":
         settings = arm.settings()
         optimized = arm.capture != "none" or any(settings.get(name) for name in ("compile", "optimized", "arguments"))
-        return _StatisticsUpdatedTwice(opened, steps, 2 if optimized else 1)
-    return _PLANTED[fault](opened, steps)
+        return StatisticsUpdatedTwice(opened, steps, 2 if optimized else 1)
+    return planted(opened, _GROUP, fault, steps)
 
 
 def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> TrainingRun:

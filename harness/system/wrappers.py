@@ -5,7 +5,6 @@ Importing this needs no torch. The expectations are by claim kind: these faults 
 
 from __future__ import annotations
 
-import importlib
 import random
 import time
 from collections.abc import Callable
@@ -22,7 +21,8 @@ from harness.system.faulty_run import (
     SLOWDOWN,
     FaultyRun,
     described_faults,
-    wrappers,
+    planted,
+    wrapped_faults,
 )
 from harness.system.protocol import CaptureRecord, FaultDescription, TrainingRun
 
@@ -231,11 +231,9 @@ HARNESS_FAULTS: dict[str, FaultDescription] = described_faults(_GROUP)
 
 def wrap(training: TrainingRun, fault: str, *, steps: int) -> TrainingRun:
     """Return `training` with the harness's own `fault` planted; `steps` is the length of the run it will make."""
-    known = wrappers(_GROUP)
+    known = wrapped_faults(_GROUP)
     if fault not in known:
         raise UsageError(
             "a fault of the harness is one of its wrappers", got=fault, remedy=f"one of {', '.join(sorted(known))}"
         )
-    module, _, name = known[fault].partition(":")
-    wrapper: type[FaultyRun] = getattr(importlib.import_module(f"harness.system.{module}"), name)
-    return wrapper(training, steps)
+    return planted(training, _GROUP, fault, steps)

@@ -32,10 +32,6 @@ class Imported:
             grouped.setdefault(why, []).append(item)
         return grouped
 
-    def trajectory_of(self, ratio: Executable) -> Item | None:
-        """Return the claim that holds the losses of a timing's two arms: a faster step must not train differently."""
-        return _trajectory_of(ratio, self.executable)
-
 
 def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractError]]:
     """Import every file, and every YAML file of every folder, once; return an error for each that cannot be read.
@@ -76,7 +72,8 @@ def decide(contract: UpstreamContract) -> Imported:
     """Return every item with its executable claim, or with the reason why it has none."""
     found = [(item, recognized(item)) for item in contract.items]
     executable = [(item, one) for item, one in found if one is not None]
-    alone = {item.where for item, one in executable if _is_ratio(one) and _trajectory_of(one, executable) is None}
+    ratios = [(item, one) for item, one in executable if one.judgement["kind"] == "throughput_ratio"]
+    alone = {item.where for item, one in ratios if trajectory_of(one, executable) is None}
     unchecked = [
         (item, _ALONE if item.where in alone else CLAIM_SECTIONS[item.section].unchecked)
         for item, one in found
@@ -88,11 +85,8 @@ def decide(contract: UpstreamContract) -> Imported:
 _ALONE = "a ratio of speeds, in a file with no recognized claim that the losses agree"
 
 
-def _is_ratio(executable: Executable) -> bool:
-    return bool(executable.judgement["kind"] == "throughput_ratio")
-
-
-def _trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
+def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
+    """Return the claim that holds the losses of a timing's two arms: a faster step must not train differently."""
     arms = [ratio.judgement[arm] for arm in ("candidate", "baseline")]
     for item, one in executable:
         judgement = one.judgement

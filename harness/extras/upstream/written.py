@@ -16,7 +16,7 @@ from harness.contract.load import loaded_from
 from harness.contract.schema import SCHEMA_VERSION
 from harness.errors import ContractError
 from harness.extras.upstream.forms import Executable
-from harness.extras.upstream.importing import Imported
+from harness.extras.upstream.importing import Imported, trajectory_of
 from harness.extras.upstream.items import Item
 from harness.extras.upstream.judgements import ARMS
 
@@ -84,7 +84,7 @@ def _claim_ids(imported: Sequence[Imported]) -> dict[str, str]:
 
 def _claim(item: Item, executable: Executable, each: Imported, ids: dict[str, str]) -> dict[str, Any]:
     judgement = dict(executable.judgement)
-    if judgement["kind"] == "throughput_ratio" and (trajectory := each.trajectory_of(executable)):
+    if judgement["kind"] == "throughput_ratio" and (trajectory := trajectory_of(executable, each.executable)):
         judgement["trajectory"] = ids[trajectory.where]
     fails = next((item.texts[key] for key in _IF_FAILS if item.texts.get(key)), "")
     return {

@@ -151,6 +151,11 @@ def test_what_the_commit_lacks_is_named() -> None:
         lacking.message
         == f"arm main: toy at {COMMIT[:12]} lacks the capability `parameters` that trajectory_match needs"
     )
+    warm = {**ARMS, "main": {"capture": "step", "warm_steps": 1}}
+    contract = make_contract(SAME, system="toy:Toy", arms=warm)
+    lacking = commit_obstacle(contract, contract.claims[0], described(captures=frozenset({"none", "step"})))
+    assert lacking is not None
+    assert lacking.message == f"arm main: toy at {COMMIT[:12]} lacks the capability `warm_steps`; leave these out"
 
 
 def test_a_kind_that_needs_both_arms_in_one_process_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
