@@ -11,7 +11,7 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, State
 from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.evidence.run_records import Complete
-from harness.execution.recorder import Recorder
+from harness.execution.recorder import Recorder, StepRows
 from harness.numbers import dump_json
 from harness.run_directory.bundle import Digests, Header, contract_digests
 from harness.run_directory.writer import BundleWriter
@@ -107,7 +107,7 @@ def _write_arm(recorder: Recorder, arm: str, replica: int, steps: int) -> None:
         indices = range(first, min(first + BLOCK, steps))
         losses = [12.0 / (1 + index * 1e-5) for index in indices]
         digests = [f"{index:016x}" for index in indices]
-        recorder.series(arm, replica).rows(indices, losses, digests, [4] * len(indices), [256] * len(indices))
+        recorder.series(arm, replica).rows(StepRows(indices, losses, digests, [4] * len(indices), [256] * len(indices)))
     recorder.write(
         ArmEnd(
             arm=arm,

@@ -10,6 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -70,11 +71,13 @@ class SyncWarnings(_Waits[Where]):
         torch.cuda.set_sync_debug_mode("warn")
         return self._seen
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             torch.cuda.set_sync_debug_mode(self._before)
         finally:
-            self._catching.__exit__(*raised)
+            self._catching.__exit__(kind, error, trace)
 
     def _note(self, message: Warning | str, *_args: object, **_kwargs: object) -> None:
         if "synchronizing CUDA operation" in str(message):

@@ -54,7 +54,11 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
 def _opened_here(
     run: Run, planned: PlannedArm, system: TrainingSystem, fault: str | None, attempts: CaptureAttempts
 ) -> Iterator[TrainingRun]:
-    _seed_generators(run.workload.seed + rank())
+    from harness.system.replay.generators import seed_all  # torch
+    from harness.system.replay.imports import keep_imports_undrawn
+
+    keep_imports_undrawn()
+    seed_all(run.workload.seed + rank())
     own = fault is not None and _planted_by_harness(system, fault, planned.system)
     announced = announced_steps(run)
     training = system.open(
@@ -88,14 +92,6 @@ def _require_run(opened: object, system: TrainingSystem) -> None:
             got=f"{describe_value(opened)} without {names(missing)}",
             remedy="see `TrainingRun` in harness/system/protocol.py",
         )
-
-
-def _seed_generators(seed: int) -> None:
-    from harness.system.replay.generators import seed_all
-    from harness.system.replay.imports import keep_imports_undrawn
-
-    keep_imports_undrawn()
-    seed_all(seed)
 
 
 def _planned(run: Run, arm: str) -> PlannedArm:

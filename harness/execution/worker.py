@@ -60,7 +60,9 @@ def main() -> int:
     job = WorkerJob.model_validate_json(message)
     os.environ.update(job.variables)
     if job.threads is not None:
-        _use_threads(job.threads)
+        os.environ["OMP_NUM_THREADS"] = str(job.threads)  # for what is imported from now on
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(job.threads)
     leave_stacks(job.directory)
     exchange = None if job.exchange is None else Path(job.exchange)
     with Recorder(job.directory, line, exchange) as recorder:
@@ -81,12 +83,6 @@ def _collector_off() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _use_threads(count: int) -> None:
-    os.environ["OMP_NUM_THREADS"] = str(count)  # for what is imported from now on
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(count)
 
 
 def _execute(job: WorkerJob, recorder: Recorder) -> int:

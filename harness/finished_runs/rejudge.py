@@ -22,7 +22,7 @@ from harness.report.together import side_by_side
 from harness.report.view import ReportView, RunPart
 from harness.run_directory.bundle import Bundle, Header, Narrowed, WaiverRecord, altered, read_bundle, recorded_bytes
 from harness.run_directory.contradictions import contradictions
-from harness.run_directory.drill_record import DrillRecord, read_record
+from harness.run_directory.drill_record import read_record
 from harness.run_directory.seal import seal_anew
 from harness.run_directory.shards import differences, part_names, refuse_mixed, refuse_unfit
 from harness.run_directory.speeds import speeds_apart
@@ -141,7 +141,10 @@ def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bo
     judgement = session.judge_bundles(waived, loaded, gate=gate)
     own = _readable_copies(bundles) if contracts else loaded
     view = _with_contradictions(judgement.view, bundles, None if own is None else [one.contract for one in own])
-    return replace(judgement, view=replace(view, drill=_drill_record(bundles[0])))
+    first, drill = bundles[0], None
+    if first.header.purpose == "drill":
+        drill = read_record(first.place.derived / layout.DRILL, shown=first.path / layout.DRILL)
+    return replace(judgement, view=replace(view, drill=drill))
 
 
 def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
@@ -253,13 +256,6 @@ def rejudged(run: Path) -> Rejudged:
         drill = recheck(bundle, judgement.view.contracts, judgement.verdicts, session.describe)
         problems += drill.differences
     return Rejudged(bundle, judgement, drill, problems)
-
-
-def _drill_record(bundle: Bundle) -> DrillRecord | None:
-    """Return what a fire drill recorded, from its directory; None for any other directory."""
-    if bundle.header.purpose != "drill":
-        return None
-    return read_record(bundle.place.derived / layout.DRILL, shown=bundle.path / layout.DRILL)
 
 
 def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:

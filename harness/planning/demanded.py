@@ -41,7 +41,11 @@ def first_difference(
         builder = RunBuilder(contract, workload, None, None, None, baseline)
         builder.add(claim, index, part)
         demanded = builder.runs()
-        serving = _matched(demanded, made, fault)
+        # the position of a run that serves each required run, or None; equal runs differ by their process
+        serving = [
+            next((number for number, run in enumerate(made) if _first(wanted, run, fault) is None), None)
+            for wanted in demanded
+        ]
         used |= {number for number in serving if number is not None}
         if serving.count(None) > unread:
             return _nearest_difference(demanded[serving.index(None)], made, fault)
@@ -55,14 +59,6 @@ def arms_demanded(contract: Contract, claim: AnyClaim, workload: str) -> set[str
     for index, part in enumerate(parts_of(claim)):
         builder.add(claim, index, part)
     return {arm for run in builder.runs() for arm in run.arms}
-
-
-def _matched(demanded: Sequence[Run], made: Sequence[Run], fault: str | None) -> list[int | None]:
-    """Return the position of a run that serves each required run, or None. Equal runs differ by their process."""
-    numbered = list(enumerate(made))
-    return [
-        next((number for number, run in numbered if _first(wanted, run, fault) is None), None) for wanted in demanded
-    ]
 
 
 def _nearest_difference(wanted: Run, made: Sequence[Run], fault: str | None) -> Difference:

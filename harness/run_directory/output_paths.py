@@ -29,17 +29,14 @@ def refuse_within_run(path: Path, runs: Sequence[Path] = ()) -> None:
     within = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent)) / path.name
     named = {Path(os.path.realpath(run)) for run in runs}
     for folder in (above for place in within for above in place.parents):
-        if folder in named or _is_run(folder):
+        is_run = any(_is_file(folder / name) for name in _RUN) and any(_is_file(folder / name) for name in _ITS_OWN)
+        if folder in named or is_run:
             raise UsageError(
                 "nothing is written into a run that is there: it would not be as it was recorded",
                 where=str(path),
                 got=f"a place in {folder}",
                 remedy="name a path outside of it",
             )
-
-
-def _is_run(folder: Path) -> bool:
-    return any(_is_file(folder / name) for name in _RUN) and any(_is_file(folder / name) for name in _ITS_OWN)
 
 
 def _is_file(path: Path) -> bool:

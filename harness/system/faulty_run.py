@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from harness.system.protocol import Expectation, FaultDescription, HasParameters, HasState, TrainingRun
@@ -125,5 +126,7 @@ class FaultyRun:
         self._adopt()
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        self._inner.__exit__(*raised)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inner.__exit__(kind, error, trace)

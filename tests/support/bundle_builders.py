@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from run_builders import make_contract, stand_in_run
 
+from harness.contract.load import LoadedContract
 from harness.contract.schema import Contract
 from harness.contract.shared import SharedFile
 from harness.evidence.base import Obstacle
@@ -24,15 +24,10 @@ OTHER = {"id": "D", "kind": "capture", "candidate": "plain"}
 RUN_ID = "c+w+one_arm"
 
 
-@dataclass(frozen=True)
-class Loaded:
-    contract: Contract
-    text: str = "id: c  # é\n"
-    shared: tuple[SharedFile, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()
+class Loaded(LoadedContract):
+    def __init__(self, contract: Contract, text: str = "id: c  # é\n", shared: tuple[SharedFile, ...] = ()) -> None:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        super().__init__(contract, Path("c.yaml"), text, digest, lambda _path: (1, 1), shared=shared)
 
 
 LOADED = Loaded(make_contract(CAPTURE, OTHER))

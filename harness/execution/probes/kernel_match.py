@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -64,17 +65,28 @@ def compare(comparison: KernelComparison) -> KernelCase:
     memory = GuardedMemory()
     first, second = (_outputs(comparison, comparison.kernel, memory) for _ in range(2))
     mistyped = _mistyped(comparison, first) or _mistyped(comparison, second)
-    if mistyped:
-        return _incomparable(comparison, mistyped)
-    naive = _outputs(comparison, comparison.naive, GuardedMemory())
-    written = {name: ~poisoned(first[name]) for name in comparison.written}
-    largest = _Measure({name: value.abs().max() for name, value in exact.items()}, written)
-    terms = _Measure(_terms(comparison, comparison.terms(), exact), written) if comparison.terms is not None else None
-    return KernelCase(
+    case = partial(
+        KernelCase,
         operation=comparison.operation,
         dtype=comparison.dtype,
         shape=comparison.shape,
         magnitude=comparison.magnitude,
+    )
+    if mistyped:  # nothing else can be compared
+        return case(
+            error_vs_naive=math.inf,
+            error_vs_fp64=math.inf,
+            naive_error_vs_fp64=math.inf,
+            finite=False,
+            unwritten=0,
+            repeat_equal=False,
+            mistyped=mistyped,
+        )
+    naive = _outputs(comparison, comparison.naive, GuardedMemory())
+    written = {name: ~poisoned(first[name]) for name in comparison.written}
+    largest = _Measure({name: value.abs().max() for name, value in exact.items()}, written)
+    terms = _Measure(_terms(comparison, comparison.terms(), exact), written) if comparison.terms is not None else None
+    return case(
         error_vs_naive=largest.error(first, naive),
         error_vs_fp64=largest.error(first, exact),
         naive_error_vs_fp64=largest.error(naive, exact, everywhere=True),
@@ -133,22 +145,6 @@ def _mistyped(comparison: KernelComparison, outputs: Tensors) -> list[str]:
         for name, tensor in outputs.items()
         if (tensor.dtype, tensor.shape) != (declared[name].dtype, declared[name].shape)
     ]
-
-
-def _incomparable(comparison: KernelComparison, mistyped: list[str]) -> KernelCase:
-    return KernelCase(
-        operation=comparison.operation,
-        dtype=comparison.dtype,
-        shape=comparison.shape,
-        magnitude=comparison.magnitude,
-        error_vs_naive=math.inf,
-        error_vs_fp64=math.inf,
-        naive_error_vs_fp64=math.inf,
-        finite=False,
-        unwritten=0,
-        repeat_equal=False,
-        mistyped=mistyped,
-    )
 
 
 @dataclass(frozen=True)

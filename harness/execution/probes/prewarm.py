@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 
 import torch
 
@@ -26,7 +27,7 @@ from harness.execution.opening import opened
 from harness.execution.probes.kernels import evidence, train
 from harness.execution.probes.step_memory import SMALL_ALLOCATION, MemoryProbe, StepMemory
 from harness.execution.recorder import Recorder
-from harness.system.protocol import HasCapture, HasKernels, KernelLedger, NotAvailable, TrainingRun
+from harness.system.protocol import HasCapture, HasKernels, NotAvailable, TrainingRun
 
 # One part of so many is reserved besides what was measured: in full memory torch may fit parts into blocks in another
 # order than where it got a new block for each.
@@ -66,7 +67,17 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
     ledger = training.kernel_ledger()
     recorder.phase(f"{arm}: inventory")
     recorder.write(evidence(arm, training.kernel_inventory(), compiled_for=None, device=devices()))
-    recorder.write(ledger_evidence(arm, ledger, free, steps, failure))
+    recorder.write(
+        PrewarmEvidence(
+            arm=arm,
+            events=[JitEvent(**asdict(event)) for event in ledger.events],
+            phases=dict(ledger.phases),
+            handles=dict(ledger.handles),
+            free_bytes_after_fill=free,
+            steps_after_fill=steps,
+            failure=failure,
+        )
+    )
 
 
 def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str | None]:
@@ -78,24 +89,6 @@ def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str |
         except RuntimeError as error:  # torch's out of memory, cuBLAS's failed handle: what filling is to show
             return index, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return count, None
-
-
-def ledger_evidence(
-    arm: str, ledger: KernelLedger, free: int | None, steps_after_fill: int, failure: str | None
-) -> PrewarmEvidence:
-    """Return the system's ledger as evidence, with what the harness saw of the filled memory."""
-    return PrewarmEvidence(
-        arm=arm,
-        events=[
-            JitEvent(key=event.key, event=event.event, phase=event.phase, seconds=event.seconds)
-            for event in ledger.events
-        ],
-        phases=dict(ledger.phases),
-        handles=dict(ledger.handles),
-        free_bytes_after_fill=free,
-        steps_after_fill=steps_after_fill,
-        failure=failure,
-    )
 
 
 @contextmanager
