@@ -32,13 +32,9 @@ def names_of(check: str, role: str) -> frozenset[str]:
     return frozenset({check, role, f"{check}.{role}"})
 
 
-def are_left_out(value: object) -> bool:
-    """Return True for a mapping from checks, roles or both (`trained.control`) to sentences."""
-    return isinstance(value, Mapping) and all(
-        _is_name(name) and isinstance(reason, str) and reason.endswith(".") for name, reason in value.items()
-    )
-
-
-def _is_name(name: object) -> bool:
-    check, _, role = str(name).partition(".")
-    return name in ROLES or (check in SHARED_CHECKS and (not role or role in ROLES))
+def left_out(name: str) -> str:
+    """Return the name of a check, a role or both (`trained.control`). Raises ValueError for another name."""
+    check, _, role = name.partition(".")
+    if name not in ROLES and not (check in SHARED_CHECKS and (not role or role in ROLES)):
+        raise ValueError(f"no shared check or role is named '{name}'")
+    return name

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
-from harness.kinds.row import NAME, Row, is_flag, is_reference
+from pydantic import Field
+
+from harness.kinds.row import Name, Reference, Row
 
 Trainings = Literal["none", "each"]
 
@@ -15,9 +17,9 @@ class Probe(Row):
     """All that the harness has to know of one probe; no field may be left out (`KindError`)."""
 
     called: ClassVar = "probe"
-    name: str
+    name: Name
     """What `run.json` writes as `probe`."""
-    execute: str
+    execute: Reference
     """`module:attribute` of a function of the run and the recorder, which executes the run in a worker."""
     arm_by_arm: bool
     """True if it executes one arm after another, and the evidence of an arm depends on no arm but those that the run
@@ -28,10 +30,10 @@ class Probe(Row):
     """True if the time of its steps is the evidence: it has the machine to itself, and repeats of it count."""
     of_ranks: bool
     """True if every rank of an arm goes through it alike."""
-    apart: str | None
+    apart: Reference | None
     """`module:attribute` of what executes arms of two commits, each in a process. None: no such runs, unless the
     probe is `arm_by_arm`, whose arms go to a process for each commit anyway."""
-    steps: str | None
+    steps: Reference | None
     """`module:attribute` of a function of the run: how many steps an opened arm is asked for. None: time ends it."""
     trainings: Trainings
     """Which executions of an arm have all steps of the workload. none: the probe chooses its steps. each: every
@@ -40,10 +42,10 @@ class Probe(Row):
     """True if the series of an arm has each step for which it was called."""
     watches_steps: bool
     """True if the life of a captured arm is watched: each step under torch's dispatch modes, some by the profiler."""
-    gpu_memory: str
+    gpu_memory: Reference
     """`module:attribute` of a function of the run: GiB of the GPU that it may take. The function returns None where
     the run needs the GPU to itself, and 0.0 where it uses none."""
-    most_on_gpu: int | None
+    most_on_gpu: Annotated[int, Field(gt=0)] | None
     """How many of its runs share a GPU; None: as many as its memory allows."""
     grid: bool
     """True if it takes no steps, and tries every combination of its settings."""
@@ -54,21 +56,6 @@ class Probe(Row):
         return self.arm_by_arm or self.apart is not None
 
 
-Probe.rules = {
-    **NAME,
-    "execute": ("names a function as `module:attribute`", is_reference),
-    "arm_by_arm": ("is True or False", is_flag),
-    "timed": ("is True or False", is_flag),
-    "of_ranks": ("is True or False", is_flag),
-    "apart": ("names a function as `module:attribute`, or is None", lambda value: value is None or is_reference(value)),
-    "steps": ("names a function as `module:attribute`, or is None", lambda value: value is None or is_reference(value)),
-    "trainings": (f"is one of {', '.join(get_args(Trainings))}", lambda value: value in get_args(Trainings)),
-    "every_step_recorded": ("is True or False", is_flag),
-    "watches_steps": ("is True or False", is_flag),
-    "gpu_memory": ("names a function as `module:attribute`", is_reference),
-    "most_on_gpu": ("is a positive number, or None", lambda value: value is None or (type(value) is int and value > 0)),
-    "grid": ("is True or False", is_flag),
-}
 _STEPS, _MEMORY, _BY = "harness.execution.announced:", "harness.planning.gpu_needs:", "harness.execution.probes."
 # fmt: off
 _ROWS = (

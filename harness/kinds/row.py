@@ -1,47 +1,55 @@
-"""Define a row of a table of the harness: every field is given and follows its rule. A row names objects of other
-layers as `module:attribute`, which is imported at its use."""
+"""Define a row of a table of the harness: fields without a default are given, and each follows its type. A row names
+objects of other layers as `module:attribute`, which is imported at its use."""
 
 from __future__ import annotations
 
 import importlib
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Annotated, Any, ClassVar, Self, get_type_hints
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from harness.errors import KindError
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-Rules = Mapping[str, tuple[str, Callable[[Any], bool]]]  # field -> what it must be, and whether a value is
+Name = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
+Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]  # `module:attribute`
+Sentence = Annotated[str, Field(pattern=r"\.$")]  # which ends with a full stop
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of a table; no field may be left out (`KindError`)."""
+    """A row of a table; a field that is missing or malformed is a `KindError`."""
 
     called: ClassVar[str]
-    rules: ClassVar[Rules]
-    name: str
+    name: Name
 
     # The dataclass's own error for a field that is missing names neither the row nor what belongs there.
     def __new__(cls, **given: Any) -> Self:
         for field in fields(cls):
-            if field.name not in given:
+            if field.name not in given and field.default is MISSING and field.default_factory is MISSING:
                 raise cls._error(given.get("name", "?"), field.name, "must be given", "nothing")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            rule, holds = self.rules[field.name]  # a field without a rule is refused, too
-            value = getattr(self, field.name)
-            if not holds(value):
-                raise self._error(self.name, field.name, rule, repr(value))
+        for field, adapter in _adapters(type(self)).items():
+            value = getattr(self, field)
+            try:
+                adapter.validate_python(value, strict=True)
+            except ValidationError as error:
+                rule = f"is malformed: {error.errors()[0]['msg']}"
+                raise self._error(self.name, field, rule, repr(value)) from error
 
     @classmethod
     def _error(cls, name: object, field: str, rule: str, got: str) -> KindError:
         where, remedy = f"{cls.called} '{name}'", "see docs/adding-a-claim-kind.md"
         return KindError(f"the field `{field}` {rule}", where=where, got=got, remedy=remedy)
+
+
+@cache
+def _adapters(row: type[Row]) -> dict[str, TypeAdapter[Any]]:
+    types = get_type_hints(row, include_extras=True)
+    return {field.name: TypeAdapter(types[field.name]) for field in fields(row)}
 
 
 def resolve(reference: str) -> Any:
@@ -61,18 +69,3 @@ def imported(reference: str) -> Any:
     """Return what `module:attribute` names, or raise what its import raises."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
-
-
-def is_reference(value: object) -> bool:
-    return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
-
-
-def is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def are_names(value: object, kind: type[tuple[Any, ...] | frozenset[Any]] = tuple) -> bool:
-    return isinstance(value, kind) and all(isinstance(each, str) and _NAME.fullmatch(each) for each in value)
-
-
-NAME: Rules = {"name": ("is a name in lower case", lambda value: are_names((value,)))}

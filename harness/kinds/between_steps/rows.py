@@ -12,12 +12,10 @@ ROWS = (
         judge="harness.kinds.between_steps.resume:judge",
         probes={"resume": ("candidate", "baseline", "save_at", "steps_before_load")},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
         compares="harness.kinds.between_steps.resume:compared",
         card=("resume",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={**HALF, **OLDER, "guards": NO_GUARDS},
-        reasons={},
     ),
     Kind(
         name="evaluation",
@@ -25,7 +23,6 @@ ROWS = (
         judge="harness.kinds.between_steps.evaluation:judge",
         probes={"evaluation": ("candidate", "every", "plain")},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
         compares="harness.kinds.between_steps.evaluation:compared",
         card=("evaluation",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
@@ -34,7 +31,6 @@ ROWS = (
             **OLDER,
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
 )
 SECTIONS = ("harness.kinds.between_steps.section:sections",)

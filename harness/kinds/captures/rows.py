@@ -15,8 +15,6 @@ ROWS = (
         judge="harness.kinds.captures.capture:judge",
         probes={"paired": ()},
         capabilities=frozenset({"parameters", "inputs", "capture"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("graph", "syncs"),
         evidence_faults=(MISSING_RUN,),
         leaves_out={
@@ -24,7 +22,6 @@ ROWS = (
             "uncaptured": "It judges a captured arm alone.",
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
     Kind(
         name="capture_fallback",
@@ -32,7 +29,6 @@ ROWS = (
         judge="harness.kinds.captures.capture_fallback:judge",
         probes={"paired": ()},
         capabilities=frozenset({"capture", "parameters", "inputs"}),
-        judges_unreadable_device=False,
         compares="harness.judging.compared_series:of_two_arms",
         card=("trajectories",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
@@ -41,7 +37,6 @@ ROWS = (
             "watched": "The candidate's capture must fail, so that no step is a replay.",
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
     Kind(
         name="host_syncs",
@@ -49,8 +44,6 @@ ROWS = (
         judge="harness.kinds.captures.host_syncs:judge",
         probes={"paired": ()},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("syncs",),
         evidence_faults=(MISSING_RUN,),
         leaves_out={
@@ -63,7 +56,6 @@ ROWS = (
             "trained.control": _OWN_CONTROL,
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
     Kind(
         name="long_replay",
@@ -71,12 +63,9 @@ ROWS = (
         judge="harness.kinds.captures.long_replay:judge",
         probes={"long_replay": ("candidate", "every")},
         capabilities=frozenset({"parameters", "inputs", "capture"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("long_replay",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={"watched": "Its steps are timed, and so would be the watch of each."},
-        reasons={},
     ),
 )
 SECTIONS = ("harness.kinds.captures.section:sections", "harness.kinds.captures.long_replay_section:section")

@@ -12,12 +12,9 @@ ROWS = (
         judge="harness.kinds.gradients.gradient_match:judge",
         probes={"paired": ()},
         capabilities=frozenset({"parameters", "inputs", "gradients"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("gradients",),
         evidence_faults=(MISSING_RUN,),
         leaves_out={"repetition": "The baseline's second run shows only whether its gradients repeat."},
-        reasons={},
     ),
     Kind(
         name="accumulation",
@@ -25,15 +22,12 @@ ROWS = (
         judge="harness.kinds.gradients.accumulation:judge",
         probes={"paired": ()},
         capabilities=frozenset({"parameters", "inputs", "gradients", "state"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("gradients",),
         evidence_faults=(MISSING_RUN,),
         leaves_out={
             "equal_ends": "Two ways to add up a batch round differently: gradients and losses are compared in a bound.",
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
 )
 SECTIONS = ("harness.kinds.gradients.section:section",)

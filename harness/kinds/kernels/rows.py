@@ -16,12 +16,9 @@ ROWS = (
         judge="harness.kinds.kernels.kernel_match:judge",
         probes={"kernel_match": ("operations", "max_relative_error", "magnitudes")},
         capabilities=frozenset({"kernel_cases"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("accuracy",),
         evidence_faults=(MISSING_RUN,),
         leaves_out=_KERNELS,
-        reasons={},
     ),
     Kind(
         name="prewarm",
@@ -29,12 +26,9 @@ ROWS = (
         judge="harness.kinds.kernels.prewarm:judge",
         probes={"kernels": ("target", "scope"), "prewarm": ("target", "handles", "memory_filled")},
         capabilities=frozenset({"kernels"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("jit", "ptx"),
         evidence_faults=(MISSING_RUN,),
         leaves_out=_KERNELS,
-        reasons={},
     ),
     Kind(
         name="ptx_target",
@@ -43,11 +37,9 @@ ROWS = (
         probes={"kernels": ("target",)},
         capabilities=frozenset({"kernels"}),
         judges_unreadable_device=True,
-        compares=None,
         card=("ptx",),
         evidence_faults=(MISSING_RUN,),
         leaves_out=_KERNELS,
-        reasons={},
     ),
 )
 SECTIONS = ("harness.kinds.kernels.section:sections",)

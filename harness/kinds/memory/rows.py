@@ -12,8 +12,6 @@ ROWS = (
         judge="harness.kinds.memory.memory_steady:judge",
         probes={"paired": (), "recapture": ("after",)},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("memory",),
         evidence_faults=(MISSING_RUN,),
         leaves_out={
@@ -21,7 +19,6 @@ ROWS = (
             "uncaptured": "It judges a captured arm alone.",
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
     Kind(
         name="peak_memory",
@@ -29,15 +26,12 @@ ROWS = (
         judge="harness.kinds.memory.peak_memory:judge",
         probes={"peak_memory": ()},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("peak_memory",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "watched": "A profile of steps takes memory on the device, which is what is measured.",
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
 )
 SECTIONS = ("harness.kinds.memory.section:section",)

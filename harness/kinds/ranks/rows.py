@@ -12,8 +12,6 @@ ROWS = (
         judge="harness.kinds.ranks.ranks_agree:judge",
         probes={"paired": ()},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("trajectories",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
@@ -22,7 +20,6 @@ ROWS = (
             "equal_state": "A rank may have buffers and generators of its own.",
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
     Kind(
         name="ranks_match",
@@ -30,7 +27,6 @@ ROWS = (
         judge="harness.kinds.ranks.ranks_match:judge",
         probes={"paired": ()},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
         compares="harness.kinds.ranks.ranks_match:compared",
         card=("trajectories",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
@@ -39,7 +35,6 @@ ROWS = (
             "equal_ends": "Sums over ranks round differently: ends are compared within `max_end_difference`.",
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
 )
 SECTIONS = ()

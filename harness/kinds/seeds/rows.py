@@ -12,8 +12,6 @@ ROWS = (
         judge="harness.kinds.seeds.not_worse:judge",
         probes={"seeds": ("seeds",), "resumed_seeds": ("candidate", "seeds", "save_at")},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("seeds",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
@@ -23,7 +21,6 @@ ROWS = (
             "trained.half": "The two halves are judged together, as one training.",
             "equal_ends": "The arms may train differently: a metric is compared over seeds.",
         },
-        reasons={},
     ),
 )
 SECTIONS = ("harness.kinds.seeds.section:section",)

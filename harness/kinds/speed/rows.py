@@ -12,12 +12,9 @@ ROWS = (
         judge="harness.kinds.speed.throughput_ratio:judge",
         probes={"throughput": ("candidate", "baseline", "blocks", "block_steps")},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("throughput",),
         evidence_faults=(MISSING_RUN,),
         leaves_out={"guards": NO_GUARDS},
-        reasons={},
     ),
 )
 SECTIONS = ("harness.kinds.speed.section:section",)

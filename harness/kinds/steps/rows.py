@@ -17,8 +17,6 @@ ROWS = (
         judge="harness.kinds.steps.step_match:judge",
         probes={"step_match": ("candidate", "reference", "yardstick")},
         capabilities=frozenset({"parameters", "inputs", "gradients", "gradient_norms"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("steps",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
@@ -32,7 +30,6 @@ ROWS = (
             **OLDER,
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
     Kind(
         name="step_accuracy",
@@ -42,8 +39,6 @@ ROWS = (
             "step_accuracy": ("candidate", "peer", "reference", "gradient_seeds", "gradient_steps", "loss_seeds"),
         },
         capabilities=frozenset({"parameters", "inputs", "gradients"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("step_accuracy",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
@@ -57,7 +52,6 @@ ROWS = (
             "equal_ends": "Errors are compared, and no bits.",
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
 )
 SECTIONS = ("harness.kinds.steps.section:section", "harness.kinds.steps.accuracy_section:section")

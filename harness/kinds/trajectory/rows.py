@@ -14,12 +14,10 @@ ROWS = (
         judge="harness.kinds.trajectory.trajectory_match:judge",
         probes={"paired": ()},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
         compares="harness.kinds.trajectory.trajectory_match:compared",
         card=("trajectories",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={**CONTROL, "equal_ends.repetition": _NOISE},
-        reasons={},
     ),
     Kind(
         name="repeatability",
@@ -27,12 +25,10 @@ ROWS = (
         judge="harness.kinds.trajectory.repeatability:judge",
         probes={"paired": ()},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
         compares="harness.kinds.trajectory.repeatability:compared",
         card=("trajectories",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out=CONTROL,
-        reasons={},
     ),
     Kind(
         name="runs_differ",
@@ -40,8 +36,6 @@ ROWS = (
         judge="harness.kinds.trajectory.runs_differ:judge",
         probes={"paired": ()},
         capabilities=frozenset({"parameters", "inputs"}),
-        judges_unreadable_device=False,
-        compares=None,
         card=("trajectories",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
@@ -52,7 +46,6 @@ ROWS = (
             "equal_ends": "The arms must train differently.",
             "guards": NO_GUARDS,
         },
-        reasons={},
     ),
 )
 SECTIONS = ("harness.kinds.trajectory.section:section",)

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -54,12 +54,9 @@ def values(row: Probe) -> dict[str, Any]:
     return {field: getattr(row, field) for field in FIELDS}
 
 
-def cases(rows: Iterable[Probe]) -> list[Any]:
-    return [pytest.param(row, field, id=f"{row.name}-{field}") for row in rows for field in FIELDS]
-
-
-@pytest.mark.parametrize(("row", "field"), cases(BUILT_IN.values()))
-def test_a_row_without_a_field_is_refused(row: Probe, field: str) -> None:
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_row_without_a_field_is_refused(field: str) -> None:
+    row = BUILT_IN["seeds"]
     given = values(row)
     del given[field]
     with pytest.raises(KindError) as caught:

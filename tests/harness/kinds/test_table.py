@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -22,45 +21,22 @@ from harness.system.protocol import CAPABILITIES
 KINDS = Path(__file__).parents[3] / "harness" / "kinds"
 ANCHOR = re.compile(r"(?:\bSection\(\s*|\bANCHOR = )\"(\w+)\"")
 FIELDS = [field.name for field in fields(Kind)]
-EMPTY: dict[str, Any] = {
-    "name": "",
-    "model": "",
-    "judge": "",
-    "probes": {},
-    "capabilities": None,  # none is an answer: it is written `frozenset()`
-    "judges_unreadable_device": None,
-    "compares": "",  # none is an answer: it is written `None`
-    "card": (),
-    "evidence_faults": (),
-    "leaves_out": None,  # none is an answer: it is written `{}`
-    "reasons": None,  # likewise
-}
+WITH_DEFAULT = {"judges_unreadable_device", "compares", "reasons"}
 
 
 def values(row: Kind) -> dict[str, Any]:
     return {field: getattr(row, field) for field in FIELDS}
 
 
-def cases(rows: Iterable[Kind]) -> list[Any]:
-    return [pytest.param(row, field, id=f"{row.name}-{field}") for row in rows for field in FIELDS]
-
-
-@pytest.mark.parametrize(("row", "field"), cases(BUILT_IN.values()))
-def test_a_row_without_a_field_is_refused(row: Kind, field: str) -> None:
+@pytest.mark.parametrize("field", [field for field in FIELDS if field not in WITH_DEFAULT])
+def test_a_row_without_a_field_is_refused(field: str) -> None:
+    row = BUILT_IN["memory_steady"]
     given = values(row)
     del given[field]
     with pytest.raises(KindError) as caught:
         Kind(**given)
     name = "?" if field == "name" else row.name
     assert str(caught.value).startswith(f"claim kind '{name}': the field `{field}` must be given; found nothing")
-
-
-@pytest.mark.parametrize(("row", "field"), cases(BUILT_IN.values()))
-def test_a_row_with_an_empty_field_is_refused(row: Kind, field: str) -> None:
-    name = "" if field == "name" else row.name
-    with pytest.raises(KindError) as caught:
-        Kind(**values(row) | {field: EMPTY[field]})
-    assert str(caught.value).startswith(f"claim kind '{name}': the field `{field}` ")
 
 
 def test_an_incomplete_table_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +52,19 @@ def test_an_incomplete_table_cannot_be_imported(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [
+        ("name", ""),
         ("name", "Memory Steady"),
+        ("probes", {}),
+        ("capabilities", None),
+        ("judges_unreadable_device", None),
+        ("compares", ""),
+        ("card", ()),
+        ("evidence_faults", ()),
+        ("leaves_out", None),
+        ("leaves_out", {"clairvoyance": "It is no check."}),
+        ("leaves_out", {"guards": "no sentence"}),
         ("model", "harness.kinds.memory.model.MemorySteady"),
         ("judge", "judge"),
-        ("probes", {"paired": ("after",)}),
         ("probes", {"recapture": "after"}),
         ("capabilities", {"parameters"}),
         ("card", "memory"),
