@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeVar
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic_core import PydanticCustomError
@@ -41,6 +42,8 @@ Capability = Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")]  # of a GPU,
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Scalar = bool | int | float | str
 Mechanism = Literal["cuda_graph", "traced"]
 Equality = Literal["bitwise", "within"]
@@ -85,11 +88,74 @@ class GradientDemand(NamedTuple):
         return [arm for arm in (self.candidate, self.control) if arm is not None and self.baseline is not None]
 
 
-class Demand(NamedTuple):
-    """What shows that a demanded number bites: the judge gives one of the reasons, with these figures next to it."""
+@dataclass(frozen=True, init=False)
+class Demand:
+    """Marks a field that can turn PASS into FAIL: the judge gives one of the reasons, with these figures next to it."""
 
     reasons: tuple[str, ...]
-    figures: Mapping[str, Scalar] = MappingProxyType({})
+    figures: Mapping[str, Scalar]
+
+    def __init__(self, *reasons: str, **figures: Scalar) -> None:
+        object.__setattr__(self, "reasons", reasons)
+        object.__setattr__(self, "figures", figures)
+
+
+@dataclass(frozen=True)
+class NoDemand:
+    """Marks a field that can turn no PASS into FAIL, with the reason. It covers what lies below the field."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Marks a demand, or a limit to what a measurement may show, with the value that every run meets."""
+
+    value: float
+
+
+ArmName = Annotated[Name, NoDemand("names an arm")]
+OptionalArm = Annotated[Name | None, NoDemand("names an arm")]
+MEASURED = NoDemand("how much is measured: fewer are an ERROR")
+CONFIDENCE = NoDemand("how sure a PASS and a FAIL are; between them the verdict is INCONCLUSIVE")
+ComparedSteps = Annotated[
+    list[Natural],
+    Field(min_length=1),
+    NoDemand("chooses the steps that are compared; one without gradients is an ERROR"),
+]
+_Mark = TypeVar("_Mark")
+
+
+def marks(model: type[BaseModel], kind: type[_Mark]) -> Mapping[str, _Mark]:
+    """Return by path the marks of one kind on a model's fields, and on the fields of models that these hold."""
+    return {path: mark for path, mark in _marks(model) if isinstance(mark, kind)}
+
+
+@cache
+def _marks(model: type[BaseModel]) -> Sequence[tuple[str, object]]:
+    found: list[tuple[str, object]] = []
+    for name, field in model.model_fields.items():
+        found += [(name, mark) for mark in field.metadata]
+        below = model_within(model, name)
+        found += [(f"{name}.{path}", mark) for path, mark in _marks(below)] if below is not None else []
+    return found
+
+
+def model_within(model: type[BaseModel], field: str) -> type[BaseModel] | None:
+    """Return the model of a field's value, or None if the value is not a model."""
+    types = flat(model.model_fields[field].annotation)
+    return next((one for one in types if isinstance(one, type) and issubclass(one, BaseModel)), None)
+
+
+def flat(annotation: Any) -> Iterator[Any]:
+    """Yield the types of an annotation, unions taken apart; types inside lists and mappings are left out."""
+    if get_origin(annotation) is Annotated:
+        yield from flat(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        for one in get_args(annotation):
+            yield from flat(one)
+    else:
+        yield annotation
 
 
 class Judged(Strict):
@@ -114,12 +180,6 @@ class Judged(Strict):
     """Whose evidence it is judged by where arms have several ranks: each one's for itself, the first one's, or all."""
     must_train_alike: ClassVar[bool] = False
     """True if two executions must train alike, so that the first difference between them can be looked for."""
-    broken_by: ClassVar[Mapping[str, Demand]] = {}
-    """Every field that can turn PASS into FAIL, by its path, with what the judge says then."""
-    asks_nothing: ClassVar[Mapping[str, float]] = {}
-    """By the path of a demand, or of a limit to what a measurement may show, the value that every run meets."""
-    no_demand: ClassVar[Mapping[str, str]] = {}
-    """Every other field, by its path, with why it can turn no PASS into FAIL. A path covers what lies below it."""
 
     def arms(self) -> dict[str, str]:
         """Return the arms that the judgement names, by field path: `candidate`, and `baseline` if it names one."""
@@ -170,21 +230,25 @@ class Judged(Strict):
     def demanded(self) -> dict[str, Demand]:
         """Return the fields that can turn PASS into FAIL with their present values, defaults included."""
         variants = self.variants()
-        return {path: demand for path, demand in self.broken_by.items() if any(one.can_bite(path) for one in variants)}
+        return {
+            path: demand
+            for path, demand in marks(type(self), Demand).items()
+            if any(one.can_bite(path) for one in variants)
+        }
 
     def can_bite(self, path: str) -> bool:
-        """Return True if the value at a path of `broken_by` can turn PASS into FAIL: it demands something."""
+        """Return True if the value at the path of a demand can turn PASS into FAIL: it demands something."""
         value = self.value_at(path)
         if value is None or value is False or value in ([], {}):
             return False
-        return value != self.asks_nothing.get(path)
+        return value != getattr(marks(type(self), Nothing).get(path), "value", None)
 
     def idle(self) -> list[str]:
         """Return the paths of the fields that demand nothing, whichever set of numbers the judgement is judged by."""
         return [
             path
-            for path, nothing in self.asks_nothing.items()
-            if all(one.value_at(path) == nothing for one in self.variants())
+            for path, nothing in marks(type(self), Nothing).items()
+            if all(one.value_at(path) == nothing.value for one in self.variants())
         ]
 
     def value_at(self, path: str) -> object:

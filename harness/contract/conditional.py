@@ -1,6 +1,6 @@
 """Find and check bounds with cases in a contract file, and split the contract into readings with plain numbers.
 
-Wherever a kind says that a number can turn PASS into FAIL (`broken_by`), a contract may give one for each case:
+Wherever a kind says that a number can turn PASS into FAIL (`Demand`), a contract may give one for each case:
 
     at_least:
       otherwise: 1.1
@@ -17,12 +17,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, product
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from harness.contract.base import Capability, Judged, Name, Strict, Text, refuse
+from harness.contract.base import (
+    Capability,
+    Demand,
+    Judged,
+    Name,
+    Strict,
+    Text,
+    flat,
+    marks,
+    model_within,
+    refuse,
+)
 from harness.contract.claims import part_kinds, part_model, parts_of
 from harness.contract.conditions import Bound, Conditions, Dtype, Situation
 from harness.contract.schema import Contract
@@ -281,31 +291,11 @@ def numbers_of(kind: str) -> list[str]:
     """Return the paths of a kind's numbers that can turn PASS into FAIL and do not change what is run."""
     model, row = part_model(kind), kinds()[kind]
     planned = {name for settings in row.probes.values() for name in settings}
-    return [path for path in model.broken_by if path.split(".")[0] not in planned and _is_number(model, path)]
+    return [path for path in marks(model, Demand) if path.split(".")[0] not in planned and _is_number(model, path)]
 
 
 def _is_number(model: type[BaseModel], path: str) -> bool:
-    name, _, rest = path.partition(".")
-    if name not in model.model_fields:  # a package's own mistake, which its kind's other users meet
-        return False
-    if rest:
-        inner = model_within(model, name)
-        return inner is not None and _is_number(inner, rest)
-    return any(one in (int, float) for one in _flat(model.model_fields[name].annotation))
-
-
-def model_within(model: type[BaseModel], field: str) -> type[BaseModel] | None:
-    """Return the model of a field's value, or None if the value is not a model."""
-    types = _flat(model.model_fields[field].annotation)
-    return next((one for one in types if isinstance(one, type) and issubclass(one, BaseModel)), None)
-
-
-def _flat(annotation: Any) -> Iterator[Any]:
-    """Yield the types of an annotation, unions taken apart; types inside lists and mappings are left out."""
-    if get_origin(annotation) is Annotated:
-        yield from _flat(get_args(annotation)[0])
-    elif get_origin(annotation) in (Union, UnionType):
-        for one in get_args(annotation):
-            yield from _flat(one)
-    else:
-        yield annotation
+    *above, name = path.split(".")
+    for field in above:
+        model = model_within(model, field) or model
+    return any(one in (int, float) for one in flat(model.model_fields[name].annotation))

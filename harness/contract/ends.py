@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from harness.contract.base import Name, Strict
+from harness.contract.base import ArmName, Demand, Strict
 
 # What torch's optimizers keep of gradients for each parameter: the next update is made of it.
 _MOMENTS = (
@@ -34,10 +34,10 @@ EndName = Annotated[str, AfterValidator(_of_bookkeeping)]
 class Ends(Strict):
     """Every parameter, buffer and other tensor that both arms keep is moved alike, as far as rounding lets it."""
 
-    control: Name
+    control: ArmName
     """An arm with the baseline's settings. The harness starts it a rounding away from the baseline's parameters, so
     that it shows which tensors rounding alone moves, and how far."""
-    at_most: Annotated[float, Field(gt=0, lt=1)]
+    at_most: Annotated[float, Field(gt=0, lt=1), Demand("ends_apart")]
     """Largest distance between the two arms' movements of any tensor, from its start to its end, over the baseline's
     (L2 norms); at 1 a parameter that is not trained at all would pass. One that ends within ten times the control's
     distance, or 1e-6 of the tensor, is rounding; where the median parameter is further apart than the control's, up to

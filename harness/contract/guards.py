@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from harness.contract.base import Count, Demand, EqualityOrNoise, Judged, Name, Positive, Strict, refuse
+from harness.contract.base import (
+    ArmName,
+    Count,
+    Demand,
+    EqualityOrNoise,
+    Judged,
+    Natural,
+    NoDemand,
+    Nothing,
+    Positive,
+    Strict,
+    refuse,
+)
 
 
 class TrainingEffect(Strict):
     """The candidate's mean loss over the last steps lies below the untrained control's by at least this."""
 
-    control: Name
+    control: ArmName
     """The arm that trains nothing (learning rate 0) on the same batches."""
-    last: Count
+    last: Annotated[Count, NoDemand("how many steps the effect is the mean of; never more than were run")]
     """How many last steps are averaged."""
-    at_least: Positive
+    at_least: Annotated[Positive, Demand("vacuous_training_effect")]
     """Smallest difference of the mean losses that counts as training."""
 
 
@@ -25,22 +37,22 @@ class Floor(Strict):
     enough: a loss may be 0 by construction, and a parameter may be large.
     """
 
-    control: Name
+    control: ArmName
     """The arm that trains nothing on the same batches."""
-    moved: Positive
+    moved: Annotated[Positive, NoDemand("less leaves the claim undecided")]
     """How far the median trainable tensor moves at least, over its norm at the start (L2). Zeros have no size."""
-    standard_errors: Positive
+    standard_errors: Annotated[Positive, NoDemand("less leaves the claim undecided")]
     """Or by more than how many of its standard errors the mean loss of the last half lies below the control's."""
 
 
 class Guards(Strict):
     """What must be true before PASS may be said; unmet, the verdict is FAIL with a `vacuous_…` code."""
 
-    steps: Count
+    steps: Annotated[Count, Demand("vacuous_steps")]
     """Steps that must have been compared."""
-    distinct_batches: Count | None = None
+    distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1)] = None
     """Distinct batches, by digest, that must have been seen."""
-    clip_active_steps: Annotated[int, Field(ge=0)] | None = None
+    clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0)] = None
     """Steps in which the clip must have scaled at least one group."""
     training_effect: TrainingEffect | None = None
     """How much the training must have lowered the loss."""
@@ -55,22 +67,6 @@ class Guards(Strict):
 
 class Guarding(Judged):
     """Derive demands, arms and step counts from the guards of a judgement."""
-
-    broken_by: ClassVar = {
-        "guards.steps": Demand(("vacuous_steps",)),
-        "guards.distinct_batches": Demand(("vacuous_batches_repeat",)),
-        "guards.clip_active_steps": Demand(("vacuous_clip_inactive",)),
-        "guards.training_effect.at_least": Demand(("vacuous_training_effect",)),
-    }
-    asks_nothing: ClassVar = {"guards.distinct_batches": 1, "guards.clip_active_steps": 0}
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "guards.training_effect.control": "names an arm",
-        "guards.floor.control": "names an arm",
-        "guards.floor.moved": "less leaves the claim undecided",
-        "guards.floor.standard_errors": "less leaves the claim undecided",
-        "guards.training_effect.last": "how many steps the effect is the mean of; never more than were run",
-    }
 
     if TYPE_CHECKING:  # each kind declares them, after its own fields
         guards: Guards
@@ -97,12 +93,6 @@ class Guarding(Judged):
 class Guarded(Guarding):
     """Derive demands from `equality` and its bound, too."""
 
-    broken_by: ClassVar = {
-        "equality": Demand(("differs",)),
-        "max_abs_difference": Demand(("exceeds_tolerance",)),
-        **Guarding.broken_by,
-    }
-
     if TYPE_CHECKING:
         equality: EqualityOrNoise
         max_abs_difference: Positive | None
@@ -113,11 +103,6 @@ class Guarded(Guarding):
 
 class Bounded(Guarded):
     """With a bound relative to the baseline's value, instead of the absolute one or with it."""
-
-    broken_by: ClassVar = {
-        **Guarded.broken_by,
-        "max_relative_difference": Demand(("exceeds_tolerance",), {"exceeded_bound": "max_relative_difference"}),
-    }
 
     if TYPE_CHECKING:
         max_relative_difference: Positive | None
@@ -132,7 +117,7 @@ class Bounded(Guarded):
         """Return the demanded fields. Where there are two bounds, a fault breaks the bound that it names."""
         found = super().demanded()
         if self.max_relative_difference is not None and "max_abs_difference" in found:
-            found["max_abs_difference"] = Demand(("exceeds_tolerance",), {"exceeded_bound": "max_abs_difference"})
+            found["max_abs_difference"] = Demand("exceeds_tolerance", exceeded_bound="max_abs_difference")
         return found
 
 

@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from harness.contract.base import model_within
 from harness.contract.claims import claim_model, part_kinds, part_model
-from harness.contract.conditional import ByCase, model_within, numbers_of
+from harness.contract.conditional import ByCase, numbers_of
 from harness.contract.schema import Contract
 from harness.contract.shared import Shared
 from harness.kinds import BUILT_IN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.contract.base import Demand
+from harness.contract.base import Demand, marks
 from harness.contract.claims import AnyClaim, CompositeClaim, part_names, parts_of
 from harness.drill.expectations import expectation_for
 from harness.system.protocol import Expectation, FaultDescription
@@ -79,7 +79,7 @@ def left_out_for(claim: AnyClaim, fault: FaultDescription) -> str:
     """Return the field that a fault would break if the claim set it; "" if the fault breaks a field that is set."""
     left_out, expected = "", expectation_for(claim, fault)
     for position, part in enumerate(parts_of(claim)):
-        for path, demand in part.broken_by.items():
+        for path, demand in marks(type(part), Demand).items():
             if breaks(claim, expected, position, demand):
                 if part.value_at(path) is not None:
                     return ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, cast, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -32,7 +32,7 @@ class Row:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for field, adapter in _adapters(type(self)).items():
+        for field, adapter in _adapters(cast("Any", type(self))).items():
             value = getattr(self, field)
             try:
                 adapter.validate_python(value, strict=True)

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from harness.contract.base import Demand, marks
 from harness.contract.claims import part_model
 from harness.contract.json_schema import contract_json_schema
 from harness.kinds import BUILT_IN
@@ -51,8 +52,8 @@ def _kind(kind: str, model: Schema) -> Iterator[str]:
     needed = ", ".join(f"`{name}`" for name in sorted(BUILT_IN[kind].capabilities))
     yield f"All arms need the [capabilities](capabilities.md) {needed}." if needed else "It needs no capability."
     yield _fields(model)
-    broken: Mapping[str, Any] = part_model(kind).broken_by
-    rows = [f"- `{path}`: {', '.join(f'`{code}`' for code in demand.reasons)}" for path, demand in broken.items()]
+    demands = marks(part_model(kind), Demand)
+    rows = [f"- `{path}`: {', '.join(f'`{code}`' for code in demand.reasons)}" for path, demand in demands.items()]
     yield "\n".join(["[Reason codes](reason-codes.md) of demands that are not met:", "", *rows])
 
 

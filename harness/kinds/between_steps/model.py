@@ -8,10 +8,23 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import Count, Demand, Equality, Judged, Name, Positive, Problem, refuse
+from harness.contract.base import (
+    ArmName,
+    Count,
+    Demand,
+    Equality,
+    Judged,
+    Natural,
+    NoDemand,
+    OptionalArm,
+    Positive,
+    Problem,
+    refuse,
+)
 from harness.contract.guards import bites_by_equality
 
 MOST_SAVES = 8  # each takes a process of its own
+Saves = Count | Annotated[list[Count], Field(min_length=1, max_length=MOST_SAVES)]
 
 
 class Resume(Judged):
@@ -20,34 +33,23 @@ class Resume(Judged):
     kind: Literal["resume"]
     """Judges a training that was saved, and loaded by a new process, once or again and again, against an
     uninterrupted one."""
-    candidate: Name
+    candidate: ArmName
     """The arm that is saved and resumed; its system has the capability `resume`."""
-    baseline: Name | None = None
+    baseline: OptionalArm = None
     """The uninterrupted arm; left out, the candidate itself, uninterrupted."""
-    save_at: Count | Annotated[list[Count], Field(min_length=1, max_length=MOST_SAVES)]
+    save_at: Annotated[Saves, NoDemand("chooses the step: another one is an ERROR")]
     """After how many steps the training is saved: a number, or a list of numbers. A new process loads each save, and
     trains on to the next one."""
-    steps_before_load: Annotated[int, Field(ge=0)] = 0
+    steps_before_load: Annotated[Natural, NoDemand("chooses when it is loaded: another number is an ERROR")] = 0
     """Steps that the last process takes before it loads, as it must to load into an arm that has captured already."""
-    steps: Count
+    steps: Annotated[Count, Demand("vacuous_steps")]
     """Steps after the last load that must have been compared."""
-    equality: Equality
+    equality: Annotated[Equality, Demand("differs", "end_differs", "not_restored")]
     """`bitwise`: every bit of losses and end decides; `within`: `max_abs_difference` alone does."""
-    max_abs_difference: Positive
+    max_abs_difference: Annotated[Positive, Demand("exceeds_tolerance")]
     """Largest absolute difference of the losses allowed; shown next to the bits under `bitwise`."""
 
     must_train_alike: ClassVar[bool] = True
-    broken_by: ClassVar = {
-        "equality": Demand(("differs", "end_differs", "not_restored")),
-        "max_abs_difference": Demand(("exceeds_tolerance",)),
-        "steps": Demand(("vacuous_steps",)),
-    }
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "baseline": "names an arm",
-        "save_at": "chooses the step; evidence of another one is an ERROR",
-        "steps_before_load": "chooses when it is loaded; evidence of another number is an ERROR",
-    }
 
     @property
     def saves(self) -> list[int]:
@@ -89,33 +91,23 @@ class Evaluation(Judged):
 
     kind: Literal["evaluation"]
     """Judges an arm that is evaluated between its steps against the same arm that is not."""
-    candidate: Name
+    candidate: ArmName
     """The arm that is evaluated, and trained once more without; its system has the capability `evaluate`."""
-    every: Count
+    every: Annotated[Count, NoDemand("chooses the steps; an evaluation that is missing there is an ERROR")]
     """After how many steps it is evaluated, again and again; after the last step too where that is a multiple."""
-    evaluations: Count
+    evaluations: Annotated[Count, Demand("vacuous_evaluations")]
     """Evaluations that must have shown something: numbers of which one at least differs from those before it."""
-    steps: Count
+    steps: Annotated[Count, Demand("vacuous_steps")]
     """Steps that must have been compared."""
-    plain: Name | None = None
+    plain: OptionalArm = None
     """A plain arm, evaluated after the same steps: what its evaluations return, the candidate's return, too."""
-    max_relative_difference: Positive | None = None
+    max_relative_difference: Annotated[Positive | None, Demand("evaluations_differ")] = None
     """Of what they return: the largest difference, relative to the plain arm's number, that more than half of the
     evaluations may show. Others may be further apart: a rounding may tip a prediction, and an accuracy with it."""
 
     must_train_alike: ClassVar[bool] = True
     baseline_path: ClassVar[str] = "candidate"  # the same arm
     plain_path: ClassVar[str | None] = "plain"
-    broken_by: ClassVar = {
-        "evaluations": Demand(("vacuous_evaluations",)),
-        "steps": Demand(("vacuous_steps",)),
-        "max_relative_difference": Demand(("evaluations_differ",)),
-    }
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "plain": "names an arm",
-        "every": "chooses the steps; an evaluation that is missing there is an ERROR",
-    }
 
     def arms(self) -> dict[str, str]:
         return super().arms() | ({} if self.plain is None else {"plain": self.plain})

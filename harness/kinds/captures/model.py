@@ -7,7 +7,22 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import Count, Demand, Judged, Name, NonNegative, Positive, Problem, Strict, refuse
+from harness.contract.base import (
+    ArmName,
+    Count,
+    Demand,
+    Judged,
+    Natural,
+    NoDemand,
+    NonNegative,
+    Nothing,
+    OptionalArm,
+    Positive,
+    Problem,
+    Share,
+    Strict,
+    refuse,
+)
 
 
 class Capture(Judged):
@@ -15,43 +30,29 @@ class Capture(Judged):
 
     kind: Literal["capture"]
     """Judges that a step was captured and replayed."""
-    candidate: Name
+    candidate: ArmName
     """The captured arm."""
-    captures: Count = 1
+    captures: Annotated[Count, Demand("wrong_capture_count")] = 1
     """Exact number of captures."""
-    per_shape: bool = False
+    per_shape: Annotated[bool, NoDemand("the unit of the number of captures")] = False
     """`captures` is for each shape of batch that the run read, as the harness saw them, and is then the most: a step
     that pads its batches needs fewer. A run that captures in every step never replayed, whatever its shapes."""
-    nodes_at_least: Count = 1
+    nodes_at_least: Annotated[Count, Demand("node_count")] = 1
     """Fewest nodes of a graph."""
-    nodes_at_most: Count | None = None
+    nodes_at_most: Annotated[Count | None, Demand("node_count")] = None
     """Most nodes of a graph."""
-    kernels_per_layer_at_least: Count | None = None
+    kernels_per_layer_at_least: Annotated[Count | None, Demand("kernels_per_layer")] = None
     """Fewest kernels in the graph for each of the model's layers, counted over the whole graph."""
-    kernels_in_every_layer: Count | None = None
+    kernels_in_every_layer: Annotated[Count | None, Demand("kernels_per_layer")] = None
     """Fewest kernels that a layer can hold: launches of one name count once for every full set of the layers."""
-    clipped_tensors_per_layer: Count | None = None
+    clipped_tensors_per_layer: Annotated[Count | None, Demand("clipped_tensors")] = None
     """Tensors a layer whose clip runs inside the graph, exactly."""
-    skipped_steps_at_most: Annotated[int, Field(ge=0)] = 0
+    skipped_steps_at_most: Annotated[Natural, Demand("skipped_steps")] = 0
     """Updates that may be left out for a non-finite loss or gradient."""
-    outside_share_at_most: Annotated[float, Field(ge=0, le=1)] = 0.05
+    outside_share_at_most: Annotated[Share, Demand("work_outside_graphs"), Nothing(1.0)] = 0.05
     """Largest share of a step's device time that kernels outside its graphs may take; copies are no kernels."""
-    outside_operations_at_most: Annotated[int, Field(ge=0)] = 100
+    outside_operations_at_most: Annotated[Natural, Demand("work_outside_graphs")] = 100
     """Most ATen operations that a step may issue outside its graphs."""
-
-    broken_by: ClassVar = {
-        "captures": Demand(("wrong_capture_count",)),
-        "nodes_at_least": Demand(("node_count",)),
-        "nodes_at_most": Demand(("node_count",)),
-        "kernels_per_layer_at_least": Demand(("kernels_per_layer",)),
-        "kernels_in_every_layer": Demand(("kernels_per_layer",)),
-        "clipped_tensors_per_layer": Demand(("clipped_tensors",)),
-        "skipped_steps_at_most": Demand(("skipped_steps",)),
-        "outside_share_at_most": Demand(("work_outside_graphs",)),
-        "outside_operations_at_most": Demand(("work_outside_graphs",)),
-    }
-    asks_nothing: ClassVar = {"outside_share_at_most": 1.0}
-    no_demand: ClassVar = {"candidate": "names an arm", "per_shape": "the unit of the number of captures"}
 
     def asks_the_device(self) -> bool:
         """Return True if the claim is about kernels or clipped tensors, which are counted in a CUDA graph."""
@@ -85,24 +86,18 @@ class CaptureFallback(Judged):
 
     kind: Literal["capture_fallback"]
     """Judges what happens when a capture fails, and that none is made unasked."""
-    candidate: Name
+    candidate: ArmName
     """An arm that asks for a capture which cannot succeed."""
-    baseline: Name
+    baseline: ArmName
     """The same training without a capture."""
-    attempts: Count = 1
+    attempts: Annotated[Count, Demand("capture_attempts")] = 1
     """How often the candidate begins a capture, exactly, as the harness sees it."""
-    unasked_at_most: Annotated[int, Field(ge=0)] = 0
+    unasked_at_most: Annotated[Natural, Demand("captured_unasked")] = 0
     """How many captures the baseline may begin, which asks for none."""
-    steps: Count
+    steps: Annotated[Count, Demand("vacuous_steps")]
     """Steps that must have been compared."""
 
     plain_path: ClassVar[str | None] = "baseline"
-    broken_by: ClassVar = {
-        "attempts": Demand(("capture_attempts",)),
-        "unasked_at_most": Demand(("captured_unasked",)),
-        "steps": Demand(("vacuous_steps",)),
-    }
-    no_demand: ClassVar = {"candidate": "names an arm", "baseline": "names an arm"}
 
     def captures_candidate(self) -> bool:
         return True
@@ -120,13 +115,13 @@ class CaptureFallback(Judged):
 class SyncCount(Strict):
     """A count of host syncs in one step of one arm: exact, or an upper bound; `per_layer` times the layers."""
 
-    arm: Name
+    arm: ArmName
     """The arm whose host syncs are counted."""
-    exactly: Annotated[int, Field(ge=0)] | None = None
+    exactly: Annotated[Natural | None, Demand("sync_count")] = None
     """The exact count in one step."""
-    at_most: Annotated[int, Field(ge=0)] | None = None
+    at_most: Annotated[Natural | None, Demand("sync_count")] = None
     """The largest count in one step."""
-    per_layer: bool = False
+    per_layer: Annotated[bool, NoDemand("the unit of the count")] = False
     """Multiply the count by the model's layers."""
 
     @model_validator(mode="after")
@@ -136,6 +131,15 @@ class SyncCount(Strict):
         return self
 
 
+class SyncControl(SyncCount):
+    """The exact count of host syncs in one step of an arm that synchronizes: the proof that syncs are seen."""
+
+    exactly: Annotated[Natural | None, Demand("control_sync_count", "vacuous_control_no_sync")] = None
+    """The exact count in one step."""
+    at_most: Annotated[Natural | None, NoDemand("a control has an exact count")] = None
+    """The largest count in one step; a control has an exact one."""
+
+
 class HostSyncs(Judged):
     """The candidate waits for the device as often as demanded, and the control shows that we would see it."""
 
@@ -143,24 +147,10 @@ class HostSyncs(Judged):
     """Judges how often a step waits for the device."""
     candidate: SyncCount
     """The count demanded."""
-    control: SyncCount
+    control: SyncControl
     """An arm that synchronizes, with its exact count: the proof that syncs are seen."""
-    reported: Name | None = None
+    reported: OptionalArm = None
     """An arm whose waits are reported and not judged: the plain step's, where no capture executes them."""
-
-    broken_by: ClassVar = {
-        "candidate.exactly": Demand(("sync_count",)),
-        "candidate.at_most": Demand(("sync_count",)),
-        "control.exactly": Demand(("control_sync_count", "vacuous_control_no_sync")),
-    }
-    no_demand: ClassVar = {
-        "candidate.arm": "names an arm",
-        "candidate.per_layer": "the unit of the count",
-        "control.arm": "names an arm",
-        "control.at_most": "a control has an exact count",
-        "control.per_layer": "the unit of the count",
-        "reported": "names an arm",
-    }
 
     candidate_path: ClassVar[str] = "candidate.arm"
     # the synchronizing twin, which shows what a sync looks like
@@ -196,42 +186,29 @@ class LongReplay(Judged):
 
     kind: Literal["long_replay"]
     """Judges what only a long run shows: late differences, leaks, steps that become slower."""
-    candidate: Name
+    candidate: ArmName
     """The captured arm."""
-    baseline: Name
+    baseline: ArmName
     """The plain arm."""
-    steps: Count
+    steps: Annotated[Count, Demand("vacuous_steps")]
     """Steps that must have been compared."""
-    every: Annotated[int, Field(ge=1, le=1000)] = 100
+    every: Annotated[int, Field(ge=1, le=1000), NoDemand("how many steps share a row; every step is compared")] = 100
     """Steps in a block, of which one row is kept, and which are timed together."""
-    after: Annotated[int, Field(ge=1)] = 1
+    after: Annotated[Count, NoDemand("blocks that are left out; the loader refuses a claim that none follow")] = 1
     """First blocks that are left out of memory and time as warm-up."""
-    distinct_batches: Count | None = None
+    distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1)] = None
     """Different batches, by digest, that must have been seen over the whole run; a long one may repeat them."""
-    memory_growth_at_most_mib: NonNegative | None = None
+    memory_growth_at_most_mib: Annotated[NonNegative | None, Demand("memory_grows")] = None
     """Most by which allocated or reserved memory may exceed, after any later block, what it was after the warm-up, and
     in the second half of the later blocks what it was in the first, where the typical `after` blocks in a row had their
     largest; in MiB. Left out, memory is not judged."""
-    slowdown_at_most: Positive | None = None
+    slowdown_at_most: Annotated[Positive | None, Demand("slows_down")] = None
     """Largest share by which a step of the old run may take longer than one of a fresh run, with which it takes turns
     at the end; in older evidence, a step of the last quarter of the blocks than one of the first. Left out, time is not
     judged."""
 
     must_train_alike: ClassVar[bool] = True
     plain_path: ClassVar[str | None] = "baseline"
-    broken_by: ClassVar = {
-        "steps": Demand(("vacuous_steps",)),
-        "distinct_batches": Demand(("vacuous_batches_repeat",)),
-        "memory_growth_at_most_mib": Demand(("memory_grows",)),
-        "slowdown_at_most": Demand(("slows_down",)),
-    }
-    asks_nothing: ClassVar = {"distinct_batches": 1}
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "baseline": "names an arm",
-        "every": "how many steps share a row; every step is compared",
-        "after": "blocks that are left out; the loader refuses a claim that none follow",
-    }
 
     def can_bite(self, path: str) -> bool:
         # no growth at all is a demand

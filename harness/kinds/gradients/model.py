@@ -8,12 +8,16 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from harness.contract.base import (
+    ArmName,
+    ComparedSteps,
     Demand,
     Equality,
     GradientDemand,
     Judged,
-    Name,
+    Natural,
     NonNegative,
+    Nothing,
+    OptionalArm,
     Positive,
     Problem,
     Strict,
@@ -27,28 +31,18 @@ class Accumulation(Judged):
 
     kind: Literal["accumulation"]
     """Judges gradients that are accumulated over micro-batches."""
-    candidate: Name
+    candidate: ArmName
     """The arm that takes each batch in micro-batches; its inputs have one more leading dimension, of their number."""
-    baseline: Name
+    baseline: ArmName
     """The arm that takes the same batch at once."""
-    micro_batches: Annotated[int, Field(ge=2)]
+    micro_batches: Annotated[int, Field(ge=2), Demand("micro_batch_count")]
     """Micro-batches of a step, each another one."""
-    steps: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    steps: ComparedSteps
     """Steps, counted from 0, at which gradients, norms before clipping and loss are compared. What is left over from
     the step before shows in a second step at the earliest; much later the arms' roundings have moved them apart."""
-    max_relative_difference: Positive
+    max_relative_difference: Annotated[Positive, Demand("differs_from_one_batch")]
     """Largest difference from the one batch: of a gradient's elements relative to the largest one of its tensor, of
     norms and losses relative to themselves. It allows for rounding alone: the same terms are added in another order."""
-
-    broken_by: ClassVar = {
-        "micro_batches": Demand(("micro_batch_count",)),
-        "max_relative_difference": Demand(("differs_from_one_batch",)),
-    }
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "baseline": "names an arm",
-        "steps": "chooses the steps that are compared; one without gradients is an ERROR",
-    }
 
     def contradictions(self) -> Iterator[Problem]:
         if len(set(self.steps)) < len(self.steps):
@@ -69,9 +63,9 @@ class Accumulation(Judged):
 class ClippedNorm(Strict):
     """After clipping, every group's norm is at most `at_most` x (1 + relative_rounding)."""
 
-    at_most: Positive
+    at_most: Annotated[Positive, Demand("clipped_norm_exceeded")]
     """The clip's threshold."""
-    relative_rounding: NonNegative
+    relative_rounding: Annotated[NonNegative, Demand("clipped_norm_exceeded")]
     """Allowance for rounding, relative to the threshold."""
 
 
@@ -82,43 +76,28 @@ class GradientMatch(Judged):
 
     kind: Literal["gradient_match"]
     """Judges gradients against a baseline, clipped norms against a threshold, or both."""
-    candidate: Name
+    candidate: ArmName
     """The optimized arm."""
-    baseline: Name | None = None
+    baseline: OptionalArm = None
     """The plain arm; left out, only the clipped norms are judged."""
-    steps: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    steps: ComparedSteps
     """Steps, counted from 0, at which gradients are reduced and compared."""
-    equality: Equality | None = None
+    equality: Annotated[Equality | None, Demand("differs")] = None
     """`bitwise`: digests decide; `within`: the bounds do."""
-    max_abs_difference: Positive | None = None
+    max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """Largest absolute difference of any element."""
-    max_relative_difference: Positive | None = None
+    max_relative_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """Largest difference relative to the baseline tensor's largest element. What is below 1e-6 of the step's largest
     gradient is rounding, and exceeds none."""
-    control: Name | None = None
+    control: OptionalArm = None
     """Under `within`: an arm with the baseline's settings, as `ends` of a `trajectory_match` has. The harness starts it
     a rounding away from the baseline. What lies within ten times its own distance to the baseline is rounding."""
     clipped_norm: ClippedNorm | None = None
     """The threshold that every group's norm keeps after clipping."""
-    clip_active_steps: Annotated[int, Field(ge=0)] | None = None
+    clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0)] = None
     """Steps in which the clip must have scaled at least one group."""
 
     must_train_alike: ClassVar[bool] = True
-    broken_by: ClassVar = {
-        "equality": Demand(("differs",)),
-        "max_abs_difference": Demand(("exceeds_tolerance",)),
-        "max_relative_difference": Demand(("exceeds_tolerance",)),
-        "clipped_norm.at_most": Demand(("clipped_norm_exceeded",)),
-        "clipped_norm.relative_rounding": Demand(("clipped_norm_exceeded",)),
-        "clip_active_steps": Demand(("vacuous_clip_inactive",)),
-    }
-    asks_nothing: ClassVar = {"clip_active_steps": 0}
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "baseline": "names an arm",
-        "steps": "chooses the steps that are compared; one without gradients is an ERROR",
-        "control": "names an arm",
-    }
 
     def can_bite(self, path: str) -> bool:
         return bites_by_equality(path, self.equality) and super().can_bite(path)

@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.contract.base import Count, Demand, Judged, Name, Positive, Problem, Strict, Text
+from harness.contract.base import ArmName, Count, Demand, Judged, Name, NoDemand, Positive, Problem, Strict, Text
+
+_TRIED = NoDemand("names what is compared; one that was not tried is INCONCLUSIVE")
+_Target = Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")]
 
 
 class PtxTarget(Judged):
@@ -17,18 +20,12 @@ class PtxTarget(Judged):
 
     kind: Literal["ptx_target"]
     """Judges the architecture that kernels are compiled for."""
-    candidate: Name
+    candidate: ArmName
     """The arm whose kernels are read."""
-    policy: Literal["exact", "loadable"]
+    policy: Annotated[Literal["exact", "loadable"], Demand("ptx_target_mismatch")]
     """`exact`: the same architecture; `loadable`: one that the target can load."""
-    target: Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")]
+    target: Annotated[_Target, Demand("ptx_target_mismatch")]
     """The device found, or a named architecture such as `sm_90`."""
-
-    broken_by: ClassVar = {
-        "policy": Demand(("ptx_target_mismatch",)),
-        "target": Demand(("ptx_target_mismatch",)),
-    }
-    no_demand: ClassVar = {"candidate": "names an arm"}
 
     def asks_the_device(self) -> bool:
         return self.target == "device"
@@ -39,26 +36,16 @@ class Prewarm(Judged):
 
     kind: Literal["prewarm"]
     """Judges that kernels are ready before the weights arrive."""
-    candidate: Name
+    candidate: ArmName
     """The arm whose kernels are planned and used."""
-    scope: Literal["device", "coverage"]
+    scope: Annotated[Literal["device", "coverage"], NoDemand("chooses what is judged")]
     """`device`: events on a GPU; `coverage`: planned keys against used keys, on any machine."""
-    target: Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")] = "device"
+    target: Annotated[_Target, NoDemand("plan and run are compared, whatever it is")] = "device"
     """The device found, or the architecture to compile for."""
-    handles: list[Name] = []
+    handles: Annotated[list[Name], Demand("handle_late")] = []
     """Library handles that must exist before the upload."""
-    memory_filled: bool = False
+    memory_filled: Annotated[bool, Demand("step_failed_when_full")] = False
     """Fill the device's memory after the upload."""
-
-    broken_by: ClassVar = {
-        "handles": Demand(("handle_late",)),
-        "memory_filled": Demand(("step_failed_when_full",)),
-    }
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "scope": "chooses what is judged",
-        "target": "what the kernels are compiled for; plan and run are compared, whatever it is",
-    }
 
     def asks_the_device(self) -> bool:
         return "device" in (self.scope, self.target)
@@ -75,13 +62,13 @@ class Prewarm(Judged):
 class KernelDemands(Strict):
     """What the compiled kernel's metadata and source must show."""
 
-    shared_memory_bytes: Count | None = None
+    shared_memory_bytes: Annotated[Count | None, Demand("demand_unmet", unmet_demand="shared_memory_bytes")] = None
     """Shared memory of a block, in bytes."""
-    threads: Count | None = None
+    threads: Annotated[Count | None, Demand("demand_unmet", unmet_demand="threads")] = None
     """Threads of a block."""
-    unroll: Count | None = None
+    unroll: Annotated[Count | None, Demand("demand_unmet", unmet_demand="unroll")] = None
     """Factor by which the inner loop is unrolled; it divides the tile."""
-    tile: Count | None = None
+    tile: Annotated[Count | None, Demand("demand_unmet", unmet_demand="tile")] = None
     """Edge of a tile."""
 
 
@@ -90,44 +77,29 @@ class KernelMatch(Judged):
 
     kind: Literal["kernel_match"]
     """Judges a kernel's results, and what it was compiled to."""
-    candidate: Name
+    candidate: ArmName
     """The arm whose system offers the kernels."""
-    operations: Annotated[list[Name], Field(min_length=1)]
+    operations: Annotated[list[Name], Field(min_length=1), _TRIED]
     """Operations compared."""
-    max_relative_error: dict[Literal["float32", "bfloat16", "float16"], Positive]
+    max_relative_error: Annotated[
+        dict[Literal["float32", "bfloat16", "float16"], Positive], Demand("exceeds_tolerance")
+    ]
     """Largest relative error, by data type of the inputs; with `relative_to: terms` an output of another type that has
     a bound here is held to that one."""
-    relative_to: Literal["largest_value", "terms"] = "largest_value"
+    relative_to: Annotated[Literal["largest_value", "terms"], NoDemand("what errors are relative to")] = "largest_value"
     """`largest_value`: the reference's; `terms`: of each element, the sum of the absolute values of its terms."""
-    over_peer_at_most: Positive | None = None
+    over_peer_at_most: Annotated[Positive | None, Demand("exceeds_peer")] = None
     """Largest multiple of the peer's worst error that the kernel's may be, by operation and data type; an error below
     the type's unit roundoff counts as that. With `relative_to: terms`, one that `max_relative_error` would not let any
     output reach is `vacuous_peer`."""
-    magnitudes: Annotated[list[Positive], Field(min_length=1)] = [1.0]
+    magnitudes: Annotated[list[Positive], Field(min_length=1), Demand("non_finite")] = [1.0]
     """Magnitudes of the inputs."""
-    shapes: Annotated[list[Text], Field(min_length=1)] | None = None
+    shapes: Annotated[Annotated[list[Text], Field(min_length=1)] | None, _TRIED] = None
     """Shapes judged, as the system names them, such as ragged ones; left out, all that were compared."""
-    shapes_at_least: Count | None = None
+    shapes_at_least: Annotated[Count | None, NoDemand("how much is compared; fewer are INCONCLUSIVE")] = None
     """Fewest shapes that each operation must be compared at, in each data type."""
     demands: KernelDemands = KernelDemands()
     """Demands on the compiled kernels."""
-
-    broken_by: ClassVar = {
-        "max_relative_error": Demand(("exceeds_tolerance",)),
-        "over_peer_at_most": Demand(("exceeds_peer",)),
-        "magnitudes": Demand(("non_finite",)),
-        **{
-            f"demands.{name}": Demand(("demand_unmet",), {"unmet_demand": name})
-            for name in ("shared_memory_bytes", "threads", "unroll", "tile")
-        },
-    }
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "operations": "names what is compared; one that was not tried is INCONCLUSIVE",
-        "shapes": "names what is compared; one that was not tried is INCONCLUSIVE",
-        "shapes_at_least": "how much is compared; fewer are INCONCLUSIVE",
-        "relative_to": "says what the errors of `max_relative_error` are relative to",
-    }
 
     def can_bite(self, path: str) -> bool:
         if path == "magnitudes":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from harness.contract.base import Count, Demand, Judged, Name, NonNegative, Positive, Problem, refuse
+from harness.contract.base import ArmName, Count, Demand, Judged, Name, NoDemand, NonNegative, Positive, Problem, refuse
 from harness.kinds.speed.model import trajectory_problems
 
 
@@ -19,36 +19,23 @@ class PeakMemory(Judged):
 
     kind: Literal["peak_memory"]
     """Judges the most device memory that the candidate held at one time."""
-    candidate: Name
+    candidate: ArmName
     """The arm whose memory is bounded."""
-    baseline: Name
+    baseline: ArmName
     """The plain arm: it shows that the candidate trains, and is what a ratio is of."""
-    at_most_gib: Positive | None = None
+    at_most_gib: Annotated[Positive | None, Demand("peak_memory")] = None
     """Largest peak of the candidate, in GiB (2^30 bytes)."""
-    at_most_ratio: Positive | None = None
+    at_most_ratio: Annotated[Positive | None, Demand("peak_ratio")] = None
     """Largest peak of the candidate as a multiple of the baseline's."""
-    of: Literal["allocated", "reserved"] = "allocated"
+    of: Annotated[Literal["allocated", "reserved"], NoDemand("chooses which bytes are judged")] = "allocated"
     """What is bounded: bytes of tensors, or what torch's allocator took of the device to hold them."""
-    over: Literal["run", "steps"] = "run"
+    over: Annotated[Literal["run", "steps"], NoDemand("chooses which peak is judged")] = "run"
     """Over opening, warm-up, capture and all steps; or from the first step on, warm-up and capture included."""
-    outside_at_most_gib: Positive = 1.0
+    outside_at_most_gib: Annotated[Positive, Demand("memory_outside_allocator")] = 1.0
     """Most device memory besides what torch's allocator holds, as the driver counts it, in GiB: context, kernels' code,
     instantiated graphs. 0.76 was seen on an H200; much more is memory taken behind torch's back."""
-    trajectory: Name
+    trajectory: Annotated[Name, Demand("differs", "exceeds_tolerance")]
     """The trajectory_match claim of this contract that the measured steps must satisfy."""
-
-    broken_by: ClassVar = {
-        "at_most_gib": Demand(("peak_memory",)),
-        "at_most_ratio": Demand(("peak_ratio",)),
-        "outside_at_most_gib": Demand(("memory_outside_allocator",)),
-        "trajectory": Demand(("differs", "exceeds_tolerance")),
-    }
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "baseline": "names an arm",
-        "of": "chooses which bytes are judged; the others are figures",
-        "over": "chooses which peak is judged; the other one is a figure",
-    }
 
     @model_validator(mode="after")
     def _one_bound(self) -> PeakMemory:
@@ -78,25 +65,19 @@ class MemorySteady(Judged):
 
     kind: Literal["memory_steady"]
     """Judges the growth of device memory."""
-    candidate: Name
+    candidate: ArmName
     """The captured arm."""
-    per: Literal["replay", "recapture"]
+    per: Annotated[Literal["replay", "recapture"], NoDemand("chooses what is sampled")]
     """A sample after every replay, or after every re-capture."""
-    after: Count
+    after: Annotated[Count, NoDemand("samples that are left out: the loader refuses a claim that none follow")]
     """First samples that are left out as warm-up."""
-    growth_at_most: NonNegative
+    growth_at_most: Annotated[NonNegative, Demand("memory_grows")]
     """Largest relative growth after the warm-up."""
-    of: Literal["allocated_and_reserved", "reserved"] = "allocated_and_reserved"
+    of: Annotated[Literal["allocated_and_reserved", "reserved"], NoDemand("chooses which bytes are judged")] = (
+        "allocated_and_reserved"
+    )
     """What must not grow: `reserved`, what torch has taken of the device, alone can be demanded to stay equal, since
     the harness keeps the losses of a block of steps in allocated memory."""
-
-    broken_by: ClassVar = {"growth_at_most": Demand(("memory_grows",))}
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "per": "chooses what is sampled",
-        "of": "chooses which bytes are judged; those that are not are figures",
-        "after": "samples that are left out; with none left the claim is vacuous, which the loader refuses",
-    }
 
     def asks_the_device(self) -> bool:
         return True

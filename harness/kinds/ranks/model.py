@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import Count, Demand, Judged, Name, Positive, Problem, refuse
+from harness.contract.base import ArmName, Count, Demand, Judged, Name, Natural, Nothing, Positive, Problem, refuse
 from harness.contract.ends import Ends
 
 RandomNumbers = Literal["shared", "separate"]
@@ -31,32 +31,24 @@ class RanksAgree(OverRanks):
 
     kind: Literal["ranks_agree"]
     """Judges the ranks of one arm against each other."""
-    candidate: Name
+    candidate: ArmName
     """The arm; it has several ranks."""
-    steps: Count
+    steps: Annotated[Count, Demand("vacuous_steps")]
     """Steps that must have been compared."""
-    host_collectives_at_most: Annotated[int, Field(ge=0)] | None = None
+    host_collectives_at_most: Annotated[Natural | None, Demand("collectives_outside_graph")] = None
     """Collectives that the host may begin in a step behind the second, and behind the captures: of a captured arm 0
     says that all are inside the graph. In its first steps DistributedDataParallel groups gradients by its own."""
-    graph_collectives_at_least: Count | None = None
+    graph_collectives_at_least: Annotated[Count | None, Demand("collectives_missing_in_graph")] = None
     """Collectives that the captured graph must hold: its NCCL kernels. Needs CUDA."""
-    share_at_most: Annotated[float, Field(gt=0, le=1)] | None = None
+    share_at_most: Annotated[Annotated[float, Field(gt=0, le=1)] | None, Demand("share_exceeded"), Nothing(1.0)] = None
     """Largest share of all elements of the parameters, and of the optimizer's tensors, that one rank may hold: 0.5 of a
     model that two ranks share equally. Must be said where no parameter is in every rank."""
-    generators: RandomNumbers | dict[str, RandomNumbers] | None = None
+    generators: Annotated[
+        RandomNumbers | dict[str, RandomNumbers] | None, Demand("ranks_draw_alike", "ranks_draw_apart")
+    ] = None
     """Which random numbers the ranks draw: `separate`, as masks of dropout should be, or `shared`, as the choice of
     layers that a step leaves out should be. One word is about every generator that the step reaches and draws from;
     `{torch.cpu: separate, depth: shared}` is about generators by name. Names are in the verdict's figures."""
-
-    broken_by: ClassVar = {
-        "steps": Demand(("vacuous_steps",)),
-        "generators": Demand(("ranks_draw_alike", "ranks_draw_apart")),
-        "host_collectives_at_most": Demand(("collectives_outside_graph",)),
-        "graph_collectives_at_least": Demand(("collectives_missing_in_graph",)),
-        "share_at_most": Demand(("share_exceeded",)),
-    }
-    asks_nothing: ClassVar = {"share_at_most": 1.0}
-    no_demand: ClassVar = {"candidate": "names an arm"}
 
     def step_counts(self) -> dict[str, int | None]:
         return {"steps": self.steps}
@@ -80,34 +72,24 @@ class RanksMatch(OverRanks):
 
     kind: Literal["ranks_match"]
     """Judges an arm of several ranks against one of a single rank."""
-    candidate: Name
+    candidate: ArmName
     """The arm with several ranks."""
-    baseline: Name
+    baseline: ArmName
     """The arm with one rank, which reads the ranks' rows as one batch."""
-    steps: Count
+    steps: Annotated[Count, Demand("vacuous_steps")]
     """Steps that must have been compared."""
-    max_abs_difference: Positive | None = None
+    max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """Largest difference, at any step, between the mean of the ranks' losses and the baseline's loss."""
-    max_relative_difference: Positive | None = None
+    max_relative_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """The same relative to the baseline's loss at that step. With `max_abs_difference` both bounds hold."""
-    max_end_difference: Positive | None = None
+    max_end_difference: Annotated[Positive | None, Demand("ranks_end_apart")] = None
     """Largest absolute difference of any element of any trainable parameter after the last step."""
-    in_turn: Name | None = None
+    in_turn: Annotated[Name | None, Demand("ranks_end_apart")] = None
     """An arm with one rank that takes the ranks' shares one after the other, as micro-batches, and adds up what they
     add up: its parameters are equal in bits to theirs after every step, and end as far from the baseline's."""
     ends: Ends | None = None
     """How far apart the first rank and the baseline may end in what no loss reads, too, as averaged weights: with a
     control, which says what rounding makes of it, instead of `max_end_difference`."""
-
-    broken_by: ClassVar = {
-        "steps": Demand(("vacuous_steps",)),
-        "max_abs_difference": Demand(("exceeds_tolerance",)),
-        "max_relative_difference": Demand(("exceeds_tolerance",)),
-        "max_end_difference": Demand(("ranks_end_apart",)),
-        "in_turn": Demand(("ranks_end_apart",)),
-        "ends.at_most": Demand(("ends_apart",)),
-    }
-    no_demand: ClassVar = {"candidate": "names an arm", "baseline": "names an arm", "ends.control": "names an arm"}
 
     def arms(self) -> dict[str, str]:
         more = {"in_turn": self.in_turn, "ends.control": None if self.ends is None else self.ends.control}

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import Count, Demand, Metric, Name, Positive, Problem, refuse
+from harness.contract.base import (
+    CONFIDENCE,
+    MEASURED,
+    ArmName,
+    Count,
+    Demand,
+    Metric,
+    Natural,
+    NoDemand,
+    Positive,
+    Problem,
+    refuse,
+)
 from harness.contract.guards import Guarding, Guards
 from harness.kinds.trajectory.model import Precisions
 
@@ -21,50 +33,32 @@ class NotWorse(Guarding):
 
     kind: Literal["not_worse"]
     """Judges a metric of two arms over several seeds, by an interval of the differences."""
-    candidate: Name
+    candidate: ArmName
     """The arm under test."""
-    baseline: Name
+    baseline: ArmName
     """The arm that it must not be worse than. With each seed both start alike, on the same batches."""
-    metric: Metric = "loss"
+    metric: Annotated[Metric, NoDemand("names a series")] = "loss"
     """What is compared: the loss, or a metric that the systems of both arms report."""
-    direction: Literal["lower_is_better", "higher_is_better"]
+    direction: Annotated[Literal["lower_is_better", "higher_is_better"], Demand("worse")]
     """Which values of it are the better ones."""
-    last: Count
+    last: Annotated[Count, NoDemand("how many steps the compared value is the mean of; never more than were run")]
     """Over how many last steps it is averaged; 1: the final value."""
-    margin: Positive | None = None
+    margin: Annotated[Positive | None, Demand("worse")] = None
     """By how much the candidate may be worse, in the metric's unit."""
-    relative_margin: Positive | None = None
+    relative_margin: Annotated[Positive | None, Demand("worse")] = None
     """The same, relative to the absolute value of the baseline with that seed: where that is 0, by nothing."""
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=FEWEST_SEEDS, max_length=MOST_SEEDS)]
+    seeds: Annotated[list[Natural], Field(min_length=FEWEST_SEEDS, max_length=MOST_SEEDS), MEASURED]
     """The seeds, each of which yields one difference."""
-    save_at: Count | None = None
+    save_at: Annotated[Count | None, NoDemand("chooses the step; evidence of another one is an ERROR")] = None
     """With each seed the candidate is saved after so many steps, its process ends, and another one loads and goes on;
     left out, it is not interrupted. Its system has the capability `resume` then."""
-    confidence: Annotated[float, Field(ge=0.95, lt=1)] = 0.95
+    confidence: Annotated[float, Field(ge=0.95, lt=1), CONFIDENCE] = 0.95
     """One-sided confidence of the interval of the trimmed mean difference."""
     precisions: Precisions | None = None
     """What the arms must compute in, where that is what they differ in. Their frozen tensors then have other formats,
     and are not compared; each must still end as it began."""
     guards: Guards
     """What must be true before PASS may be said, with each seed. The control is to have the candidate's settings."""
-
-    broken_by: ClassVar = {
-        **Guarding.broken_by,
-        "direction": Demand(("worse",)),
-        "margin": Demand(("worse",)),
-        "relative_margin": Demand(("worse",)),
-        "precisions.candidate": Demand(("vacuous_precision",)),
-        "precisions.baseline": Demand(("vacuous_precision",)),
-    }
-    no_demand: ClassVar = {
-        **Guarding.no_demand,
-        "baseline": "names an arm",
-        "metric": "names a series",
-        "last": "how many steps the compared value is the mean of; never more than were run",
-        "seeds": "how much is measured: fewer are an ERROR, too few for the confidence a lint error",
-        "save_at": "chooses the step; evidence of another one is an ERROR",
-        "confidence": "how sure a PASS and a FAIL are; between them the verdict is INCONCLUSIVE",
-    }
 
     @model_validator(mode="after")
     def _has_one_margin(self) -> Self:

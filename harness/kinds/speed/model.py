@@ -8,7 +8,23 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import Demand, Judged, Name, Positive, Problem, Strict, refuse
+from harness.contract.base import (
+    CONFIDENCE,
+    MEASURED,
+    ArmName,
+    Count,
+    Demand,
+    Judged,
+    Name,
+    Natural,
+    NoDemand,
+    Nothing,
+    Positive,
+    Problem,
+    Share,
+    Strict,
+    refuse,
+)
 from harness.contract.strict_yaml import nearest
 from harness.kinds.trajectory.model import TrajectoryMatch
 
@@ -20,11 +36,11 @@ MOST_PROCESSES = 64
 class Limits(Strict):
     """Outside these a timing is not decided: something else than the two arms may have made the difference."""
 
-    foreign_gpu_processes: Annotated[int, Field(ge=0)] = 0
+    foreign_gpu_processes: Natural = 0
     """Processes of others on the GPU."""
-    throttled_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    throttled_share: Annotated[Share, Nothing(1.0)] = 0.0
     """Share of telemetry samples with a throttle reason different from the power cap, 0 to 1."""
-    sm_clock_spread: Annotated[float, Field(ge=0, le=1)] = SM_CLOCK_SPREAD
+    sm_clock_spread: Share = SM_CLOCK_SPREAD
     """Highest minus lowest SM clock of a process, relative to its median, 0 to 1; bounds what a power cap may do.
     More than 0.05 may be declared together with `clock_advantage` only."""
     clock_advantage: Annotated[float, Field(ge=0, le=0.05)] | None = None
@@ -32,7 +48,7 @@ class Limits(Strict):
     demanded of it, where the clock's spread is larger than this share."""
     host_load_per_core: Positive = 1.0
     """Load average of the host for each core."""
-    baseline_idle_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    baseline_idle_share: Annotated[Share, Nothing(1.0)] = 0.1
     """Share of the baseline's time in which neither the host nor the device worked, 0 to 1: it was being slowed."""
 
     @model_validator(mode="after")
@@ -50,49 +66,33 @@ class ThroughputRatio(Judged):
 
     kind: Literal["throughput_ratio"]
     """Judges how much faster the candidate is, over several processes."""
-    candidate: Name
+    candidate: ArmName
     """The optimized arm."""
-    baseline: Name
+    baseline: ArmName
     """The plain arm."""
-    at_least: Positive
+    at_least: Annotated[Positive, Demand("too_slow")]
     """The demanded ratio of steps per second."""
-    measure: Literal["step", "enqueue"] = "step"
+    measure: Annotated[Literal["step", "enqueue"], NoDemand("chooses which times are compared")] = "step"
     """What is timed. `step`: whole steps. `enqueue`: the host's time to enqueue one, which is the first of each block,
     before which the device has done everything: a full queue cannot make the host wait."""
-    processes: Annotated[int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES)] = 12
+    processes: Annotated[int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES), MEASURED] = 12
     """Processes of a measurement, each of which yields one ratio. At a confidence of 0.99 all of eight have to reach
     the demanded one; of twelve one may lie anywhere."""
-    measurements: Annotated[int, Field(ge=1, le=4)] = 1
+    measurements: Annotated[int, Field(ge=1, le=4), NoDemand("how often it is measured: fewer are an ERROR")] = 1
     """How often all of it is measured, one after the other; each has to prove the ratio by itself. Two, where noise
     common to all processes of a measurement may be larger than 1 %."""
-    blocks: Annotated[int, Field(ge=4, multiple_of=2)] = 8
+    blocks: Annotated[int, Field(ge=4, multiple_of=2), MEASURED] = 8
     """Timed blocks of each arm in a process."""
-    block_steps: Annotated[int, Field(ge=1)] = 20
+    block_steps: Annotated[Count, MEASURED] = 20
     """Steps in a block."""
-    confidence: Annotated[float, Field(ge=0.95, lt=1)] = 0.99
+    confidence: Annotated[float, Field(ge=0.95, lt=1), CONFIDENCE] = 0.99
     """One-sided confidence of the bound on the trimmed mean of the log ratios."""
-    trajectory: Name
+    trajectory: Annotated[Name, Demand("differs", "exceeds_tolerance", "beyond_noise")]
     """The trajectory_match claim of this contract that the timed losses must satisfy."""
-    limits: Limits = Limits()
+    limits: Annotated[Limits, NoDemand("beyond a limit nothing is decided: INCONCLUSIVE, never FAIL")] = Limits()
     """Disturbances beyond which nothing is decided."""
 
     judged_at: ClassVar = "first rank"  # the others wait for it in their collectives
-    broken_by: ClassVar = {
-        "at_least": Demand(("too_slow",)),
-        "trajectory": Demand(("differs", "exceeds_tolerance", "beyond_noise")),
-    }
-    asks_nothing: ClassVar = {"limits.throttled_share": 1.0, "limits.baseline_idle_share": 1.0}
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "baseline": "names an arm",
-        "measure": "chooses which of the recorded times are compared",
-        "processes": "how much is measured: fewer are an ERROR, too few for the confidence a lint error",
-        "measurements": "how often it is measured: fewer are an ERROR",
-        "blocks": "how much is measured: fewer are an ERROR",
-        "block_steps": "how much is measured: fewer are an ERROR",
-        "confidence": "how sure a PASS and a FAIL are; between them the verdict is INCONCLUSIVE",
-        "limits": "beyond a limit nothing is decided: INCONCLUSIVE, never FAIL",
-    }
 
     def asks_the_device_of_replays(self) -> bool:
         return True

@@ -7,7 +7,17 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from harness.contract.base import Count, Demand, Judged, Name, Positive, Problem
+from harness.contract.base import (
+    MEASURED,
+    ArmName,
+    ComparedSteps,
+    Count,
+    Demand,
+    Judged,
+    Natural,
+    Positive,
+    Problem,
+)
 
 
 class StepMatch(Judged):
@@ -15,34 +25,23 @@ class StepMatch(Judged):
 
     kind: Literal["step_match"]
     """Judges loss, gradients, Adam's moments and parameters of every step against a reference."""
-    candidate: Name
+    candidate: ArmName
     """The arm whose steps are judged."""
-    reference: Name
+    reference: ArmName
     """The arm that makes the same steps one by one, in higher precision."""
-    yardstick: Name
+    yardstick: ArmName
     """The reference in the candidate's precision: how far rounding leads from it."""
-    steps: Count
+    steps: Annotated[Count, Demand("vacuous_steps")]
     """Steps that must have been compared."""
-    max_evaluation_error: Positive
+    max_evaluation_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
     """Largest relative error of the loss, of a norm before the clip, and of a gradient after it, in the L2 norm."""
-    times_yardstick: Positive
+    times_yardstick: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
     """Or this multiple of the yardstick's own largest error of that quantity up to the step, where that is more."""
-    max_update_error: Positive
+    max_update_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_update_error")]
     """Largest error of an element of a moment or parameter, relative to the absolute values it is computed from."""
 
     # Nothing is planted in the reference: a fault of both arms is one of every arm that the trainer itself runs.
     baseline_path: ClassVar[str] = "candidate"
-    broken_by: ClassVar = {
-        "steps": Demand(("vacuous_steps",)),
-        "max_evaluation_error": Demand(("exceeds_tolerance",), {"exceeded": "max_evaluation_error"}),
-        "times_yardstick": Demand(("exceeds_tolerance",), {"exceeded": "max_evaluation_error"}),
-        "max_update_error": Demand(("exceeds_tolerance",), {"exceeded": "max_update_error"}),
-    }
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "reference": "names an arm",
-        "yardstick": "names an arm",
-    }
 
     def arms(self) -> dict[str, str]:
         return super().arms() | {"reference": self.reference, "yardstick": self.yardstick}
@@ -57,7 +56,7 @@ class StepMatch(Judged):
         return 1
 
 
-Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Seeds = Annotated[list[Natural], Field(min_length=1)]
 
 
 class StepAccuracy(Judged):
@@ -65,42 +64,28 @@ class StepAccuracy(Judged):
 
     kind: Literal["step_accuracy"]
     """Judges a step's errors against a reference, as multiples of a peer's errors against it."""
-    candidate: Name
+    candidate: ArmName
     """The arm under test."""
-    peer: Name
+    peer: ArmName
     """The arm of another implementation in the candidate's precision."""
-    reference: Name
+    reference: ArmName
     """The arm of another implementation in a higher precision."""
-    gradient_seeds: Seeds
+    gradient_seeds: Annotated[Seeds, MEASURED]
     """Seeds of the runs whose gradients are compared."""
-    gradient_steps: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    gradient_steps: ComparedSteps
     """Steps, counted from 0, at which they are compared: at the candidate's parameters and on its batch."""
-    median_gradient_ratio_at_most: Positive
+    median_gradient_ratio_at_most: Annotated[
+        Positive, Demand("exceeds_tolerance", exceeded_bound="median_gradient_ratio_at_most")
+    ]
     """Largest median, over the trained tensors, of the candidate's gradient error over the peer's."""
-    gradient_ratio_at_most: Positive
+    gradient_ratio_at_most: Annotated[Positive, Demand("exceeds_tolerance", exceeded_bound="gradient_ratio_at_most")]
     """Largest candidate's gradient error over the peer's of any trained tensor."""
-    loss_seeds: Seeds
+    loss_seeds: Annotated[Seeds, MEASURED]
     """Seeds of the runs whose losses are compared over all steps of the workload, each arm on its own parameters."""
-    loss_steps: Count
+    loss_steps: Annotated[Count, Demand("vacuous_steps")]
     """Steps that must have been compared with each of them."""
-    loss_ratio_at_most: Positive
+    loss_ratio_at_most: Annotated[Positive, Demand("exceeds_tolerance", exceeded_bound="loss_ratio_at_most")]
     """Largest mean absolute loss error of the candidate over the peer's."""
-
-    broken_by: ClassVar = {
-        "loss_steps": Demand(("vacuous_steps",)),
-        **{
-            name: Demand(("exceeds_tolerance",), {"exceeded_bound": name})
-            for name in ("median_gradient_ratio_at_most", "gradient_ratio_at_most", "loss_ratio_at_most")
-        },
-    }
-    no_demand: ClassVar = {
-        "candidate": "names an arm",
-        "peer": "names an arm",
-        "reference": "names an arm",
-        "gradient_seeds": "how much is measured: fewer are an ERROR",
-        "gradient_steps": "chooses the steps that are compared; one without gradients is an ERROR",
-        "loss_seeds": "how much is measured: fewer are an ERROR",
-    }
 
     def arms(self) -> dict[str, str]:
         return {"candidate": self.candidate, "peer": self.peer, "reference": self.reference}

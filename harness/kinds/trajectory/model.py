@@ -8,6 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from harness.contract.base import (
+    MEASURED,
+    ArmName,
     Count,
     Demand,
     Equality,
@@ -16,6 +18,7 @@ from harness.contract.base import (
     Judged,
     Metric,
     Name,
+    NoDemand,
     Positive,
     Problem,
     Strict,
@@ -23,6 +26,7 @@ from harness.contract.base import (
 from harness.contract.ends import Ends
 from harness.contract.guards import Bounded, Guards
 
+RelativeBound = Annotated[Positive | None, Demand("exceeds_tolerance", exceeded_bound="max_relative_difference")]
 RUNS = 5  # of each arm under `noise`: fewer have too few divisions for a false-alarm rate of 1 %
 NOISE_STEPS = (0, 1, 2, -1)  # whose gradients are compared under `noise`
 
@@ -30,9 +34,9 @@ NOISE_STEPS = (0, 1, 2, -1)  # whose gradients are compared under `noise`
 class Precisions(Strict):
     """The data types that two arms compute in, as their systems state them (`dtype` among a run's facts)."""
 
-    candidate: Name
+    candidate: Annotated[Name, Demand("vacuous_precision")]
     """That of the optimized arm, such as `bfloat16`."""
-    baseline: Name
+    baseline: Annotated[Name, Demand("vacuous_precision")]
     """That of the plain arm, another one."""
 
 
@@ -44,9 +48,9 @@ _FINENESS = {"float64": 2, "float32": 1, "bfloat16": 0, "float16": 0}
 class ParameterDtypes(Strict):
     """The data types of two arms' trainable parameters, of which one holds all values of the other."""
 
-    candidate: ParameterDtype
+    candidate: Annotated[ParameterDtype, Demand("vacuous_parameter_dtype")]
     """That of every trainable tensor of the optimized arm."""
-    baseline: ParameterDtype
+    baseline: Annotated[ParameterDtype, Demand("vacuous_parameter_dtype")]
     """That of every one of the plain arm, another one."""
 
     def coarser(self) -> str:
@@ -61,23 +65,23 @@ class TrajectoryMatch(Bounded):
 
     kind: Literal["trajectory_match"]
     """Judges one series of two arms against each other."""
-    candidate: Name
+    candidate: ArmName
     """The optimized arm."""
-    baseline: Name
+    baseline: ArmName
     """The plain arm."""
-    metric: Metric = "loss"
+    metric: Annotated[Metric, NoDemand("names a series")] = "loss"
     """The series compared: the loss, or a metric that the systems of both arms report."""
-    equality: EqualityOrNoise
+    equality: Annotated[EqualityOrNoise, Demand("differs", "beyond_noise")]
     """`bitwise`: every bit decides; `within`: the bounds alone do; `noise`: several runs of each arm do, whose losses,
     gradients and ends must lie no further apart than the baseline's runs from each other. It has no bound."""
-    runs: Annotated[int, Field(ge=RUNS, le=8)] | None = None
+    runs: Annotated[Annotated[int, Field(ge=RUNS, le=8)] | None, MEASURED] = None
     """Under `noise`: how often each arm runs; left out, 5 times. With 5 an equal arm fails at most once in 126."""
-    max_abs_difference: Positive | None = None
+    max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """Largest absolute difference allowed; shown next to the bits under `bitwise`."""
-    max_relative_difference: Positive | None = None
+    max_relative_difference: RelativeBound = None
     """Largest difference allowed relative to the baseline's absolute value at that step: where that is 0, none is.
     With `max_abs_difference` both bounds hold."""
-    compare: Literal["every", "final", "first"] = "every"
+    compare: Annotated[Literal["every", "final", "first"], NoDemand("chooses the steps that are compared")] = "every"
     """At every step, or at the last one only; or at the first alone, before any update, where the ends may differ."""
     precisions: Precisions | None = None
     """What the arms must compute in, where that is what they differ in. Their frozen tensors then have other formats,
@@ -87,31 +91,13 @@ class TrajectoryMatch(Bounded):
     same values once rounded to the coarser type; frozen tensors are not compared, and each must end as it began."""
     ends: Ends | None = None
     """Within a bound: how far apart the arms may end. In bits they end equal anyway."""
-    switched_on: bool = False
+    switched_on: Annotated[bool, NoDemand("unmet leaves the claim undecided")] = False
     """If the candidate must be another step than the baseline: by its operators, by types, shapes or strides of what
     they read, or by any bit. A switch that does nothing leaves the claim undecided (`optimization_off`)."""
     guards: Guards
     """What must be true before PASS may be said."""
 
     must_train_alike: ClassVar[bool] = True
-    broken_by: ClassVar = {
-        **Bounded.broken_by,
-        "equality": Demand(("differs", "beyond_noise")),
-        "precisions.candidate": Demand(("vacuous_precision",)),
-        "precisions.baseline": Demand(("vacuous_precision",)),
-        "parameter_dtypes.candidate": Demand(("vacuous_parameter_dtype",)),
-        "parameter_dtypes.baseline": Demand(("vacuous_parameter_dtype",)),
-        "ends.at_most": Demand(("ends_apart",)),
-    }
-    no_demand: ClassVar = {
-        **Bounded.no_demand,
-        "baseline": "names an arm",
-        "metric": "names a series",
-        "runs": "how much is measured: fewer are an ERROR",
-        "compare": "chooses the steps that are compared",
-        "ends.control": "names an arm",
-        "switched_on": "unmet leaves the claim undecided",
-    }
 
     def arms(self) -> dict[str, str]:
         return super().arms() | ({} if self.ends is None else {"ends.control": self.ends.control})
@@ -123,7 +109,7 @@ class TrajectoryMatch(Bounded):
         """Return the demands, with the single reason that this equality gives for unequal arms."""
         found = super().demanded()
         if "equality" in found:
-            found["equality"] = Demand(("beyond_noise" if self.equality == "noise" else "differs",))
+            found["equality"] = Demand("beyond_noise" if self.equality == "noise" else "differs")
         return found
 
     def contradictions(self) -> Iterator[Problem]:
@@ -209,21 +195,19 @@ class Repeatability(Bounded):
 
     kind: Literal["repeatability"]
     """Judges runs of one arm with one seed against each other."""
-    candidate: Name
+    candidate: ArmName
     """The arm that is run again."""
-    runs: Annotated[int, Field(ge=2, le=32)] = 2
+    runs: Annotated[int, Field(ge=2, le=32), MEASURED] = 2
     """How many runs."""
-    equality: Equality
+    equality: Annotated[Equality, Demand("differs")]
     """`bitwise`: every bit decides; `within`: the bounds alone do."""
-    max_abs_difference: Positive | None = None
+    max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """Largest absolute difference allowed; shown next to the bits under `bitwise`."""
-    max_relative_difference: Positive | None = None
+    max_relative_difference: RelativeBound = None
     """Largest difference allowed relative to the first run's absolute value at that step: where that is 0, none is.
     With `max_abs_difference` both bounds hold."""
     guards: Guards
     """What must be true before PASS may be said."""
-
-    no_demand: ClassVar = {**Bounded.no_demand, "runs": "how much is measured: fewer are an ERROR"}
 
     def replicas(self) -> dict[str, int]:
         return {self.candidate: self.runs}
@@ -238,26 +222,18 @@ class RunsDiffer(Judged):
 
     kind: Literal["runs_differ"]
     """Judges that a setting, such as the seed, reaches what it is there for."""
-    candidate: Name
+    candidate: ArmName
     """The arm with the other setting."""
-    baseline: Name
+    baseline: ArmName
     """The arm that differs from it in that setting alone."""
-    steps: Count
+    steps: Annotated[Count, Demand("vacuous_steps")]
     """Steps that must have been compared."""
-    losses_from: Annotated[int, Field(ge=0)]
+    losses_from: Annotated[int, Field(ge=0), Demand("losses_equal")]
     """The first step, counted from 0, from which on the losses differ in bits at every step."""
-    batches: bool = False
+    batches: Annotated[bool, Demand("batches_equal")] = False
     """Whether the arms read another batch at every step."""
-    start: bool = False
+    start: Annotated[bool, Demand("start_equal")] = False
     """Whether the arms start from other trainable parameters."""
-
-    broken_by: ClassVar = {
-        "steps": Demand(("vacuous_steps",)),
-        "losses_from": Demand(("losses_equal",)),
-        "batches": Demand(("batches_equal",)),
-        "start": Demand(("start_equal",)),
-    }
-    no_demand: ClassVar = {"candidate": "names an arm", "baseline": "names an arm"}
 
     def compared(self) -> list[list[str]]:
         return []  # by series and digests alone

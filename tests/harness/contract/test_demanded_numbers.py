@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from harness.contract.base import Judged
+from harness.contract.base import Demand, Judged, NoDemand, marks
 from harness.contract.claims import part_kinds, part_model
 from harness.judging.reasons import REASONS
 from harness.kinds.gradients.model import GradientMatch
@@ -35,15 +35,15 @@ def paths(model: type[BaseModel], stop: set[str], prefix: str = "") -> Iterator[
 
 @pytest.mark.parametrize("model", [part_model(kind) for kind in part_kinds()], ids=part_kinds())
 def test_no_field_of_a_kind_is_forgotten(model: type[Judged]) -> None:
-    said = [*model.broken_by, *model.no_demand]
-    assert sorted(said) == sorted(set(paths(model, set(model.no_demand))) - COMMON)
+    none = marks(model, NoDemand)
+    assert sorted([*marks(model, Demand), *none]) == sorted(set(paths(model, set(none))) - COMMON)
 
 
 @pytest.mark.parametrize("model", [part_model(kind) for kind in part_kinds()], ids=part_kinds())
 def test_a_demand_is_broken_by_codes_that_fail_and_others_say_why_not(model: type[Judged]) -> None:
-    for path, demand in model.broken_by.items():
+    for path, demand in marks(model, Demand).items():
         assert {str(REASONS[reason].status) for reason in demand.reasons} == {"FAIL"}, path
-    assert all(model.no_demand.values())
+    assert all(each.why for each in marks(model, NoDemand).values())
 
 
 def trajectory(**changes: Any) -> Judged:

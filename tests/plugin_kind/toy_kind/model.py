@@ -1,8 +1,8 @@
 """What a contract may write under `kind: loss_below`."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
-from harness.contract.base import Demand, Judged, Name, Positive
+from harness.contract.base import ArmName, Demand, Judged, Positive
 
 
 class LossBelow(Judged):
@@ -10,10 +10,7 @@ class LossBelow(Judged):
 
     kind: Literal["loss_below"]
     """Judges where an arm's loss ends."""
-    candidate: Name
+    candidate: ArmName
     """The arm whose loss is read."""
-    below: Positive
+    below: Annotated[Positive, Demand("loss_too_high")]
     """What the loss at the last step must be below."""
-
-    broken_by: ClassVar = {"below": Demand(("loss_too_high",))}
-    no_demand: ClassVar = {"candidate": "names an arm"}
