@@ -75,8 +75,9 @@ def planted(training: TrainingRun, group: str, fault: str, steps: int) -> Faulty
 def _expectation(said: str | Mapping[str, Any]) -> Expectation:
     if isinstance(said, str):
         return Expectation("FAIL", said)
-    figures = {name: NUMBERS.get(value, value) for name, value in said.items() if name not in ("status", "reason")}
-    return Expectation(said.get("status", "FAIL"), said["reason"], figures)
+    own = {"status", "reason", "or_reasons"}
+    figures = {name: NUMBERS.get(value, value) for name, value in said.items() if name not in own}
+    return Expectation(said.get("status", "FAIL"), said["reason"], figures, tuple(said.get("or_reasons", ())))
 
 
 class FaultyRun:

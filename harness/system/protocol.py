@@ -56,11 +56,15 @@ WARM_STEPS = "say `warm_steps: 1` of the arm, which is then captured after a pla
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a planted fault must do to one claim: status, the judge's generic reason code, figures to check."""
+    """What a planted fault must do to one claim: status, the judge's generic reason code, figures to check.
+
+    or_reasons: other right reasons of the same status, where a fault shows in several ways. Figures are not asked then.
+    """
 
     status: Literal["FAIL", "INCONCLUSIVE", "ERROR"]
     reason: str
     figures: Mapping[str, Scalar] = field(default_factory=dict)
+    or_reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

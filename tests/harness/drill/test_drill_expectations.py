@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,13 @@ def test_a_fault_of_another_kind_declares_nothing() -> None:
 
 def test_killed_is_status_reason_and_every_figure() -> None:
     assert is_killed(DIFFERS, verdict(first_differing_step=1, steps_run=100))
+
+
+def test_another_right_reason_kills_with_the_declared_status_alone() -> None:
+    expected = replace(DIFFERS, or_reasons=("end_differs",))
+    assert is_killed(expected, verdict("end_differs"))
+    assert not is_killed(expected, verdict("end_differs", Status.INCONCLUSIVE))
+    assert not is_killed(expected, verdict("losses_equal"))
 
 
 @pytest.mark.parametrize(
