@@ -114,14 +114,26 @@ class Nothing:
     value: float
 
 
-ArmName = Annotated[Name, NoDemand("names an arm")]
-OptionalArm = Annotated[Name | None, NoDemand("names an arm")]
+@dataclass(frozen=True)
+class NamesArm:
+    """Marks a field that names an arm."""
+
+
+@dataclass(frozen=True)
+class CountsSteps:
+    """Marks a number, or the numbers of a list, that a workload must have steps for."""
+
+
+ArmName = Annotated[Name, NamesArm(), NoDemand("names an arm")]
+OptionalArm = Annotated[Name | None, NamesArm(), NoDemand("names an arm")]
+StepsCompared = Annotated[Count, Demand("vacuous_steps"), CountsSteps()]
 MEASURED = NoDemand("how much is measured: fewer are an ERROR")
 CONFIDENCE = NoDemand("how sure a PASS and a FAIL are; between them the verdict is INCONCLUSIVE")
 ComparedSteps = Annotated[
     list[Natural],
     Field(min_length=1),
     NoDemand("chooses the steps that are compared; one without gradients is an ERROR"),
+    CountsSteps(),
 ]
 _Mark = TypeVar("_Mark")
 
@@ -182,9 +194,9 @@ class Judged(Strict):
     """True if two executions must train alike, so that the first difference between them can be looked for."""
 
     def arms(self) -> dict[str, str]:
-        """Return the arms that the judgement names, by field path: `candidate`, and `baseline` if it names one."""
-        named = {field: getattr(self, field, None) for field in ("candidate", "baseline")}
-        return {field: arm for field, arm in named.items() if arm is not None}
+        """Return the arms that the judgement names, by field path."""
+        named = {path: self.value_at(path) for path in marks(type(self), NamesArm)}
+        return {path: arm for path, arm in named.items() if isinstance(arm, str)}
 
     def between_steps(self) -> dict[str, object]:
         """Return what the candidate alone does between its steps, as settings of the where probe."""
@@ -269,15 +281,15 @@ class Judged(Strict):
         """
         yield from ()
 
-    def step_counts(self) -> dict[str, int | None]:
-        """Return the fields that count steps of the workload, by their path."""
-        return {}
-
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Yield path and rule of every value that a workload with `steps` steps is too short for."""
-        for field, value in self.step_counts().items():
-            if value is not None and value > steps:
-                yield tuple(field.split(".")), f"`{field}` ({value}) is within the workload's steps"
+        for field in marks(type(self), CountsSteps):
+            path, value = tuple(field.split(".")), self.value_at(field)
+            for position, step in enumerate(value if isinstance(value, list) else ()):
+                if step >= steps:
+                    yield (*path, position), f"step {step} is one of the workload's steps, counted from 0"
+            if isinstance(value, int) and value > steps:
+                yield path, f"`{field}` ({value}) is within the workload's steps"
 
     def undecidable(self) -> Iterator[Problem]:
         """Yield a problem for each demand that no evidence could decide; paths are within this judgement."""

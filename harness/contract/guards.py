@@ -9,6 +9,7 @@ from pydantic import model_validator
 from harness.contract.base import (
     ArmName,
     Count,
+    CountsSteps,
     Demand,
     EqualityOrNoise,
     Judged,
@@ -16,6 +17,7 @@ from harness.contract.base import (
     NoDemand,
     Nothing,
     Positive,
+    StepsCompared,
     Strict,
     refuse,
 )
@@ -26,7 +28,7 @@ class TrainingEffect(Strict):
 
     control: ArmName
     """The arm that trains nothing (learning rate 0) on the same batches."""
-    last: Annotated[Count, NoDemand("how many steps the effect is the mean of; never more than were run")]
+    last: Annotated[Count, NoDemand("how many steps the effect is the mean of"), CountsSteps()]
     """How many last steps are averaged."""
     at_least: Annotated[Positive, Demand("vacuous_training_effect")]
     """Smallest difference of the mean losses that counts as training."""
@@ -48,11 +50,11 @@ class Floor(Strict):
 class Guards(Strict):
     """What must be true before PASS may be said; unmet, the verdict is FAIL with a `vacuous_…` code."""
 
-    steps: Annotated[Count, Demand("vacuous_steps")]
+    steps: StepsCompared
     """Steps that must have been compared."""
-    distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1)] = None
+    distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1), CountsSteps()] = None
     """Distinct batches, by digest, that must have been seen."""
-    clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0)] = None
+    clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0), CountsSteps()] = None
     """Steps in which the clip must have scaled at least one group."""
     training_effect: TrainingEffect | None = None
     """How much the training must have lowered the loss."""
@@ -70,18 +72,6 @@ class Guarding(Judged):
 
     if TYPE_CHECKING:  # each kind declares them, after its own fields
         guards: Guards
-
-    def arms(self) -> dict[str, str]:
-        return super().arms() | {f"guards.{guard}.control": arm for guard, arm in self.guards.controls().items()}
-
-    def step_counts(self) -> dict[str, int | None]:
-        effect = self.guards.training_effect
-        return {
-            "guards.steps": self.guards.steps,
-            "guards.distinct_batches": self.guards.distinct_batches,
-            "guards.clip_active_steps": self.guards.clip_active_steps,
-            "guards.training_effect.last": None if effect is None else effect.last,
-        }
 
     def candidate_capabilities(self) -> frozenset[str]:
         return frozenset({"gradient_norms"} if self.guards.clip_active_steps else ())

@@ -182,7 +182,17 @@ def read_text(path: Path, what: str = "a contract") -> str:
 
 def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Document:
     """Read one YAML document from a string; `where` and `what` name it in errors."""
-    _refuse_characters(text, where)
+    for pattern, rule, remedy in (
+        (_CONTROL, "no control characters", "remove it"),
+        (_TAB_INDENTATION, "no tabs in indentation", "indent with spaces"),
+    ):
+        match = pattern.search(text)
+        if match:
+            at = match.end() - 1
+            line = text.count("\n", 0, at) + 1
+            column = at - text.rfind("\n", 0, at)
+            got = f"U+{ord(text[at]):04X}"
+            raise ContractError(rule, where=f"{where}:{line}:{column}", got=got, remedy=remedy)
     return _Reader(text, where, what).document()
 
 
@@ -195,20 +205,6 @@ def nearest(name: object, names: Iterable[str]) -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return f"use one of: {', '.join(known)}" if known else ""
-
-
-def _refuse_characters(text: str, where: str) -> None:
-    for pattern, rule, remedy in (
-        (_CONTROL, "no control characters", "remove it"),
-        (_TAB_INDENTATION, "no tabs in indentation", "indent with spaces"),
-    ):
-        match = pattern.search(text)
-        if match:
-            at = match.end() - 1
-            line = text.count("\n", 0, at) + 1
-            column = at - text.rfind("\n", 0, at)
-            got = f"U+{ord(text[at]):04X}"
-            raise ContractError(rule, where=f"{where}:{line}:{column}", got=got, remedy=remedy)
 
 
 def events(text: str) -> Callable[[], Any]:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from harness.contract.base import (
     ArmName,
     Count,
+    CountsSteps,
     Demand,
     Equality,
     Judged,
@@ -19,6 +20,7 @@ from harness.contract.base import (
     OptionalArm,
     Positive,
     Problem,
+    StepsCompared,
     refuse,
 )
 from harness.contract.guards import bites_by_equality
@@ -40,7 +42,7 @@ class Resume(Judged):
     save_at: Annotated[Saves, NoDemand("chooses the step: another one is an ERROR")]
     """After how many steps the training is saved: a number, or a list of numbers. A new process loads each save, and
     trains on to the next one."""
-    steps_before_load: Annotated[Natural, NoDemand("chooses when it is loaded: another number is an ERROR")] = 0
+    steps_before_load: Annotated[Natural, NoDemand("another number in the evidence is an ERROR"), CountsSteps()] = 0
     """Steps that the last process takes before it loads, as it must to load into an arm that has captured already."""
     steps: Annotated[Count, Demand("vacuous_steps")]
     """Steps after the last load that must have been compared."""
@@ -62,9 +64,6 @@ class Resume(Judged):
 
     def can_bite(self, path: str) -> bool:
         return bites_by_equality(path, self.equality) and super().can_bite(path)
-
-    def step_counts(self) -> dict[str, int | None]:
-        return {"steps_before_load": self.steps_before_load}
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)
@@ -93,11 +92,11 @@ class Evaluation(Judged):
     """Judges an arm that is evaluated between its steps against the same arm that is not."""
     candidate: ArmName
     """The arm that is evaluated, and trained once more without; its system has the capability `evaluate`."""
-    every: Annotated[Count, NoDemand("chooses the steps; an evaluation that is missing there is an ERROR")]
+    every: Annotated[Count, NoDemand("an evaluation that is missing there is an ERROR"), CountsSteps()]
     """After how many steps it is evaluated, again and again; after the last step too where that is a multiple."""
     evaluations: Annotated[Count, Demand("vacuous_evaluations")]
     """Evaluations that must have shown something: numbers of which one at least differs from those before it."""
-    steps: Annotated[Count, Demand("vacuous_steps")]
+    steps: StepsCompared
     """Steps that must have been compared."""
     plain: OptionalArm = None
     """A plain arm, evaluated after the same steps: what its evaluations return, the candidate's return, too."""
@@ -109,17 +108,11 @@ class Evaluation(Judged):
     baseline_path: ClassVar[str] = "candidate"  # the same arm
     plain_path: ClassVar[str | None] = "plain"
 
-    def arms(self) -> dict[str, str]:
-        return super().arms() | ({} if self.plain is None else {"plain": self.plain})
-
     @model_validator(mode="after")
     def _compares_what_is_returned(self) -> Evaluation:
         if (self.plain is None) != (self.max_relative_difference is None):
             refuse("`plain` and `max_relative_difference` go together", "kind")
         return self
-
-    def step_counts(self) -> dict[str, int | None]:
-        return {"steps": self.steps, "every": self.every}
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)

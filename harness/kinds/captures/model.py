@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from harness.contract.base import (
     ArmName,
     Count,
+    CountsSteps,
     Demand,
     Judged,
     Natural,
@@ -20,6 +21,7 @@ from harness.contract.base import (
     Positive,
     Problem,
     Share,
+    StepsCompared,
     Strict,
     refuse,
 )
@@ -32,7 +34,7 @@ class Capture(Judged):
     """Judges that a step was captured and replayed."""
     candidate: ArmName
     """The captured arm."""
-    captures: Annotated[Count, Demand("wrong_capture_count")] = 1
+    captures: Annotated[Count, Demand("wrong_capture_count"), CountsSteps()] = 1
     """Exact number of captures."""
     per_shape: Annotated[bool, NoDemand("the unit of the number of captures")] = False
     """`captures` is for each shape of batch that the run read, as the harness saw them, and is then the most: a step
@@ -69,9 +71,6 @@ class Capture(Judged):
     def captures_candidate(self) -> bool:
         return True
 
-    def step_counts(self) -> dict[str, int | None]:
-        return {"captures": self.captures}
-
     def contradictions(self) -> Iterator[Problem]:
         if self.nodes_at_most is not None and self.nodes_at_most < self.nodes_at_least:
             rule = "`nodes_at_most` is not below `nodes_at_least`"
@@ -94,7 +93,7 @@ class CaptureFallback(Judged):
     """How often the candidate begins a capture, exactly, as the harness sees it."""
     unasked_at_most: Annotated[Natural, Demand("captured_unasked")] = 0
     """How many captures the baseline may begin, which asks for none."""
-    steps: Annotated[Count, Demand("vacuous_steps")]
+    steps: StepsCompared
     """Steps that must have been compared."""
 
     plain_path: ClassVar[str | None] = "baseline"
@@ -107,9 +106,6 @@ class CaptureFallback(Judged):
 
     def compared(self) -> list[list[str]]:
         return []  # by series and digests alone
-
-    def step_counts(self) -> dict[str, int | None]:
-        return {"steps": self.steps}
 
 
 class SyncCount(Strict):
@@ -156,10 +152,6 @@ class HostSyncs(Judged):
     # the synchronizing twin, which shows what a sync looks like
     baseline_path: ClassVar[str] = "control.arm"
 
-    def arms(self) -> dict[str, str]:
-        named = {"candidate.arm": self.candidate.arm, "control.arm": self.control.arm}
-        return named | ({} if self.reported is None else {"reported": self.reported})
-
     def sync_arms(self) -> set[str]:
         return {*self.arms().values()}
 
@@ -190,13 +182,13 @@ class LongReplay(Judged):
     """The captured arm."""
     baseline: ArmName
     """The plain arm."""
-    steps: Annotated[Count, Demand("vacuous_steps")]
+    steps: StepsCompared
     """Steps that must have been compared."""
     every: Annotated[int, Field(ge=1, le=1000), NoDemand("how many steps share a row; every step is compared")] = 100
     """Steps in a block, of which one row is kept, and which are timed together."""
     after: Annotated[Count, NoDemand("blocks that are left out; the loader refuses a claim that none follow")] = 1
     """First blocks that are left out of memory and time as warm-up."""
-    distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1)] = None
+    distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1), CountsSteps()] = None
     """Different batches, by digest, that must have been seen over the whole run; a long one may repeat them."""
     memory_growth_at_most_mib: Annotated[NonNegative | None, Demand("memory_grows")] = None
     """Most by which allocated or reserved memory may exceed, after any later block, what it was after the warm-up, and
@@ -219,9 +211,6 @@ class LongReplay(Judged):
 
     def asks_the_device(self) -> bool:
         return self.memory_growth_at_most_mib is not None
-
-    def step_counts(self) -> dict[str, int | None]:
-        return {"steps": self.steps, "distinct_batches": self.distinct_batches}
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from harness.contract.base import (
     ArmName,
     ComparedSteps,
+    CountsSteps,
     Demand,
     Equality,
     GradientDemand,
@@ -47,11 +48,6 @@ class Accumulation(Judged):
     def contradictions(self) -> Iterator[Problem]:
         if len(set(self.steps)) < len(self.steps):
             yield Problem(("steps",), "`steps` are distinct", str(self.steps), "remove the repeated one")
-
-    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        for position, step in enumerate(self.steps):
-            if step >= steps:
-                yield ("steps", position), f"step {step} is one of the workload's steps, counted from 0"
 
     def gradients(self) -> GradientDemand:
         return GradientDemand(self.candidate, self.baseline, self.steps)
@@ -94,16 +90,13 @@ class GradientMatch(Judged):
     a rounding away from the baseline. What lies within ten times its own distance to the baseline is rounding."""
     clipped_norm: ClippedNorm | None = None
     """The threshold that every group's norm keeps after clipping."""
-    clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0)] = None
+    clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0), CountsSteps()] = None
     """Steps in which the clip must have scaled at least one group."""
 
     must_train_alike: ClassVar[bool] = True
 
     def can_bite(self, path: str) -> bool:
         return bites_by_equality(path, self.equality) and super().can_bite(path)
-
-    def arms(self) -> dict[str, str]:
-        return super().arms() | ({} if self.control is None else {"control": self.control})
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
         return {} if self.control is None else {self.control: {"nudged": True}}
@@ -135,15 +128,6 @@ class GradientMatch(Judged):
 
     def compared(self) -> list[list[str]]:
         return [sorted(set(self.arms().values()))]  # of the baseline's repetition series and digests are read
-
-    def step_counts(self) -> dict[str, int | None]:
-        return {"clip_active_steps": self.clip_active_steps}
-
-    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        yield from super().beyond(steps)
-        for position, step in enumerate(self.steps):
-            if step >= steps:
-                yield ("steps", position), f"step {step} is one of the workload's steps, counted from 0"
 
     def candidate_capabilities(self) -> frozenset[str]:
         reads_norms = self.clipped_norm is not None or self.clip_active_steps is not None

@@ -7,7 +7,20 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import ArmName, Count, Demand, Judged, Name, Natural, Nothing, Positive, Problem, refuse
+from harness.contract.base import (
+    ArmName,
+    Count,
+    Demand,
+    Judged,
+    Name,
+    NamesArm,
+    Natural,
+    Nothing,
+    Positive,
+    Problem,
+    StepsCompared,
+    refuse,
+)
 from harness.contract.ends import Ends
 
 RandomNumbers = Literal["shared", "separate"]
@@ -33,7 +46,7 @@ class RanksAgree(OverRanks):
     """Judges the ranks of one arm against each other."""
     candidate: ArmName
     """The arm; it has several ranks."""
-    steps: Annotated[Count, Demand("vacuous_steps")]
+    steps: StepsCompared
     """Steps that must have been compared."""
     host_collectives_at_most: Annotated[Natural | None, Demand("collectives_outside_graph")] = None
     """Collectives that the host may begin in a step behind the second, and behind the captures: of a captured arm 0
@@ -49,9 +62,6 @@ class RanksAgree(OverRanks):
     """Which random numbers the ranks draw: `separate`, as masks of dropout should be, or `shared`, as the choice of
     layers that a step leaves out should be. One word is about every generator that the step reaches and draws from;
     `{torch.cpu: separate, depth: shared}` is about generators by name. Names are in the verdict's figures."""
-
-    def step_counts(self) -> dict[str, int | None]:
-        return {"steps": self.steps}
 
     def contradictions(self) -> Iterator[Problem]:
         if self.graph_collectives_at_least is not None and self.mechanism == "traced":
@@ -76,7 +86,7 @@ class RanksMatch(OverRanks):
     """The arm with several ranks."""
     baseline: ArmName
     """The arm with one rank, which reads the ranks' rows as one batch."""
-    steps: Annotated[Count, Demand("vacuous_steps")]
+    steps: StepsCompared
     """Steps that must have been compared."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """Largest difference, at any step, between the mean of the ranks' losses and the baseline's loss."""
@@ -84,16 +94,12 @@ class RanksMatch(OverRanks):
     """The same relative to the baseline's loss at that step. With `max_abs_difference` both bounds hold."""
     max_end_difference: Annotated[Positive | None, Demand("ranks_end_apart")] = None
     """Largest absolute difference of any element of any trainable parameter after the last step."""
-    in_turn: Annotated[Name | None, Demand("ranks_end_apart")] = None
+    in_turn: Annotated[Name | None, NamesArm(), Demand("ranks_end_apart")] = None
     """An arm with one rank that takes the ranks' shares one after the other, as micro-batches, and adds up what they
     add up: its parameters are equal in bits to theirs after every step, and end as far from the baseline's."""
     ends: Ends | None = None
     """How far apart the first rank and the baseline may end in what no loss reads, too, as averaged weights: with a
     control, which says what rounding makes of it, instead of `max_end_difference`."""
-
-    def arms(self) -> dict[str, str]:
-        more = {"in_turn": self.in_turn, "ends.control": None if self.ends is None else self.ends.control}
-        return super().arms() | {field: arm for field, arm in more.items() if arm is not None}
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
         found = super().recorded_of()
@@ -109,6 +115,3 @@ class RanksMatch(OverRanks):
         if self.max_end_difference is not None and self.ends is not None:
             refuse("`ends` says how far parameters may end apart: leave `max_end_difference` out", "ends")
         return self
-
-    def step_counts(self) -> dict[str, int | None]:
-        return {"steps": self.steps}

@@ -13,6 +13,7 @@ from harness.contract.base import (
     MEASURED,
     ArmName,
     Count,
+    CountsSteps,
     Demand,
     Metric,
     Natural,
@@ -41,7 +42,7 @@ class NotWorse(Guarding):
     """What is compared: the loss, or a metric that the systems of both arms report."""
     direction: Annotated[Literal["lower_is_better", "higher_is_better"], Demand("worse")]
     """Which values of it are the better ones."""
-    last: Annotated[Count, NoDemand("how many steps the compared value is the mean of; never more than were run")]
+    last: Annotated[Count, NoDemand("how many steps the compared value is the mean of"), CountsSteps()]
     """Over how many last steps it is averaged; 1: the final value."""
     margin: Annotated[Positive | None, Demand("worse")] = None
     """By how much the candidate may be worse, in the metric's unit."""
@@ -82,9 +83,6 @@ class NotWorse(Guarding):
                 f"above 1 - confidence = {1 - self.confidence:.3g}; use at least {needed}"
             )
             yield Problem(("seeds",), rule)
-
-    def step_counts(self) -> dict[str, int | None]:
-        return {**super().step_counts(), "last": self.last}
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)

@@ -11,12 +11,12 @@ from harness.contract.base import (
     MEASURED,
     ArmName,
     ComparedSteps,
-    Count,
     Demand,
     Judged,
     Natural,
     Positive,
     Problem,
+    StepsCompared,
 )
 
 
@@ -31,7 +31,7 @@ class StepMatch(Judged):
     """The arm that makes the same steps one by one, in higher precision."""
     yardstick: ArmName
     """The reference in the candidate's precision: how far rounding leads from it."""
-    steps: Annotated[Count, Demand("vacuous_steps")]
+    steps: StepsCompared
     """Steps that must have been compared."""
     max_evaluation_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
     """Largest relative error of the loss, of a norm before the clip, and of a gradient after it, in the L2 norm."""
@@ -42,12 +42,6 @@ class StepMatch(Judged):
 
     # Nothing is planted in the reference: a fault of both arms is one of every arm that the trainer itself runs.
     baseline_path: ClassVar[str] = "candidate"
-
-    def arms(self) -> dict[str, str]:
-        return super().arms() | {"reference": self.reference, "yardstick": self.yardstick}
-
-    def step_counts(self) -> dict[str, int | None]:
-        return {"steps": self.steps}
 
     def candidate_capabilities(self) -> frozenset[str]:
         return frozenset({"moments"})
@@ -82,13 +76,10 @@ class StepAccuracy(Judged):
     """Largest candidate's gradient error over the peer's of any trained tensor."""
     loss_seeds: Annotated[Seeds, MEASURED]
     """Seeds of the runs whose losses are compared over all steps of the workload, each arm on its own parameters."""
-    loss_steps: Annotated[Count, Demand("vacuous_steps")]
+    loss_steps: StepsCompared
     """Steps that must have been compared with each of them."""
     loss_ratio_at_most: Annotated[Positive, Demand("exceeds_tolerance", exceeded_bound="loss_ratio_at_most")]
     """Largest mean absolute loss error of the candidate over the peer's."""
-
-    def arms(self) -> dict[str, str]:
-        return {"candidate": self.candidate, "peer": self.peer, "reference": self.reference}
 
     def seeds(self) -> list[int]:
         """Return every seed that is run, in the order of the arms' executions."""
@@ -104,15 +95,6 @@ class StepAccuracy(Judged):
             if arm in [other for _, other in named[:at]]:
                 rule = "candidate, peer and reference are three arms"
                 yield Problem((field,), rule, f"'{arm}' again", "name another arm")
-
-    def step_counts(self) -> dict[str, int | None]:
-        return {"loss_steps": self.loss_steps}
-
-    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        yield from super().beyond(steps)
-        for position, step in enumerate(self.gradient_steps):
-            if step >= steps:
-                yield ("gradient_steps", position), f"step {step} is one of the workload's steps, counted from 0"
 
     def process_count(self) -> int:
         return 1  # one process: the peer and the reference take the candidate's batches and parameters from it

@@ -10,7 +10,6 @@ from pydantic import Field
 from harness.contract.base import (
     MEASURED,
     ArmName,
-    Count,
     Demand,
     Equality,
     EqualityOrNoise,
@@ -21,6 +20,7 @@ from harness.contract.base import (
     NoDemand,
     Positive,
     Problem,
+    StepsCompared,
     Strict,
 )
 from harness.contract.ends import Ends
@@ -89,18 +89,15 @@ class TrajectoryMatch(Bounded):
     parameter_dtypes: ParameterDtypes | None = None
     """The data types of the arms' trainable parameters, where they differ. Starts are then equal where they hold the
     same values once rounded to the coarser type; frozen tensors are not compared, and each must end as it began."""
-    ends: Ends | None = None
-    """Within a bound: how far apart the arms may end. In bits they end equal anyway."""
     switched_on: Annotated[bool, NoDemand("unmet leaves the claim undecided")] = False
     """If the candidate must be another step than the baseline: by its operators, by types, shapes or strides of what
     they read, or by any bit. A switch that does nothing leaves the claim undecided (`optimization_off`)."""
     guards: Guards
     """What must be true before PASS may be said."""
+    ends: Ends | None = None
+    """Within a bound: how far apart the arms may end. In bits they end equal anyway."""
 
     must_train_alike: ClassVar[bool] = True
-
-    def arms(self) -> dict[str, str]:
-        return super().arms() | ({} if self.ends is None else {"ends.control": self.ends.control})
 
     def candidate_capabilities(self) -> frozenset[str]:
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
@@ -226,7 +223,7 @@ class RunsDiffer(Judged):
     """The arm with the other setting."""
     baseline: ArmName
     """The arm that differs from it in that setting alone."""
-    steps: Annotated[Count, Demand("vacuous_steps")]
+    steps: StepsCompared
     """Steps that must have been compared."""
     losses_from: Annotated[int, Field(ge=0), Demand("losses_equal")]
     """The first step, counted from 0, from which on the losses differ in bits at every step."""
@@ -237,9 +234,6 @@ class RunsDiffer(Judged):
 
     def compared(self) -> list[list[str]]:
         return []  # by series and digests alone
-
-    def step_counts(self) -> dict[str, int | None]:
-        return {"steps": self.steps}
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)
