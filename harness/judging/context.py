@@ -101,6 +101,10 @@ class Context:
         shapes = len(lengths) if isinstance(lengths, list) else 1
         return JudgedSteps(end_of(execution).steps_called - warm, max(shapes, captures), uncaptured, warm)
 
+    def executions(self, arm: str) -> list[ArmEvidence]:
+        """Return what there is of an arm's executions in all runs, sound or not."""
+        return [execution for run in self.runs for execution in run.arms.get(arm, [])]
+
     def mechanism(self, part: AnyPart) -> str | None:
         """Return the replay mechanism that the part, or else its claim, is about; None when neither names one."""
         return part.mechanism or self.claim.mechanism
@@ -136,6 +140,12 @@ class Context:
             if run.obstacle is not None:
                 settle(obstacle_reason(run.obstacle), run.obstacle.message)
         return runs
+
+
+def compared_arms(part: AnyPart) -> tuple[str, str] | None:
+    """Return the part's candidate and baseline; None where it does not compare two arms."""
+    baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
+    return None if candidate is None or baseline is None or candidate == baseline else (candidate, baseline)
 
 
 def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[RunEvidence]) -> Situation:

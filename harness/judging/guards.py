@@ -27,7 +27,7 @@ from harness.judging.series import (
     require_finite,
     values,
 )
-from harness.judging.sheet import Sheet, number, settle
+from harness.judging.sheet import Sheet, number, require_steps, settle
 from harness.kinds.trajectory.model import TrajectoryMatch
 
 # How much of the control's change from one batch to the next a trained loss shares at least, and by how many standard
@@ -41,7 +41,7 @@ def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: R
     """Settle unless every guard of `part` holds for every named execution; the first one is the candidate."""
     guards = part.guards
     candidate = next(iter(executions.values()))
-    _require_steps(guards, candidate, sheet)
+    require_steps(len(candidate.series.loss), guards.steps, sheet)
     for name, execution in executions.items():
         require_trained(name, execution, zero_loss=guards.floor is not None)
     _require_distinct_batches(guards, candidate, sheet)
@@ -66,13 +66,6 @@ def _of_the_beginning(part: Guarding) -> Bounds:
 def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
     """Return the untrained control by its name in sentences; nothing where no guard names a control."""
     return {f"control {arm}": executed(run, arm) for arm in guards.controls().values()}
-
-
-def _require_steps(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
-    steps = len(candidate.series.loss)
-    sheet.figure("steps_run", steps, "steps")
-    if not sheet.meets("steps_run", steps, "at least", guards.steps, "steps", beside=True):
-        settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, the guard demands {guards.steps}")
 
 
 def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0, *, zero_loss: bool = False) -> None:
@@ -263,7 +256,8 @@ def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
         problem = "was trained: its parameters changed"
     elif end_of(control).frozen_digest != control.start.frozen_digest:
         problem = "changed its frozen tensors"
-    elif _starts_apart(control, candidate):
+    # the optimizer, with another learning rate, may start apart
+    elif any(entry.category in ("buffers", "generators") for entry in start_differences(control, candidate)):
         problem = "starts from other buffers or generators than the candidate"
     return problem
 
@@ -271,8 +265,3 @@ def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
 def _named_apart(ours: Sequence[str] | None, theirs: Sequence[str] | None) -> str:
     apart = names_apart("the control", ours, "the candidate", theirs)
     return f" ({apart})" if apart else ""
-
-
-def _starts_apart(control: ArmEvidence, candidate: ArmEvidence) -> bool:
-    """Return True if buffers or generators start apart; the control's optimizer, with another learning rate, may."""
-    return any(entry.category in ("buffers", "generators") for entry in start_differences(control, candidate))

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import NamedTuple
 
 from harness.contract.claims import AnyPart
 from harness.evidence.arm_records import Draws
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
-from harness.judging.context import Context
-from harness.judging.sheet import some
-from harness.judging.verdict import Figure, Judgement
+from harness.judging.context import Context, compared_arms
+from harness.judging.sheet import instead, some
+from harness.judging.verdict import Judgement
 
 # That say that numbers of two arms are unequal, which depend on what was drawn.
 OF_NUMBERS = frozenset(
@@ -43,14 +43,8 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
     drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
-    return judgement.model_copy(
-        update={
-            "status": reasons.REASONS[reasons.OTHER_RANDOM_NUMBERS].status,
-            "reason": reasons.OTHER_RANDOM_NUMBERS,
-            "message": f"{drew}, which no bound on rounding covers; {judgement.message}; {DECIDED_BY}",
-            "figures": {**judgement.figures, "other_random_numbers": Figure(value=drew)},
-        }
-    )
+    message = f"{drew}, which no bound on rounding covers; {judgement.message}; {DECIDED_BY}"
+    return instead(judgement, reasons.OTHER_RANDOM_NUMBERS, message, other_random_numbers=drew)
 
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
@@ -58,25 +52,12 @@ def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
 
     Return None also where both draw equal numbers, as far as it was recorded.
     """
-    baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
-    if reason not in OF_NUMBERS or candidate is None or baseline is None or candidate == baseline:
+    arms = compared_arms(part)
+    if reason not in OF_NUMBERS or arms is None:
         return None
-    return _other_draws(candidate, _executions(context, candidate), baseline, _executions(context, baseline))
-
-
-def _other_draws(
-    ours: str, candidates: Sequence[ArmEvidence], theirs: str, baselines: Sequence[ArmEvidence]
-) -> str | None:
-    """Return how the random numbers of one step differ; None where they are equal, as far as it was recorded."""
-    for made in _recorded(candidates):
-        for plain in _recorded(baselines):
-            if made.step == plain.step:
-                return _differ(ours, made, theirs, plain)
-    return None
-
-
-def _executions(context: Context, arm: str) -> list[ArmEvidence]:
-    return [each for run in context.runs for each in run.arms.get(arm, [])]
+    recorded = product(*(_recorded(context.executions(arm)) for arm in arms))
+    one_step = next(((made, plain) for made, plain in recorded if made.step == plain.step), None)
+    return None if one_step is None else _differ(arms[0], one_step[0], arms[1], one_step[1])
 
 
 def _recorded(executions: Sequence[ArmEvidence]) -> list[Draws]:
@@ -142,22 +123,17 @@ def _is_seen(draws: Draws) -> bool:
 
 def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
     """Return the judgement, INCONCLUSIVE if it accuses by numbers an arm whose optimizer keeps fewer bits."""
-    baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
-    if judgement.reason not in OF_NUMBERS or candidate is None or baseline is None or candidate == baseline:
+    arms = compared_arms(part)
+    if judgement.reason not in OF_NUMBERS or arms is None:
         return judgement
-    ours, theirs = (_fewer_bits(context, arm) for arm in (candidate, baseline))
+    candidate, baseline = arms
+    ours, theirs = (_fewer_bits(context, arm) for arm in arms)
     if not ours or theirs:
         return judgement
     types = f"arm {candidate} keeps its optimizer's state as {some(ours)}, of fewer bits than its parameters have"
     bound = f"and arm {baseline} does not, which no bound on rounding covers"
-    return judgement.model_copy(
-        update={
-            "status": reasons.REASONS[reasons.OTHER_PRECISION].status,
-            "reason": reasons.OTHER_PRECISION,
-            "message": f"{types}, {bound}; {judgement.message}; `not_worse` over seeds decides it",
-            "figures": {**judgement.figures, "other_precision": Figure(value=types)},
-        }
-    )
+    message = f"{types}, {bound}; {judgement.message}; `not_worse` over seeds decides it"
+    return instead(judgement, reasons.OTHER_PRECISION, message, other_precision=types)
 
 
 def _fewer_bits(context: Context, arm: str) -> list[str]:
@@ -165,7 +141,7 @@ def _fewer_bits(context: Context, arm: str) -> list[str]:
 
     Every optimizer makes state in the parameters' own type: that this type is too narrow may be the fault.
     """
-    for each in (each for run in context.runs for each in run.arms.get(arm, [])):
+    for each in context.executions(arm):
         state = None if each.end is None else each.end.state
         parameters = each.start.trainable_dtypes
         if state is not None and state.optimizer_bytes and parameters:

@@ -7,7 +7,7 @@ what was seen, never a planted fault, and they are stable across versions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from harness.errors import KindError
@@ -32,27 +32,10 @@ def _code(code: str, status: Status) -> str:
     return code
 
 
-def _passes(code: str) -> str:
-    return _code(code, Status.PASS)
+_fails, _undecided = partial(_code, status=Status.FAIL), partial(_code, status=Status.INCONCLUSIVE)
+_not_run, _error = partial(_code, status=Status.NOT_RUN), partial(_code, status=Status.ERROR)
 
-
-def _fails(code: str) -> str:
-    return _code(code, Status.FAIL)
-
-
-def _undecided(code: str) -> str:
-    return _code(code, Status.INCONCLUSIVE)
-
-
-def _not_run(code: str) -> str:
-    return _code(code, Status.NOT_RUN)
-
-
-def _error(code: str) -> str:
-    return _code(code, Status.ERROR)
-
-
-HELD = _passes("held")
+HELD = _code("held", Status.PASS)
 
 # --- what two arms, or two runs of one arm, must share before their numbers mean anything -------------------
 NON_FINITE = _fails("non_finite")

@@ -12,10 +12,10 @@ from itertools import combinations
 from harness.contract.claims import AnyPart
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
-from harness.judging.context import Context
+from harness.judging.context import Context, compared_arms
 from harness.judging.series import EXACT, difference, losses
-from harness.judging.sheet import number, some
-from harness.judging.verdict import Figure, Judgement
+from harness.judging.sheet import instead, number, some
+from harness.judging.verdict import Judgement
 
 OF_BITS = frozenset({reasons.DIFFERS, reasons.END_DIFFERS})
 REMEDY = (
@@ -28,25 +28,15 @@ def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Ju
     """Return the judgement. One that accuses by bits names the operators that one arm alone ran, or is INCONCLUSIVE
     where the baseline does not repeat its own bits.
     """
-    baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
-    by_bits = judgement.reason in OF_BITS and getattr(part, "equality", None) != "within"
-    if not by_bits or candidate is None or baseline is None or baseline == candidate:
+    arms = compared_arms(part)
+    if judgement.reason not in OF_BITS or getattr(part, "equality", None) == "within" or arms is None:
         return judgement
-    unrepeated = _unlike(_executions(context, baseline))
+    candidate, baseline = arms
+    unrepeated = _unlike(context.executions(baseline))
     if unrepeated is None:
         return _with_operators(judgement, candidate, baseline, context)
-    return judgement.model_copy(
-        update={
-            "status": reasons.REASONS[reasons.BASELINE_NOT_REPEATABLE].status,
-            "reason": reasons.BASELINE_NOT_REPEATABLE,
-            "message": f"{judgement.message}; and baseline {baseline} differs from its own repetition, {unrepeated}: "
-            f"{REMEDY}",
-        }
-    )
-
-
-def _executions(context: Context, arm: str) -> list[ArmEvidence]:
-    return [each for run in context.runs for each in run.arms.get(arm, [])]
+    how = f"and baseline {baseline} differs from its own repetition, {unrepeated}: {REMEDY}"
+    return instead(judgement, reasons.BASELINE_NOT_REPEATABLE, f"{judgement.message}; {how}")
 
 
 def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence]) -> tuple[list[str], list[str]]:
@@ -67,13 +57,12 @@ def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[s
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
     """Return the judgement with the operators that one arm alone ran: different kernels round differently."""
-    ours, theirs = other_operators(*(_executions(context, arm) for arm in (candidate, baseline)))
+    ours, theirs = other_operators(context.executions(candidate), context.executions(baseline))
     if not ours and not theirs:
         return judgement
     ran = ran_otherwise(candidate, ours, baseline, theirs)
-    figures = {**judgement.figures, "other_operators": Figure(value=some(ours + theirs))}
     message = f"{judgement.message}; they ran other operators: {ran}"
-    return judgement.model_copy(update={"message": message, "figures": figures})
+    return instead(judgement, judgement.reason, message, other_operators=some(ours + theirs))
 
 
 def _unlike(executions: Sequence[ArmEvidence]) -> str | None:

@@ -122,6 +122,21 @@ class Sheet:
         return self.conclude(reasons.HELD, message)
 
 
+def instead(judgement: Judgement, reason: str, message: str, **figures: str) -> Judgement:
+    """Return the judgement with another reason, its status and message, and more figures."""
+    added = {name: Figure(value=value) for name, value in figures.items()}
+    status = reasons.REASONS[reason].status
+    update = {"status": status, "reason": reason, "message": message, "figures": {**judgement.figures, **added}}
+    return judgement.model_copy(update=update)
+
+
+def require_steps(steps: int, demanded: int, sheet: Sheet, message: str = "") -> None:
+    """Note how many steps were run; settle FAIL where they are fewer than demanded."""
+    sheet.figure("steps_run", steps, "steps")
+    if not sheet.meets("steps_run", steps, "at least", demanded, "steps", beside=True):
+        settle(reasons.VACUOUS_STEPS, message or f"{steps} steps were compared, {demanded} are demanded")
+
+
 def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Judgement:
     """Run a judge on a fresh sheet. An exception in it is ERROR `judge_error`, never a verdict."""
     sheet = Sheet(mechanism)

@@ -25,17 +25,13 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
     found = [run for run in context.runs if run.probe == probe.name and probe.trainings != "none"]
     for view in [view for run in found for view in (run, *run.ranks)]:
         for arm in dict.fromkeys(part.arms().values()):
-            _require_whole(part, view, arm, steps)
-
-
-def _require_whole(part: AnyPart, run: RunEvidence, arm: str, steps: int) -> None:
-    for training in _trainings(part, run, arm):
-        called = sum(end_of(execution).steps_called for execution in training)
-        if called != steps:
-            settle(
-                reasons.EVIDENCE_MISSING,
-                f"run {run.run_id} has {called} steps of arm {arm}, and its workload has {steps}",
-            )
+            for training in _trainings(part, view, arm):
+                called = sum(end_of(execution).steps_called for execution in training)
+                if called != steps:
+                    settle(
+                        reasons.EVIDENCE_MISSING,
+                        f"run {view.run_id} has {called} steps of arm {arm}, and its workload has {steps}",
+                    )
 
 
 def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEvidence]]:

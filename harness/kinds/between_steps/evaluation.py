@@ -17,7 +17,7 @@ from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, executed, replicas
 from harness.judging.end_state import note_watched
 from harness.judging.series import Bounds, losses, require_equal
-from harness.judging.sheet import Sheet, number, settle, some
+from harness.judging.sheet import Sheet, number, require_steps, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Evaluation
 
@@ -28,7 +28,7 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     """Judge in this order: steps, capture, evaluations' state and numbers, equal batches and losses, guards, ends."""
     run = context.only_run("evaluation")
     without, evaluated = replicas(run, part.candidate, 2)
-    _require_steps(part, [without, evaluated], sheet)
+    require_steps(min(len(each.series.loss) for each in (without, evaluated)), part.steps, sheet)
     comparison = Comparison(part, context, sheet)
     comparison.captured(without, evaluated)
     evaluations = _require_evaluations(part, evaluated)
@@ -55,7 +55,11 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     for group in groups:
         comparison.begin(group)
     require_equal(found, "bitwise", Bounds(0.0), f"{ours} and {theirs}", sheet)
-    _require_finite_values(evaluations, sheet)
+    for each in evaluations:
+        for name, value in each.values.items():
+            if not math.isfinite(value):
+                sheet.figure("first_non_finite_evaluation", each.steps, "steps")
+                settle(reasons.EVALUATION_NOT_FINITE, f"after {each.steps} steps the evaluation's {name} is {value}")
     if not sheet.meets("evaluations_showing_something", shown, "at least", part.evaluations, "evaluations"):
         settle(
             reasons.VACUOUS_EVALUATIONS,
@@ -140,13 +144,6 @@ def showing(evaluations: Sequence[Evaluated]) -> int:
     return shown
 
 
-def _require_steps(part: Evaluation, executions: Sequence[ArmEvidence], sheet: Sheet) -> None:
-    steps = min(len(each.series.loss) for each in executions)
-    sheet.figure("steps_run", steps, "steps")
-    if not sheet.meets("steps_run", steps, "at least", part.steps, "steps", beside=True):
-        settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
-
-
 def _require_evaluations(part: Evaluation, execution: ArmEvidence) -> list[Evaluated]:
     """Return the evaluations; settle ERROR where one is missing, or its state was not recorded."""
     found = execution.evaluations
@@ -176,11 +173,3 @@ def _require_unchanged(evaluations: Sequence[Evaluated], sheet: Sheet) -> None:
         f"{len(changed)} of {len(evaluations)} evaluations changed state that training reads, the first of them, after "
         f"{first.steps} steps, {' and '.join(sorted(kinds))}{named}",
     )
-
-
-def _require_finite_values(evaluations: Sequence[Evaluated], sheet: Sheet) -> None:
-    for each in evaluations:
-        for name, value in each.values.items():
-            if not math.isfinite(value):
-                sheet.figure("first_non_finite_evaluation", each.steps, "steps")
-                settle(reasons.EVALUATION_NOT_FINITE, f"after {each.steps} steps the evaluation's {name} is {value}")

@@ -129,25 +129,21 @@ def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
 def require_checkpoints(chain: Chain) -> None:
     """Settle unless each load was by another process, and loaded something that the process before it had trained."""
     for joint in chain.joints:
-        _require_checkpoint(joint)
-
-
-def _require_checkpoint(joint: Joint) -> None:
-    saved, loaded, first = joint.saved, joint.loaded, joint.first
-    if saved.process == loaded.process:
-        settle(reasons.VACUOUS_ONE_PROCESS, f"process {saved.process} saved, and loaded what it had saved")
-    if saved.files == 0 or saved.bytes == 0:
-        settle(reasons.VACUOUS_NOTHING_SAVED, f"the checkpoint holds {saved.files} files and {saved.bytes} bytes")
-    trained = end_of(first).trainable_digest
-    if trained == first.start.trainable_digest:
-        settle(
-            reasons.VACUOUS_PARAMETERS_UNCHANGED,
-            f"the {first.start.trainable_tensors} trainable tensors were saved as they had begun",
-        )
-    if loaded.trainable_before == trained:
-        settle(reasons.VACUOUS_NOTHING_TO_LOAD, "before the load the parameters were those that were saved")
-    if loaded.trainable_after == loaded.trainable_before:
-        settle(reasons.NOTHING_LOADED, "the load left every parameter as it was before")
+        saved, loaded, first = joint.saved, joint.loaded, joint.first
+        if saved.process == loaded.process:
+            settle(reasons.VACUOUS_ONE_PROCESS, f"process {saved.process} saved, and loaded what it had saved")
+        if saved.files == 0 or saved.bytes == 0:
+            settle(reasons.VACUOUS_NOTHING_SAVED, f"the checkpoint holds {saved.files} files and {saved.bytes} bytes")
+        trained = end_of(first).trainable_digest
+        if trained == first.start.trainable_digest:
+            settle(
+                reasons.VACUOUS_PARAMETERS_UNCHANGED,
+                f"the {first.start.trainable_tensors} trainable tensors were saved as they had begun",
+            )
+        if loaded.trainable_before == trained:
+            settle(reasons.VACUOUS_NOTHING_TO_LOAD, "before the load the parameters were those that were saved")
+        if loaded.trainable_after == loaded.trainable_before:
+            settle(reasons.NOTHING_LOADED, "the load left every parameter as it was before")
 
 
 def in_words(joint: Joint | None, *, of_several: bool) -> str:

@@ -272,12 +272,6 @@ def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEv
         settle(reasons.EVIDENCE_MISSING, "the system does not state its number of layers")
     sheet.count("layers", layers)
     captures = _captures(capture)
-    _require_kernels(part, captures, layers, sheet)
-    if part.clipped_tensors_per_layer is not None:
-        _require_clipped_tensors(part.clipped_tensors_per_layer * layers, captures, sheet)
-
-
-def _require_kernels(part: Capture, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
     fewest = min(sum(sum(graph.kernels.values()) for graph in graphs) for graphs in captures)
     sheet.figure("kernels_per_layer", fewest / layers, "kernels")
     demanded = part.kernels_per_layer_at_least
@@ -290,6 +284,8 @@ def _require_kernels(part: Capture, captures: list[list[GraphNodes]], layers: in
         )
     if part.kernels_in_every_layer is not None:
         _require_every_layer(part.kernels_in_every_layer, captures, layers, sheet)
+    if part.clipped_tensors_per_layer is not None:
+        _require_clipped_tensors(part.clipped_tensors_per_layer * layers, captures, sheet)
 
 
 def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:

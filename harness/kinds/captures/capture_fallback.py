@@ -11,7 +11,7 @@ from harness.judging.context import Context, capture_of, end_of, executed
 from harness.judging.end_state import note_watched
 from harness.judging.launched import JudgedSteps
 from harness.judging.series import Bounds, note_difference, require_equal
-from harness.judging.sheet import Sheet, settle
+from harness.judging.sheet import Sheet, require_steps, settle
 from harness.judging.verdict import Judgement
 from harness.kinds.captures.model import CaptureFallback
 
@@ -20,10 +20,7 @@ def judge(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
     """Judge in this order: steps, what the record says, what the harness saw begin, then the training, in bits."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
-    steps = len(candidate.series.loss)
-    sheet.figure("steps_run", steps, "steps")
-    if not sheet.meets("steps_run", steps, "at least", part.steps, "steps", beside=True):
-        settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
+    require_steps(len(candidate.series.loss), part.steps, sheet)
     capture = capture_of(part.candidate, candidate, context.mechanism(part), sheet)
     _require_reported(part.candidate, capture, context.judged_steps(candidate))
     _require_attempts(part, candidate, baseline, sheet)

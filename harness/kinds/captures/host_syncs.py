@@ -83,7 +83,10 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
     replayed = executions[part.candidate.arm]
     _require_every_step(candidate, replayed, context.judged_steps(replayed), mechanism, sheet)
     _require_seeing_profiler(control)
-    _require_control(control, sheet)
+    if not control.meets("control_syncs_per_step", sheet, beside=True):
+        if control.per_step() == 0:
+            settle(reasons.VACUOUS_CONTROL_NO_SYNC, f"control {control.sentence()}")
+        settle(reasons.CONTROL_SYNC_COUNT, f"control {control.sentence()}")
     _require_eyesight(candidate, control)
     for group in groups:
         comparison.begin(group)
@@ -202,13 +205,6 @@ def _require_busiest_step(judged: Counted, sheet: Sheet) -> None:
                 reasons.SYNC_COUNT,
                 f"{judged.sentence()}, and step {reading.busiest_step} has {reading.most}{_places(judged)}",
             )
-
-
-def _require_control(control: Counted, sheet: Sheet) -> None:
-    if not control.meets("control_syncs_per_step", sheet, beside=True):
-        if control.per_step() == 0:
-            settle(reasons.VACUOUS_CONTROL_NO_SYNC, f"control {control.sentence()}")
-        settle(reasons.CONTROL_SYNC_COUNT, f"control {control.sentence()}")
 
 
 def _require_eyesight(candidate: Counted, control: Counted) -> None:

@@ -22,7 +22,7 @@ from harness.judging.context import Context, end_of, executed
 from harness.judging.demanded import Demanded, Interval
 from harness.judging.end_state import note_watched
 from harness.judging.series import Bounds, difference, losses, require_equal
-from harness.judging.sheet import Sheet, number, settle
+from harness.judging.sheet import Sheet, number, require_steps, settle
 from harness.judging.verdict import Judgement
 from harness.kinds.captures.model import SLICE, LongReplay
 
@@ -36,7 +36,9 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     comparison.captured(candidate, throughout=False)
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     named = {theirs: baseline, ours: candidate}
-    _require_steps(part, candidate, sheet)
+    steps = end_of(candidate).steps_called
+    sheet.count("steps", steps)
+    require_steps(steps, part.steps, sheet)
     seen = {name: _seen(part, name, execution) for name, execution in named.items()}
     _require_finite_blocks(seen, sheet)
     _require_as_many(seen)
@@ -49,20 +51,11 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     note_watched(named, sheet)
     comparison.end(group)
     flat = [*_flat_memory(part, seen[ours], sheet), *_flat_time(part, seen[ours], sheet)]
-    steps = end_of(candidate).steps_called
     return comparison.held(
         "; ".join(
             [f"the losses of {ours} and {theirs} are equal in bits at all {steps} steps, and so are the ends", *flat]
         )
     )
-
-
-def _require_steps(part: LongReplay, candidate: ArmEvidence, sheet: Sheet) -> None:
-    steps = end_of(candidate).steps_called
-    sheet.figure("steps_run", steps, "steps")
-    sheet.count("steps", steps)
-    if not sheet.meets("steps_run", steps, "at least", part.steps, "steps", beside=True):
-        settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
 
 
 def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvidence:

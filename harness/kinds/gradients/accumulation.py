@@ -66,7 +66,12 @@ def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
     _require_one_batch(part, found, sheet)
     require_every_tensor(candidate, records, baseline)
     require_gradients(records)
-    _require_two_ways(part, compared)
+    if not any(entry.differs for entry in compared):
+        settle(
+            reasons.VACUOUS_ONE_BATCH,
+            f"all gradients of {part.candidate} and {part.baseline} are equal in bits: both take the batch in one way, "
+            "or nothing is rounded",
+        )
     comparison.end(group)
     require_most_compared(compared, part.max_relative_difference)
     worst = max(each.relative for each in found)
@@ -190,12 +195,3 @@ def _require_one_batch(part: Accumulation, found: list[Apart], sheet: Sheet) -> 
         f"{number(first.relative)}, relatively, more than {number(bound)}; beyond it: "
         f"{some([f'{each.where} at step {each.step}' for each in beyond])}",
     )
-
-
-def _require_two_ways(part: Accumulation, compared: list[Compared]) -> None:
-    if not any(entry.differs for entry in compared):
-        settle(
-            reasons.VACUOUS_ONE_BATCH,
-            f"all gradients of {part.candidate} and {part.baseline} are equal in bits: both take the batch in one way, "
-            "or nothing is rounded",
-        )

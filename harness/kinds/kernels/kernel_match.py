@@ -224,7 +224,10 @@ def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, shee
     for constant in ("tile", "unroll"):
         demanded = getattr(demands, constant)
         if demanded is not None:
-            _require_constant(constant, demanded, evidence.constants, sheet)
+            value = _constant(constant, evidence.constants)
+            if value != demanded:
+                sheet.figure("unmet_demand", constant)
+                settle(reasons.DEMAND_UNMET, f"the source's `{constant}` is {value}, {demanded} is demanded")
     if demands.unroll:
         tile = _constant("tile", evidence.constants)
         if tile % demands.unroll:
@@ -247,13 +250,6 @@ def _require_metadata(field: str, demanded: int, compiled: list[KernelRecord], s
         if value != demanded:
             sheet.figure("unmet_demand", field)
             settle(reasons.DEMAND_UNMET, f"{kernel.name} ({kernel.key}) has {words} {value}, {demanded} is demanded")
-
-
-def _require_constant(constant: str, demanded: int, constants: dict[str, int], sheet: Sheet) -> None:
-    value = _constant(constant, constants)
-    if value != demanded:
-        sheet.figure("unmet_demand", constant)
-        settle(reasons.DEMAND_UNMET, f"the source's `{constant}` is {value}, {demanded} is demanded")
 
 
 def _constant(constant: str, constants: dict[str, int]) -> int:

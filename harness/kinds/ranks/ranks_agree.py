@@ -14,7 +14,7 @@ from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, capture_of, end_of
 from harness.judging.end_state import differing, note_watched
 from harness.judging.launched import graphs_per_step
-from harness.judging.sheet import Sheet, number, settle, some
+from harness.judging.sheet import Sheet, number, require_steps, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.ranks.executions import (
     buffers_apart,
@@ -51,9 +51,7 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     steps = rank_steps(executions)
     made = len(executions[0].series.loss)
     sheet.count("steps", made)
-    sheet.figure("steps_run", made, "steps")
-    if not sheet.meets("steps_run", made, "at least", part.steps, "steps", beside=True):
-        settle(reasons.VACUOUS_STEPS, f"{made} steps were compared, the claim demands {part.steps}")
+    require_steps(made, part.steps, sheet)
     first = readers(steps, arm.model_parallel, sheet)
     _require_replicas(steps, sheet)
     parts = _require_shares(part, executions, steps, sheet)

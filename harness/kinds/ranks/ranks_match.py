@@ -16,7 +16,7 @@ from harness.judging.context import Context, end_of, executed
 from harness.judging.end_state import note_distance, note_watched, require_distance
 from harness.judging.near_ends import require_near_ends
 from harness.judging.series import Bounds, losses, note_difference, require_equal
-from harness.judging.sheet import Sheet, number, settle
+from harness.judging.sheet import Sheet, number, require_steps, settle
 from harness.judging.verdict import Judgement
 from harness.kinds.ranks.executions import buffers_apart, named, of_ranks, rank_steps, readers
 from harness.kinds.ranks.model import RanksMatch
@@ -55,9 +55,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     _require_as_many(everything, theirs)
     first = readers(rank_steps(executions), arm.model_parallel, sheet)
     _require_joined(first, rank_steps({0: baseline})[0], sheet)
-    sheet.figure("steps_run", shortest, "steps")
-    if not sheet.meets("steps_run", shortest, "at least", part.steps, "steps", beside=True):
-        settle(reasons.VACUOUS_STEPS, f"{shortest} steps were compared, the claim demands {part.steps}")
+    require_steps(shortest, part.steps, sheet)
     apart = buffers_apart(executions, sheet)
     ours = f"the ranks of {part.candidate}{f', whose buffers end apart ({apart}),' if apart else ''}"
     require_equal(found, "within", bounds, f"{ours} (their mean) and {theirs}", sheet)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
-from harness.judging.context import Context, replicas
+from harness.judging.context import Context
 from harness.judging.demanded import Demanded, Interval
 from harness.judging.end_state import note_watched
 from harness.judging.series import values
@@ -25,7 +25,7 @@ from harness.kinds.between_steps.training_chain import in_processes
 from harness.kinds.seeds import paired_seeds
 from harness.kinds.seeds.interrupted_seeds import joined, note_chains, require_chains, require_steps_after_load
 from harness.kinds.seeds.model import NotWorse
-from harness.kinds.seeds.unequal_seeds import require_unequal_seeds
+from harness.kinds.seeds.unequal_seeds import executions_by_seed, require_steps_with_each, require_unequal_seeds
 from harness.kinds.trajectory.trajectory_match import require_precisions
 
 
@@ -56,14 +56,16 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
     run, chains = joined(part, run)
-    by_seed = _of_seeds(part, run)
+    by_seed = executions_by_seed(run, part.arms().values(), part.seeds)
     comparison = Comparison(part, context, sheet)
     require_chains(part.candidate, comparison, chains)
     for executions in by_seed.values():
         if not chains:  # whose captures were not watched
             comparison.captured(executions[part.candidate])
         comparison.captured(executions[part.baseline])
-    _require_steps(part, by_seed, sheet)
+    sheet.count("seeds", len(by_seed))
+    steps = {seed: len(executions[part.candidate].series.loss) for seed, executions in by_seed.items()}
+    require_steps_with_each(steps, max(part.guards.steps, part.last), sheet)
     same_system = context.same_system(part.candidate, part.baseline)
     groups = []
     for place, (seed, executions) in enumerate(by_seed.items()):
@@ -88,38 +90,16 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     for group in groups:
         comparison.end(group)
     if answer == 0:
-        _settle_undecided(part, pairs, sheet)
+        needed = paired_seeds.seeds_to_decide(pairs.excess, part.confidence)
+        sheet.figure("seeds_to_decide", needed, "seeds")
+        settle(reasons.UNDECIDED_DIFFERENCE, _sentence(part, pairs))
     return comparison.held(_sentence(part, pairs))
-
-
-def _of_seeds(part: NotWorse, run: RunEvidence) -> dict[int, dict[str, ArmEvidence]]:
-    """Return each arm's execution by seed; settle ERROR where one is missing, or is of another seed."""
-    found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in part.seeds}
-    for arm in part.arms().values():
-        for seed, execution in zip(part.seeds, replicas(run, arm, len(part.seeds)), strict=False):
-            there = execution.start.facts.get("seed")
-            if there != seed:
-                settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} ran with seed {there} where {seed} is demanded")
-            found[seed][arm] = execution
-    return found
 
 
 def _named(part: NotWorse, seed: int, executions: Mapping[str, ArmEvidence]) -> dict[str, ArmEvidence]:
     """Return candidate and baseline by their names in sentences."""
     roles = {"candidate": part.candidate, "baseline": part.baseline}
     return {f"{role} {arm} with seed {seed}": executions[arm] for role, arm in roles.items()}
-
-
-def _require_steps(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]], sheet: Sheet) -> None:
-    steps = {seed: len(executions[part.candidate].series.loss) for seed, executions in by_seed.items()}
-    fewest = min(steps.values())
-    sheet.count("seeds", len(by_seed))
-    sheet.count("steps", sum(steps.values()))
-    sheet.figure("steps_run", fewest, "steps")
-    needed = max(part.guards.steps, part.last)
-    if not sheet.meets("steps_run", fewest, "at least", needed, "steps", beside=True):
-        seed, seen = next((seed, seen) for seed, seen in steps.items() if seen < needed)
-        settle(reasons.VACUOUS_STEPS, f"{seen} steps were run with seed {seed}, {needed} are demanded")
 
 
 def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> None:
@@ -184,12 +164,6 @@ def _demanded(part: NotWorse, pairs: Pairs) -> Demanded:
     allowed = part.margin or mean - float(trimmed(pairs.excess, part.confidence)[0])  # of a relative one, in the mean
     interval = Interval(mean - reach, mean + reach, part.confidence, "one-sided bounds", "seeds")
     return Demanded("worse_by", mean, "at most", allowed, part.metric, interval=interval)
-
-
-def _settle_undecided(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
-    needed = paired_seeds.seeds_to_decide(pairs.excess, part.confidence)
-    sheet.figure("seeds_to_decide", needed, "seeds")
-    settle(reasons.UNDECIDED_DIFFERENCE, _sentence(part, pairs))
 
 
 def _sentence(part: NotWorse, pairs: Pairs) -> str:

@@ -1,4 +1,5 @@
-"""Find two seeds that change nothing and so are one seed, by what a run began with and read, not by what came of it.
+"""Group executions by seed. Find two seeds that change nothing and so are one seed, by what a run began with and read,
+not by what came of it.
 
 A sum that is added up in another order makes two runs of one seed differ in their last bit, so their losses do not show
 whether a seed reached them.
@@ -6,14 +7,36 @@ whether a seed reached them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
-from harness.evidence.run_evidence import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
-from harness.judging.context import end_of
+from harness.judging.context import end_of, replicas
 from harness.judging.series import first_unequal
-from harness.judging.sheet import settle
+from harness.judging.sheet import Sheet, require_steps, settle
+
+
+def executions_by_seed(
+    run: RunEvidence, arms: Collection[str], seeds: Sequence[int]
+) -> dict[int, dict[str, ArmEvidence]]:
+    """Return each arm's execution by seed; settle ERROR where one is missing, or is of another seed."""
+    found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in seeds}
+    for arm in arms:
+        for seed, execution in zip(seeds, replicas(run, arm, len(seeds)), strict=False):
+            there = execution.start.facts.get("seed")
+            if there != seed:
+                settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} ran with seed {there} where {seed} is demanded")
+            found[seed][arm] = execution
+    return found
+
+
+def require_steps_with_each(steps: Mapping[int, int], demanded: int, sheet: Sheet) -> None:
+    """Settle FAIL where fewer steps were run with some seed than demanded."""
+    sheet.count("steps", sum(steps.values()))
+    seed, fewest = next(((seed, seen) for seed, seen in steps.items() if seen < demanded), min(steps.items()))
+    message = f"{fewest} steps were run with seed {seed}, {demanded} are demanded"
+    require_steps(min(steps.values()), demanded, sheet, message)
 
 
 def require_unequal_seeds(arm: str, by_seed: Mapping[int, ArmEvidence]) -> None:

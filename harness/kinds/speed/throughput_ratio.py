@@ -82,7 +82,9 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     answer = _answer(part, timed, cautious, generous, sheet)
     limit = part.limits.clock_advantage
     if limit is not None and spread > limit:
-        _require_fair_clocks(part, answer, limit, processes, sheet)
+        winner, loser = (part.candidate, part.baseline) if answer > 0 else (part.baseline, part.candidate)
+        clocked = [(each.timing, each.run.telemetry) for each in processes if each.run.telemetry is not None]
+        require_no_clock_advantage(winner, loser, limit, clocked, sheet)
     if answer < 0:
         note_processes(timed, generous, sheet)
         sheet.holds(ratio_demanded(part, "generous_mean_ratio", cautious, generous))
@@ -194,12 +196,3 @@ def _settle_undecided(
     sheet.figure("processes_to_decide", most, "processes")
     alone = f"; {', '.join(answers)}" if part.measurements > 1 else ""
     settle(reasons.UNDECIDED_RATIO, f"{undecided(part, timed, cautious, generous)}{alone}")
-
-
-def _require_fair_clocks(
-    part: ThroughputRatio, answer: int, limit: float, processes: list[Process], sheet: Sheet
-) -> None:
-    """Settle INCONCLUSIVE where the clock favoured the winner beyond `limit`, which may be less than it may move."""
-    winner, loser = (part.candidate, part.baseline) if answer > 0 else (part.baseline, part.candidate)
-    clocked = [(each.timing, each.run.telemetry) for each in processes if each.run.telemetry is not None]
-    require_no_clock_advantage(winner, loser, limit, clocked, sheet)

@@ -15,12 +15,12 @@ from harness.evidence.run_records import StepErrors
 from harness.evidence.series_file import distinct
 from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
-from harness.judging.context import Context, replicas
+from harness.judging.context import Context
 from harness.judging.end_state import note_watched
 from harness.judging.series import losses
 from harness.judging.sheet import Sheet, number, settle, some
 from harness.judging.verdict import Judgement
-from harness.kinds.seeds.unequal_seeds import require_unequal_seeds
+from harness.kinds.seeds.unequal_seeds import executions_by_seed, require_steps_with_each, require_unequal_seeds
 from harness.kinds.steps.error_ratios import Errors, gradient_errors, is_zero, loss_errors, median_ratio
 from harness.kinds.steps.model import StepAccuracy
 
@@ -34,10 +34,12 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
     losses' errors, guards, the candidate's end.
     """
     run = context.only_run("step_accuracy")
-    by_seed = _executions(part, run)
+    by_seed = executions_by_seed(run, part.arms().values(), part.seeds())
     comparison = Comparison(part, context, sheet)
     comparison.captured(*(executions[part.candidate] for executions in by_seed.values()))
-    _require_steps(part, by_seed, sheet)
+    sheet.count("seeds", len(by_seed))
+    steps = {seed: len(losses(by_seed[seed][part.candidate])) for seed in part.loss_seeds}
+    require_steps_with_each(steps, part.loss_steps, sheet)
     records = _records(part, run, by_seed)
     for executions in by_seed.values():
         _require_precisions(part, executions)
@@ -52,7 +54,16 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
     _note(gradients, of_losses, records, sheet)
     note_watched({part.candidate: next(iter(by_seed.values()))[part.candidate]}, sheet)
     _require_gradients(part, gradients, sheet)
-    _require_losses(part, of_losses, sheet)
+    if of_losses.peer == 0:
+        settle(reasons.VACUOUS_PRECISION, f"no loss of {part.peer} errs, so there is nothing to measure by")
+    if not sheet.meets("loss_ratio", of_losses.ratio, "at most", part.loss_ratio_at_most):
+        sheet.figure("exceeded_bound", "loss_ratio_at_most")
+        settle(
+            reasons.EXCEEDS_TOLERANCE,
+            f"over {len(part.loss_seeds)} seeds losses err by {number(of_losses.candidate)}, "
+            f"{number(of_losses.ratio)} times as much as {part.peer}'s {number(of_losses.peer)}: more than "
+            f"{number(part.loss_ratio_at_most)} times",
+        )
     _require_distinct_batches(part, by_seed, sheet)
     for group in groups:
         comparison.end(group)
@@ -68,19 +79,6 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
 # --- what was executed -------------------------------------------------------------------------------------------
 
 
-def _executions(part: StepAccuracy, run: RunEvidence) -> dict[int, Executions]:
-    """Return each arm's execution by seed; settle ERROR where one is missing, or is of another seed."""
-    seeds = part.seeds()
-    found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in seeds}
-    for arm in part.arms().values():
-        for seed, execution in zip(seeds, replicas(run, arm, len(seeds)), strict=True):
-            there = execution.start.facts.get("seed")
-            if there != seed:
-                settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} ran with seed {there} where {seed} is demanded")
-            found[seed][arm] = execution
-    return dict(found)
-
-
 def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group]:
     """Return the groups of a seed's arms. Where only gradients are compared, only the candidate makes steps."""
     named = {f"{arm} with seed {seed}": executions[arm] for arm in (part.candidate, part.peer, part.reference)}
@@ -89,16 +87,6 @@ def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group
     if seed in part.loss_seeds:
         return [Group(named, roles)]
     return [Group(named, roles, own={"comparable", "trained"}), Group({candidate: named[candidate]})]
-
-
-def _require_steps(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet: Sheet) -> None:
-    steps = {seed: len(losses(by_seed[seed][part.candidate])) for seed in part.loss_seeds}
-    sheet.count("steps", sum(steps.values()))
-    sheet.count("seeds", len(by_seed))
-    sheet.figure("steps_run", min(steps.values()), "steps")
-    if not sheet.meets("steps_run", min(steps.values()), "at least", part.loss_steps, "steps", beside=True):
-        seed, seen = next((seed, seen) for seed, seen in steps.items() if seen < part.loss_steps)
-        settle(reasons.VACUOUS_STEPS, f"{seen} steps were run with seed {seed}, {part.loss_steps} are demanded")
 
 
 def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executions]) -> list[StepErrors]:
@@ -214,19 +202,6 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
             reasons.EXCEEDS_TOLERANCE,
             f"the gradients of {len(beyond)} of {len(gradients)} tensors err more than {number(bound)} times as much "
             f"as {part.peer}'s, most of all {beyond[0].name}: {number(beyond[0].ratio)} times",
-        )
-
-
-def _require_losses(part: StepAccuracy, of_losses: Errors, sheet: Sheet) -> None:
-    if of_losses.peer == 0:
-        settle(reasons.VACUOUS_PRECISION, f"no loss of {part.peer} errs, so there is nothing to measure by")
-    if not sheet.meets("loss_ratio", of_losses.ratio, "at most", part.loss_ratio_at_most):
-        sheet.figure("exceeded_bound", "loss_ratio_at_most")
-        settle(
-            reasons.EXCEEDS_TOLERANCE,
-            f"over {len(part.loss_seeds)} seeds losses err by {number(of_losses.candidate)}, "
-            f"{number(of_losses.ratio)} times as much as {part.peer}'s {number(of_losses.peer)}: more than "
-            f"{number(part.loss_ratio_at_most)} times",
         )
 
 

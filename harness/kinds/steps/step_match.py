@@ -11,7 +11,7 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, executed
-from harness.judging.sheet import Sheet, number, settle
+from harness.judging.sheet import Sheet, number, require_steps, settle
 from harness.judging.verdict import Judgement
 from harness.kinds.steps.model import StepMatch
 
@@ -173,5 +173,4 @@ def _require_steps(part: StepMatch, candidate: ArmEvidence, sheet: Sheet) -> Non
     compared, run = [step.step for step in candidate.compared_steps], len(candidate.series.loss)
     if compared != list(range(run)):
         settle(reasons.EVIDENCE_MISSING, f"of {run} steps those compared are {len(compared)}, or not in their order")
-    if not sheet.meets("steps_run", run, "at least", part.steps, "steps", beside=True):
-        settle(reasons.VACUOUS_STEPS, f"{run} steps were compared, the claim demands {part.steps}")
+    require_steps(run, part.steps, sheet)

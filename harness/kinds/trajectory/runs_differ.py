@@ -9,7 +9,7 @@ from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, executed
 from harness.judging.end_state import note_watched
 from harness.judging.series import first_true, losses
-from harness.judging.sheet import Sheet, settle
+from harness.judging.sheet import Sheet, require_steps, settle
 from harness.judging.verdict import Judgement
 from harness.kinds.trajectory.model import RunsDiffer
 
@@ -25,10 +25,7 @@ def judge(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
     comparison.begin(group)
     steps = min(len(ours.series.loss), len(theirs.series.loss))
     sheet.count("steps", steps)
-    sheet.figure("steps_run", steps, "steps")
-    demanded = max(part.steps, part.losses_from + 1)
-    if not sheet.meets("steps_run", steps, "at least", demanded, "steps", beside=True):
-        settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
+    require_steps(steps, max(part.steps, part.losses_from + 1), sheet)
     equal = losses(ours)[:steps].view(np.int64) == losses(theirs)[:steps].view(np.int64)
     same_batch = np.array(ours.series.batch_digest[:steps]) == np.array(theirs.series.batch_digest[:steps])
     later = np.flatnonzero(equal[part.losses_from :]) + part.losses_from
