@@ -39,13 +39,6 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
-def address(tensor: Tensor) -> int:
-    """Return the address of this rank's part. Runs no operation: near a replay the step's operations are counted."""
-    held: Any = tensor
-    part: Tensor = held._local_tensor if is_distributed(tensor) else tensor
-    return part.data_ptr()
-
-
 def whole(tensor: Tensor) -> Tensor:
     """Return all elements, gathered from the ranks; a plain tensor is returned itself. Every rank of the mesh must call
     this, in one order. Of ranks that hold the same part each takes its own.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
 from harness.system.replay.state import State
-from harness.system.shards import address
 
 MOVED = 0  # an address that no buffer has
 
@@ -31,4 +35,21 @@ class StaticAddresses:
         return {name: MOVED if name in self.moved else place for name, place in self._addresses().items()}
 
     def _addresses(self) -> dict[str, int]:
-        return {name: address(tensor) for name, tensor in self._static().items()}
+        return _addresses(self._static())
+
+
+def _addresses(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return where tensors lie; of one that is made of others, as a rank's part or a quantized weight, where they do.
+
+    Runs no operation: near a replay the step's operations are counted.
+    """
+    found: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        if hasattr(type(tensor), "__tensor_flatten__"):
+            held: Any = tensor
+            parts = {part: getattr(held, part) for part in held.__tensor_flatten__()[0]}
+            inner = {part: each for part, each in parts.items() if isinstance(each, Tensor)}
+            found |= _addresses({name if len(inner) == 1 else f"{name}.{part}": each for part, each in inner.items()})
+        else:
+            found[name] = tensor.data_ptr()
+    return found

@@ -225,6 +225,18 @@ def test_a_buffer_that_moved_once_stays_noted() -> None:
     assert addresses.seen() == {"a": MOVED, "b": buffers["b"].data_ptr()}
 
 
+def test_a_tensor_made_of_others_moves_where_one_of_them_does() -> None:
+    codes, scales = torch.zeros(2), torch.ones(2)
+    buffers = {"weight": TwoTensor(codes, scales)}
+    addresses = StaticAddresses(lambda: buffers)
+    addresses.remember()
+    addresses.check()
+    assert addresses.seen() == {"weight.a": codes.data_ptr(), "weight.b": scales.data_ptr()}
+    buffers["weight"] = TwoTensor(codes, scales.clone())
+    addresses.check()
+    assert addresses.moved == {"weight.b"}
+
+
 class Held:
     """What a step of somebody's own may hold."""
 
