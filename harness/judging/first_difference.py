@@ -136,7 +136,7 @@ def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDiffe
     parts = [_parts(ours), _parts(theirs)]
     path = [*_path(candidate, baseline, differing, pairs, parts)]
     first = next((row.part for row in path if row.answer == "differs"), None)
-    told = _first_pair(ours, theirs, pairs)
+    told = _first_pair(ours, theirs, pairs) if first else None
     if told is None and None not in (candidate.operators, baseline.operators):
         told = _first_write(ours, theirs, differing["update"])
     found = FirstDifference(
@@ -453,7 +453,8 @@ def _path(
         )
         names = list(differing.get(part, []))
         if part in ("forward", "backward", "clip", "update"):
-            told = _first_pair(ours, theirs, own)
+            # what leaves no trace in the step's end is no difference: other operators were aligned
+            told = _first_pair(ours, theirs, own) if any(differing.values()) else None
             where = [] if told is None else [ours[told[1][0] or 0].module or ours[told[1][0] or 0].line]
             names = names or where
             is_seen = not unseen and (bool(own) or bool(seen.get(part)))

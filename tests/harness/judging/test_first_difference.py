@@ -224,6 +224,14 @@ def test_an_operator_that_one_arm_alone_has_aligns_with_none() -> None:
     assert torch.is_grad_enabled()
 
 
+def test_operators_outside_of_a_graph_align_although_the_graph_calls_the_same_lines() -> None:
+    """A forward pass that runs twice, the first time to prepare, and a captured backward pass that computes it anew."""
+    forward, backward = (found_operators(names) for names in (("aten.mul", "aten.add"), ("aten.mul", "aten.sub")))
+    replayed = [each.model_copy(update={"replayed": True}) for each in backward]
+    assert aligned([*forward, *forward, *replayed], [*forward, *backward]) == [(2, 0), (3, 1), (4, 2), (5, 3)]
+    assert aligned([*forward, *backward, *replayed], backward) == [(4, 0), (5, 1)]  # warm-ups
+
+
 def test_the_work_of_aligning_grows_with_the_operators_and_no_faster() -> None:
     """A loop of four operators: one arm makes a turn more, and one has an operator of its own in the middle."""
     turn = found_operators(("aten.mul", "aten.add", "aten.div", "aten.sub"))
@@ -280,9 +288,7 @@ def launch(*leaves: str | None) -> list[ObservedOperator]:
 def test_a_result_over_an_input_is_the_same_result(
     ours: tuple[str | None, ...], theirs: tuple[str | None, ...], is_equal: bool
 ) -> None:
-    fields = {"replica": 1, "step": 0, "before": {}, "batch": {}, "loss": "a", "gradients": {}, "after": {}}
-    steps = [ObservedStep(arm=arm, operators=launch(*left), **fields) for arm, left in (("a", ours), ("b", theirs))]
-    assert difference_of(*steps).found == ("does_not_repeat" if is_equal else "found")
+    assert (difference_between(launch(*ours), launch(*theirs)).how is None) == is_equal
 
 
 def filling(before: str, after: str, source: int | None = None) -> ObservedOperator:
@@ -294,15 +300,28 @@ def filling(before: str, after: str, source: int | None = None) -> ObservedOpera
 
 
 def difference_between(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> FirstDifference:
-    fields = {"replica": 1, "step": 0, "before": {}, "batch": {}, "loss": "a", "gradients": {}, "after": {}}
-    return difference_of(
-        *(ObservedStep(arm=arm, operators=[*each], **fields) for arm, each in (("a", ours), ("b", theirs)))
-    )
+    return difference_of(*observed_steps(ours, theirs))
+
+
+def observed_steps(*operators: Sequence[ObservedOperator], unseen: int = 0, **fields: Any) -> list[ObservedStep]:
+    """Return a step of each arm, which ends in another loss in each."""
+    known = {"replica": 1, "step": 0, "before": {}, "batch": {}, "gradients": {}, "after": {}, "unseen": unseen}
+    return [
+        ObservedStep(**{**known, "arm": arm, "loss": arm, "operators": [*each], **fields})
+        for arm, each in zip(("a", "b"), operators, strict=True)
+    ]
+
+
+def test_an_operator_that_differs_in_a_step_with_equal_ends_is_no_difference() -> None:
+    steps = observed_steps(launch(None, "a"), launch(None, "b"), loss="same")
+    answer = difference_of(*steps)
+    assert (answer.found, answer.how) == ("does_not_repeat", None)
+    assert "differs" not in {row.answer for row in answer.path}
 
 
 @pytest.mark.parametrize("before", ["old", "result"], ids=["other memory", "memory with this result"])
 def test_what_memory_held_before_a_kernel_filled_it_is_no_difference(before: str) -> None:
-    assert difference_between([filling(before, "result")], [filling("other", "result")]).found == "does_not_repeat"
+    assert difference_between([filling(before, "result")], [filling("other", "result")]).how is None
 
 
 def test_a_kernel_that_fills_memory_with_another_result_has_equal_inputs() -> None:
@@ -316,8 +335,7 @@ def test_a_kernel_that_changes_what_the_step_has_made_reads_it() -> None:
 
 
 def test_a_step_without_autograd_is_one_part_and_kernels_that_were_not_seen_are_named() -> None:
-    fields = {"replica": 1, "step": 0, "before": {}, "batch": {}, "loss": "a", "gradients": {}, "after": {}}
-    steps = [ObservedStep(arm=arm, operators=launch(None, arm), unseen=2, **fields) for arm in ("a", "b")]
+    steps = observed_steps(launch(None, "a"), launch(None, "b"), unseen=2)
     answer = difference_of(*steps).model_copy(update={"unseen": 2})
     assert located(answer) == (
         "arm `a`, step 0: batch and state are equal; the step differs: another result from equal inputs of `kernel` at "
