@@ -263,8 +263,8 @@ def lines_made(function: Callable[[], list[Pair]]) -> tuple[list[Pair], int]:
 
 
 def found_operators(names: Sequence[str]) -> list[ObservedOperator]:
-    given: dict[str, Any] = {"phase": "forward", "module": "", "line": "", "code": "", "arguments": [], "reads": []}
-    return [ObservedOperator(name=name, makes=[], leaves=[], **given) for name in names]
+    given: dict[str, Any] = {"phase": "forward", "module": "", "line": "", "arguments": [], "reads": []}
+    return [ObservedOperator(name=name, code=name, makes=[], leaves=[], **given) for name in names]
 
 
 def launch(*leaves: str | None) -> list[ObservedOperator]:
