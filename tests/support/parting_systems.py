@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from harness.system.step_function import StepFunctionSystem
 
-FAULTS = ("none", "scaled", "momentum", "tripled", "unclipped", "late", "drawn", "batch", "skipped")
+FAULTS = ("none", "scaled", "momentum", "tripled", "unclipped", "late", "drawn", "batch", "skipped", "unrepeated")
 
 
 class Block(nn.Module):
@@ -44,6 +45,8 @@ class Parting(StepFunctionSystem):
             changed.scale = 0.5 if fault == "scaled" else 1.0
             model.zero_grad()
             kept = torch.empty(4, 8).bernoulli_(0.9, generator=drawing)  # drawn
+            if fault == "unrepeated" and not torch.are_deterministic_algorithms_enabled():
+                kept[0, 0] = os.getrandom(1)[0]
             loss = (model(batch["x"] * kept) - batch["y"]).square().mean()
             (3 * loss if fault == "tripled" else loss).backward()  # tripled
             if fault != "unclipped":

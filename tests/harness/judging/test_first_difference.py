@@ -145,6 +145,20 @@ def test_a_step_that_ends_in_other_bits_while_it_is_observed_is_not_seen() -> No
     assert located(answer) == expected
 
 
+def test_a_step_that_repeats_no_bits_is_executed_under_deterministic_algorithms_where_the_verdict_saw_noise(
+    tmp_path: Path,
+) -> None:
+    noisy = {"fault": "unrepeated"}
+    unknown = locate(run_for(noisy), Executing(tmp_path / "unknown"))
+    assert (unknown.found, unknown.why, unknown.deterministic) == ("not_seen", "observed", False)
+    known = locate(run_for(noisy, noise_floor=1e-5), Executing(tmp_path / "known"))
+    assert located(known) == (
+        "does not repeat: executed again under torch's deterministic algorithms, both arms are equal in 6 steps, "
+        "with all state that is found"
+    )
+    assert run_for(noisy, noise_floor=0.0).settings["deterministic"] is False
+
+
 def test_a_replay_whose_operators_nobody_sees_is_accused_of_no_missing_write() -> None:
     executing = executions(fault="skipped")
     run, steps = executing.runs[-1], list(executing.steps[-1])
