@@ -31,7 +31,7 @@ def run_of_reference(
     """Return the run for an arm `captured`, with the fault, and an arm `plain`. settings: of both arms."""
     arms = {"captured": {"capture": capture, **settings}, "plain": {"capture": "none", **settings}}
     claim = {**CLAIM, "guards": {"steps": STEPS}}
-    described = contract_of(SYSTEM, claim, steps=STEPS, arms=arms).model_dump(
+    described = contract_of(SYSTEM, claim, seed=1, steps=STEPS, arms=arms).model_dump(
         mode="json", by_alias=True, exclude_unset=True
     )
     described["workloads"]["w"] |= {"model": model, "seq_len": seq_len, "needs": {"device": device}}

@@ -47,8 +47,11 @@ EXPECTED = {
     "swapped_gate_and_up": r"reference_impl/(block|ops|dense)\.py|swiglu",
     "wrong_lora_scale": r"reference_impl/(block|lora|ops)\.py|lora|rope",
     "wrong_rotary_base": r"rope|attention",
+    "ignored_seed": r"the batch differs",
+    "seed_without_batches": r"the batch differs",
+    "seed_without_start": r"the state before the step differs \(parameters",
 }
-# Which settings of both arms make a module's faults differ.
+# Which settings of both arms make a fault, or a module's faults, differ.
 SETTINGS: dict[str, dict[str, Any]] = {
     "accumulation": {"micro_batches": 2},
     "fp8": {"precision": "fp8"},
@@ -57,6 +60,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "kernel_ranges": {"gemm": "tiled"},
     "kernels": {"gemm": "tiled"},
     "products": {"gemm": "tiled"},
+    "unheeded_adapters": {"adapters": False},
 }
 
 
@@ -197,7 +201,7 @@ def ask(fault: str, options: argparse.Namespace) -> dict[str, object]:
         model=options.model,
         seq_len=options.seq_len,
         limit_s=LIMIT_S,
-        **SETTINGS.get(module, {}),
+        **SETTINGS.get(fault, SETTINGS.get(module, {})),
     )
     with tempfile.TemporaryDirectory(prefix="where-") as folder:
         number = iter(range(9))
