@@ -26,8 +26,9 @@ BY_LINE = {
         "schedule's when to change; a schedule's belongs outside of the step"
     ),
     r"\.step\(": (
-        "torch's optimizers read their own step count on the host unless they are made with `fused=True`, on a GPU "
-        "with `capturable=True` as well; a scheduler's `step()` belongs outside of the step"
+        "torch's optimizers read their own step count on the host unless they are made with `fused=True` (where torch "
+        "has none with `capturable=True`), on a GPU with `capturable=True` as well; a scheduler's `step()` belongs "
+        "outside of the step"
     ),
     r"^\s*(if|elif|while|assert)\b|\bif\b.*\belse\b|\b(any|all)\(": (
         "a Python `if` on a tensor waits for it: choose on the device, with `torch.where`"
@@ -180,7 +181,7 @@ def advice(
             continue
         yield f"{file}:{number}: {code}"
         mend = next((text for pattern, text in BY_LINE.items() if re.search(pattern, code)), "")
-        if "takes no `fused`" in message and "`fused=True`" in mend:
+        if "has no form that reads nothing" in message and "`fused=True`" in mend:
             mend = WITHOUT_FUSED
         if mend and reason in _WAITS:
             yield f"-> {mend}"

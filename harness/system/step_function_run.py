@@ -99,6 +99,8 @@ class StepFunctionRun:
         else:
             self._replays += 1
             loss = self._current.captured.replay()
+            for name, gradient in _of_kind(GRADIENTS, self._current.captured.outputs).items():
+                self._parameters[name].grad = gradient  # a replayed CUDA graph writes to `.grad`, too
         self._function.after()
         return loss
 

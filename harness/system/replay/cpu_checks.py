@@ -6,23 +6,30 @@ called where a tensor is read without an operator and returns what the host read
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import _get_capturable_supported_devices, register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from harness.system.replay.host_made import HostMade, tensors_in
 from harness.system.replay.named_devices import MOVES, caller, names_a_device
 from harness.system.replay.observer import leaves_the_step
-from harness.system.replay.stand_ins import as_written
+from harness.system.replay.stand_ins import as_written, standing_in
 
+_DEVICES = "_get_capturable_supported_devices"  # the devices that torch's optimizers take `capturable=True` for
+_OPTIMIZERS = [
+    each for name, each in sys.modules.items() if name.startswith("torch.optim.") and hasattr(each, _DEVICES)
+]
+_update_parameters = AveragedModel.update_parameters
 READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__format__, Tensor.__repr__}
 
 
@@ -31,7 +38,7 @@ class OnADevice(TorchFunctionMode):
 
     `one_hot` with a number of classes reads no value; on a CPU torch reads the least and the greatest class first, to
     check them. What reads memory of the CPU without an operator is a read. What is moved to a device is the device's.
-    Counters that an optimizer of torch keeps on the host are the host's.
+    Counters that an optimizer or an average of torch keeps on the host are the host's.
     """
 
     def __torch_function__(
@@ -54,30 +61,38 @@ class OnADevice(TorchFunctionMode):
         return _on_device(hosts, returned, tensors_in([*args, *kwargs.values()])) if named else returned
 
     def __enter__(self) -> Self:
-        self._hook = register_optimizer_step_pre_hook(_know_counters)
+        self._counted = ExitStack()
+        self._counted.callback(register_optimizer_step_pre_hook(_know_counters).remove)
+        self._counted.enter_context(standing_in([AveragedModel], "update_parameters", _update_average))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *raised: object) -> None:
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
-        self._hook.remove()
+        self._counted.close()
 
 
 @contextmanager
 def as_on_a_device() -> Iterator[None]:
     """Execute a step so that a dispatch mode on a CPU sees what it would see of a device.
 
-    Nothing changes without a mode, under a mode that leaves the step as it is, and within such a block. A function mode
-    is called at every operation and at every attribute of a tensor that is read. torch.compile would trace through it,
-    and compile anew.
+    torch's optimizers take `capturable=True` there. Nothing else changes without a mode, under a mode that leaves the
+    step as it is, and within such a block. A function mode is called at every operation and at every attribute of a
+    tensor that is read. torch.compile would trace through it, and compile anew.
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     on_a_device = any(isinstance(mode, OnADevice) for mode in modes)
-    if on_a_device or all(map(leaves_the_step, _get_current_dispatch_mode_stack())):
-        yield
-        return
-    with as_written(), OnADevice():
-        yield
+    with standing_in(_OPTIMIZERS, _DEVICES, _devices_and_cpu):
+        if on_a_device or all(map(leaves_the_step, _get_current_dispatch_mode_stack())):
+            yield
+            return
+        with as_written(), OnADevice():
+            yield
+
+
+def _devices_and_cpu(supports_xla: bool = True) -> list[str]:
+    """Return where torch lets `capturable=True` be, and the CPU, which stands in for a device."""
+    return [*_get_capturable_supported_devices(supports_xla), "cpu"]
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -113,17 +128,28 @@ def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]
     return returned
 
 
+def _update_average(average: AveragedModel, *given: Any, **named: Any) -> None:
+    """Update an average of torch's, whose count of updates is the host's unless its owner moved it."""
+    _know([average.n_averaged])
+    _update_parameters(average, *given, **named)
+
+
 def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
     """Mark counters of steps, and other single numbers, as the host's unless a fused or captured update reads them."""
     for group in optimizer.param_groups:
         if group.get("capturable") or group.get("fused"):
             continue
         for parameter in group["params"]:
-            for value in optimizer.state.get(parameter, {}).values():
-                if isinstance(value, Tensor) and value.dim() == 0:
-                    for host in _hosts():
-                        if not host.recorded:
-                            host.add(value)
+            kept = optimizer.state.get(parameter, {}).values()
+            _know(value for value in kept if isinstance(value, Tensor) and value.dim() == 0)
+
+
+def _know(counts: Iterable[Tensor]) -> None:
+    """Mark tensors as memory of the host. A recording keeps them as the step's, since it must repeat the count."""
+    hosts = [each for each in _hosts() if not each.recorded]
+    for count in counts:
+        for host in hosts:
+            host.add(count)
 
 
 def _hosts() -> list[HostMade]:

@@ -80,13 +80,17 @@ def asked_at() -> str:
     return f"{place.file}:{place.line}, called at {frame}"
 
 
-def without_fused(error: BaseException) -> str:
-    """Return a text naming the optimizer whose update raised the exception, if it has no argument `fused`; else ""."""
+def made_to_wait(error: BaseException) -> str:
+    """Return a text saying how the optimizer whose update raised the exception is made to read nothing; else ""."""
     holders = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
     optimizers = [each for each in holders if isinstance(each, torch.optim.Optimizer)]
-    if not optimizers or "fused" in getattr(optimizers[-1], "defaults", {"fused": None}):
+    if not optimizers:
         return ""
-    return f"; {type(optimizers[-1]).__name__} takes no `fused`"
+    name, defaults = type(optimizers[-1]).__name__, getattr(optimizers[-1], "defaults", {})
+    numbers = all(each.is_floating_point() for group in optimizers[-1].param_groups for each in group["params"])
+    flags = ("fused", "capturable") if numbers else ("capturable",)  # torch fuses no update of complex numbers
+    able = [f"`{flag}=True`" for flag in flags if not defaults.get(flag, True)]
+    return f"; make {name} with {able[0]}" if able else f"; {name} has no form that reads nothing"
 
 
 def called_at(error: BaseException) -> str:

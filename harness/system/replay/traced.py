@@ -28,7 +28,7 @@ from harness.system.replay.cpu_checks import OnADevice
 from harness.system.replay.fake_leftovers import no_fake_tensors_left
 from harness.system.replay.fake_step import on_fake_tensors
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
-from harness.system.replay.frames import called_at, of_traceback, without_fused
+from harness.system.replay.frames import called_at, made_to_wait, of_traceback
 from harness.system.replay.generators import noted_generator_states
 from harness.system.replay.host_changes import HostChanges, KeptUp, keep_up
 from harness.system.replay.operations import Operations, record
@@ -144,8 +144,9 @@ class TracedStep:
             raise NotTraceableError(
                 "the step must be recordable as ATen operators",
                 where=f"{place.file}:{place.line}",
-                got=f"{type(error).__name__}: {_first_line(error)}{called_at(error)}",
-                remedy="use the fused or functional form of the operation",
+                got=f"{type(error).__name__}: {_first_line(error)}{called_at(error)}{made_to_wait(error)}",
+                remedy="use the fused or functional form of the operation, or do it after the step: "
+                "`StepFunction(…, after=…)`",
             ) from error
         self._require_waits(recorded)
         self.operations, self.operators, self.draws = len(recorded), recorded.names(), recorded.draws
@@ -276,7 +277,7 @@ def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> FakePas
             with on_fake_tensors() as mode, OnADevice(), as_captured():
                 body()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            called = f"{called_at(error)}{without_fused(error)}"
+            called = f"{called_at(error)}{made_to_wait(error)}"
             raise HostSyncError(str(error.func), *of_traceback(error.__traceback__), called) from error
         return FakePass(guard.created_state, mode.unseen)
 

@@ -111,7 +111,7 @@ def test_a_line_that_waits_is_quoted_with_what_mends_it(code: str, project: Path
 
 def test_an_optimizer_without_fused_is_not_to_be_made_with_it(project: Path) -> None:
     (project / "step.py").write_text("optimizer.step()\n")
-    message = "arm captured never replayed a capture: host sync by aten::item at step.py:1; Own takes no `fused`"
+    message = "arm captured never replayed a capture: aten::item at step.py:1; Own has no form that reads nothing"
     _, mend = advice("candidate_not_captured", [("step.py", 1)], [project], "", message)
     assert mend.startswith("-> this optimizer reads a value on the host")
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from harness.contract.schema import Arm, Workload
 from harness.execution.watchers.sync_detectors import DispatchWatch, by_dispatch_mode, by_fake_pass
+from harness.system.protocol import CaptureRecord, HasCapture
 from harness.system.replay.cpu_checks import OnADevice
 from harness.system.replay.traced import HostSyncError, NotTraceableError, TracedStep, fake_pass
-from harness.system.step_function import StepFunctionSystem
+from harness.system.step_function import StepFunction, StepFunctionSystem
 
 WORKLOAD = Workload(model="any", batch_size=1, seq_len=1, steps=4)
 
@@ -219,4 +221,88 @@ def test_an_update_that_waits_says_whether_it_has_a_fused_form(made: type[OwnUpd
 
     with pytest.raises(HostSyncError) as caught:
         fake_pass(body, lambda: {"weight": weight}, [optimizer])
-    assert ("; OwnUpdate takes no `fused`" in str(caught.value)) is (made is OwnUpdate)
+    way = "OwnUpdate has no form that reads nothing" if made is OwnUpdate else "make OwnFused with `fused=True`"
+    assert f"; {way};" in str(caught.value)
+
+
+class Trained(StepFunctionSystem):
+    """Trains a layer by any optimizer, and keeps an average of it."""
+
+    name = "trained"
+    inside = True  # the average is updated in the step
+    updates = True  # and so are the weights
+
+    def __init__(self, optimizer: Callable[..., torch.optim.Optimizer] | None = None, dtype: Any = None) -> None:
+        self.optimizer, self.dtype = optimizer or partial(torch.optim.SGD, lr=0.1), dtype
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        torch.manual_seed(workload.seed)
+        model = nn.Linear(4, 2, bias=False, dtype=self.dtype)
+        optimizer, average = self.optimizer(model.parameters()), AveragedModel(model)
+        averages = lambda: average.update_parameters(model)
+
+        def step(batch: dict[str, Tensor]) -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = model(batch["x"]).abs().square().mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if self.updates:
+                optimizer.step()
+            if self.inside:
+                averages()
+            return loss.detach()
+
+        def after() -> None:
+            if not self.updates:
+                optimizer.step()
+            if not self.inside:
+                averages()
+
+        def batch(index: int) -> dict[str, Tensor]:
+            generator = torch.Generator().manual_seed(index)
+            return {"x": torch.randn(3, 4, generator=generator, dtype=self.dtype)}
+
+        return StepFunction(step, batch, model, after=after)  # type: ignore[arg-type]
+
+
+def losses_of(system: Trained, capture: str) -> tuple[list[float], CaptureRecord]:
+    with system.open(WORKLOAD, Arm.model_validate({"capture": capture})) as run:
+        losses = [run.step(index).item() for index in range(4)]
+        return losses, cast("HasCapture", run).capture_record()
+
+
+@pytest.mark.parametrize("kind", ["NAdam", "RAdam", "Adamax", "ASGD"])
+def test_a_capturable_optimizer_is_recorded_on_a_cpu(kind: str) -> None:
+    system = Trained(partial(getattr(torch.optim, kind), lr=0.1, capturable=True))
+    system.inside = False
+    losses, record = losses_of(system, "step")
+    assert (record.failure, record.replays) == (None, 4)
+    assert losses == losses_of(system, "none")[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "flag"),
+    [("NAdam", None, "capturable"), ("Adam", None, "fused"), ("Adam", torch.complex64, "capturable")],
+)
+def test_an_update_that_reads_its_count_names_the_form_that_reads_none(kind: str, dtype: Any, flag: str) -> None:
+    system = Trained(partial(getattr(torch.optim, kind), lr=0.1), dtype)
+    system.inside = False
+    _, record = losses_of(system, "step")
+    assert f"; make {kind} with `{flag}=True`;" in str(record.failure)
+
+
+def test_an_average_that_reads_its_count_belongs_after_the_step() -> None:
+    system = Trained()
+    _, record = losses_of(system, "step")
+    assert "do it after the step: `StepFunction(…, after=…)`" in str(record.failure)
+    system.inside = False
+    losses, record = losses_of(system, "step")
+    assert (record.failure, record.replays) == (None, 4)
+    assert losses == losses_of(system, "none")[0]
+    with system.open(WORKLOAD, Arm()) as run:
+        assert not by_dispatch_mode(lambda: run.step(0), "cpu")
+
+
+def test_gradients_of_a_replay_are_there_for_what_comes_after_the_step() -> None:
+    system = Trained()
+    system.updates = system.inside = False
+    assert losses_of(system, "step")[0] == losses_of(system, "none")[0]
