@@ -146,7 +146,7 @@ class Comparison:
     def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:
         if capture.mechanism == "traced":
             # one that did too much or too little shows in what it trained; its number is the capture claim's
-            found = untraced(arm, capture, steps) or unreplayed(arm, capture, self._context.outside_bounds(arm))
+            found = untraced(arm, capture, steps) or unreplayed(arm, capture, self._context.outside_bounds(arm), steps)
         else:
             found = uncounted(arm, capture, self._context.outside_bounds(arm), steps)
         if found is not None:

@@ -27,6 +27,8 @@ from harness.kinds import probe_named
 from harness.kinds.captures.model import Capture
 from harness.numbers import counted
 
+LAST_LOSSES = 5  # that are equal where a training stands still: of as many steps the look at replays makes some again
+
 
 @dataclass(frozen=True)
 class Context:
@@ -99,7 +101,9 @@ class Context:
         uncaptured = 0 if capture is None else capture.uncaptured_steps + made - warm
         lengths = self.contract.workloads[self.workload].seq_len
         shapes = len(lengths) if isinstance(lengths, list) else 1
-        return JudgedSteps(end_of(execution).steps_called - warm, max(shapes, captures), uncaptured, warm)
+        last = execution.series.loss[-LAST_LOSSES:]
+        still = len(last) > 1 and len(set(last)) == 1
+        return JudgedSteps(end_of(execution).steps_called - warm, max(shapes, captures), uncaptured, warm, still)
 
     def executions(self, arm: str) -> list[ArmEvidence]:
         """Return what there is of an arm's executions in all runs, sound or not."""

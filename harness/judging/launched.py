@@ -46,12 +46,14 @@ class JudgedSteps(NamedTuple):
 
     called: without `warm`, the plain steps that the contract lets the arm make before its capture.
     uncaptured: steps that ran outside the capture, warm ones beyond the contract's number among them.
+    still: the last losses are equal, whatever the batch: what they are made of, none of them shows.
     """
 
     called: int
     unseen: int
     uncaptured: int = 0
     warm: int = 0
+    still: bool = False
 
 
 def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
@@ -67,7 +69,7 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
     `steps` None: the probe does not watch steps one by one.
     """
     if capture.mechanism == "traced":
-        return untraced(arm, capture, steps) or _traced(arm, capture) or unreplayed(arm, capture, bounds)
+        return untraced(arm, capture, steps) or _traced(arm, capture) or unreplayed(arm, capture, bounds, steps)
     unseen = blind(arm, capture)
     if unseen is not None:
         return unseen
@@ -75,10 +77,10 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
     if work is None:
         return Finding(reasons.REPLAYS_UNWATCHED, f"what the device did in the replays of {arm} was not recorded")
     outside = _outside(arm, work, bounds.share) or _busiest(arm, capture, bounds, steps)
-    return _launched(arm, work, capture) or outside or unreplayed(arm, capture, bounds)
+    return _launched(arm, work, capture) or outside or unreplayed(arm, capture, bounds, steps)
 
 
-def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None:
+def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
     """Return a finding unless outputs of the step depend on its replays, as far as the look at them saw; else None.
 
     The loss may come from elsewhere where the claim itself allows more work outside the graphs than the default.
@@ -92,7 +94,7 @@ def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | 
             reasons.OUTPUT_NOT_FROM_REPLAY,
             f"a step of arm {arm} gives equal bits with and without its replays in {some(ghost.named)}",
         )
-    if ghost.reads is False:
+    if ghost.reads is False and not (steps and steps.still):
         return Finding(
             reasons.OUTPUT_NOT_FROM_REPLAY, f"a step of arm {arm} gives equal bits on another batch, in all outputs"
         )
@@ -103,6 +105,8 @@ def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | 
 
 def _doubts(ghost: GhostReplay) -> Iterator[str]:
     """Yield what keeps the replays from being shown to compute the step's outputs."""
+    if ghost.reads is False:
+        yield "its outputs and its last losses are equal whatever the batch: fewer steps would show more"
     if ghost.unsure:
         yield f"a step without its replays gives {ghost.unsure} outputs that no replay left, and they do not repeat"
     if ghost.alike and not ghost.moves_alone:

@@ -294,6 +294,11 @@ LAUNCHED: dict[str, list[Case]] = {
             lambda: captured({"outside_share_at_most": 0.5}, ghost=outside("loss", "parameters 0.bias")),
         ),
         Case("one batch for all", "output_not_from_replay", lambda: captured(ghost=ghost(stays=False, reads=False))),
+        Case(
+            "a training that stands still",
+            "replay_unproven",
+            lambda: captured(None, {"losses": [1.0, *[0.0] * (STEPS - 1)]}, ghost=ghost(stays=False, reads=False)),
+        ),
         Case("one batch, other gradients", "held", lambda: captured(ghost=on_one_batch())),
         Case("one batch, trained alike", "replay_unproven", lambda: captured(ghost=on_one_batch(alike=4))),
         Case("one batch, replays train", "held", lambda: captured(ghost=on_one_batch(alike=4, moves_alone=True))),
