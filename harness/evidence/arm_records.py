@@ -499,3 +499,4 @@ class LongReplayEvidence(ArmRecord):
     # the arm in turns with one that was opened and captured after the last step; None: a baseline, or older evidence
     rounds: list[ReplayRound] | None = None
     no_rounds: str | None = None  # why a fresh arm could not be opened next to the old one
+    ended: str | None = None  # what the trainer raised after its last step; None: it made all steps

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (514, 67_924), "tests": (644, 89_855), "reference_impl": (149, 17_255), "tools": (56, 8_079)}
+BUDGET = {"harness": (514, 68_038), "tests": (644, 90_052), "reference_impl": (149, 17_255), "tools": (56, 8_083)}
 
 
 def size(folder: str) -> tuple[int, int]:

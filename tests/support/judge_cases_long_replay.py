@@ -137,6 +137,27 @@ def cut_short() -> Verdict:
     return replayed(theirs={"blocks": [block(number) for number in range(BLOCKS - 1)]}, others=shorter)
 
 
+def ended(theirs: str | None = "train.py:9: ValueError: no rate") -> Verdict:
+    """Both arms end in the middle of a block, or the candidate alone."""
+    blocks = [*map(block, range(LATE)), block(LATE, steps=EVERY - 1)]
+    shown: dict[str, Any] = {"blocks": blocks, "ended": "train.py:9: ValueError: no rate"}
+    rows: dict[str, Any] = {
+        "batches": [f"batch{number}" for number in range(LATE + 1)],
+        "steps_called": LATE * EVERY + 9,
+    }
+    both = [graphed(ROWS[: LATE + 1], **rows, capture=unwatched()), arm("ungraphed", ROWS[: LATE + 1], **rows)]
+    claim = {"memory_growth_at_most_mib": None, "slowdown_at_most": None}
+    if theirs is None:
+        return replayed(claim, ours=shown, mine=both[0])
+    return replayed(claim, shown, shown, *both)
+
+
+def still_at_last() -> Verdict:
+    """All rows have one loss, and the steps of the first block had others."""
+    blocks = {"blocks": [block(number, losses=f"losses{min(number, 1)}") for number in range(BLOCKS)]}
+    return replayed(None, blocks, blocks, candidate(0 * ROWS), baseline(0 * ROWS))
+
+
 def in_both(changes: Mapping[str, Any], **claim: Any) -> Verdict:
     return replayed(claim, changes, changes)
 
@@ -208,6 +229,9 @@ EMPTY_MEMORY = {"blocks": [block(number, allocated_bytes=0, reserved_bytes=0) fo
 LONG_CASES = [
     Case("a baseline of fewer steps", "unequal_lengths", cut_short),
     Case("400 steps", "held", replayed),
+    Case("a training that ends by itself", "held", ended),
+    Case("a candidate that ends alone", "worker_exception", lambda: ended(None)),
+    Case("a loss that stands still after the first block", "held", still_at_last),
     Case("equality alone", "held", lambda: in_both(WITHOUT_MEMORY, **FLAT)),
     Case("a last block that is shorter", "held", shorter),
     Case("grown by what is allowed", "held", lambda: replayed(ours=from_late(allocated_bytes=31 * MIB))),

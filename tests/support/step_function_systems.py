@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
-from harness.system.step_function import StepFunctionSystem
+from harness.system.step_function import StepFunction, StepFunctionSystem
 
 
 class Regression(StepFunctionSystem):
@@ -148,3 +148,27 @@ class OwnOptimizer(Regression):
 
     def optimizer(self, model: nn.Module, rate: Tensor) -> Any:
         return Rising(model.parameters())
+
+
+class Ending(Regression):
+    """Its schedule raises after so many updates, in the arms that it names."""
+
+    updates, arms = 205, ("step", "none")
+
+    def build(self, workload: Workload, arm: Arm) -> Any:
+        made, ends = [0], arm.capture in self.arms
+
+        def schedule() -> None:
+            made[0] += 1
+            if ends and made[0] > self.updates:
+                raise ValueError(f"no rate for update {made[0]}")
+
+        return StepFunction(*super().build(workload, arm), after=schedule)
+
+
+class EndingAlone(Ending):
+    arms = ("step",)
+
+
+class EndingAtOnce(Ending):
+    updates = 7

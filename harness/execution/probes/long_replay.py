@@ -3,6 +3,8 @@
 A block's seconds lie between two device synchronizations. They include what the harness keeps of each step, so they
 only serve to compare blocks with each other. The candidate is alone on the machine; a baseline is not timed.
 
+What a trainer raises after the first block ends its training: the steps before are its evidence.
+
 After the candidate's last step its arm is opened once more, and captured afresh. The old run and the fresh one take
 turns: a machine that is slow for a while is slow for both.
 """
@@ -26,10 +28,12 @@ from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock, Replay
 from harness.evidence.plan_records import Run
 from harness.execution.announced import REPLAY_ROUNDS, WARMUP_STEPS, replay_block_steps
 from harness.execution.arm import ArmLife
+from harness.execution.opening import release_memory
 from harness.execution.probes.timed_arm import TimedArm
 from harness.execution.recorder import Recorder, SeriesWriter, StepRows
 from harness.execution.watchers.capture_attempts import attempts_of
 from harness.numbers import counted
+from harness.system.raised import message_of
 
 FEWEST_ROUNDS = 8  # whose median has an interval of 99 %
 TURNS_UNTIL = 0.8  # of the run's limit: opening the fresh run is within it, too
@@ -93,18 +97,34 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
     kept = life.begin(steps, seen)
     yardstick = Yardstick()
     blocks = []
+    ended = None
     for first in range(0, steps, every):
         indices = range(first, min(first + every, steps))
         synchronize()
         began = monotonic()
         for index in indices:
-            life.step(index)
+            try:
+                life.step(index)
+            except Exception as error:
+                if not blocks:
+                    raise
+                release_memory()  # a CUDA error is sticky: it is raised again here, and ends no training
+                ended = message_of(error)
+                break
         kept.write()
         synchronize()
         seconds = monotonic() - began
-        blocks.append(seen.block(seconds, yardstick.seconds()))
+        if life.steps_called > first:
+            blocks.append(seen.block(seconds, yardstick.seconds()))
+        if ended is not None:
+            break
     return LongReplayEvidence(
-        arm=life.arm, replica=life.replica, every=every, distinct_batches=seen.distinct_batches, blocks=blocks
+        arm=life.arm,
+        replica=life.replica,
+        every=every,
+        distinct_batches=seen.distinct_batches,
+        blocks=blocks,
+        ended=ended,
     )
 
 

@@ -25,6 +25,7 @@ from harness.judging.series import Bounds, difference, losses, require_equal
 from harness.judging.sheet import Sheet, number, require_steps, settle
 from harness.judging.verdict import Judgement
 from harness.kinds.captures.model import SLICE, LongReplay
+from harness.numbers import counted
 
 MIB = 2**20
 
@@ -36,9 +37,10 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     comparison.captured(candidate, throughout=False)
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     named = {theirs: baseline, ours: candidate}
+    ended = _ended(named)
     steps = end_of(candidate).steps_called
     sheet.count("steps", steps)
-    require_steps(steps, part.steps, sheet)
+    require_steps(steps, steps if ended else part.steps, sheet)
     seen = {name: _seen(part, name, execution) for name, execution in named.items()}
     _require_finite_blocks(seen, sheet)
     _require_as_many(seen)
@@ -53,9 +55,26 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     flat = [*_flat_memory(part, seen[ours], sheet), *_flat_time(part, seen[ours], sheet)]
     return comparison.held(
         "; ".join(
-            [f"the losses of {ours} and {theirs} are equal in bits at all {steps} steps, and so are the ends", *flat]
+            [
+                f"the losses of {ours} and {theirs} are equal in bits at all {steps} steps, and so are the ends",
+                *([f"both end their training there, of {part.steps} steps asked: {ended}"] if ended else []),
+                *flat,
+            ]
         )
     )
+
+
+def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
+    """Return what the baseline raised as both arms ended their training after equally many steps; None if neither did.
+    Settle ERROR where one ended alone or earlier: nothing says if its trainer or the machine ended it.
+    """
+    raised = {name: each.long_replay and each.long_replay.ended for name, each in named.items()}
+    steps = {name: end_of(each).steps_called for name, each in named.items()}
+    if len(set(steps.values())) > 1 or None in raised.values():
+        for name, what in raised.items():
+            if what is not None:
+                settle(reasons.WORKER_EXCEPTION, f"{name} ended alone after {counted(steps[name], 'step')}: {what}")
+    return next(iter(raised.values()))
 
 
 def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvidence:

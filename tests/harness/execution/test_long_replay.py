@@ -38,6 +38,7 @@ CLAIM: dict[str, Any] = {
     "every": EVERY,
     "distinct_batches": STEPS,
 }
+ENDS = CLAIM | {"distinct_batches": 200}
 WITHOUT_TIME = ["late_stale_batch", "late_dropped_update", "late_nan", "one_batch", "nan_end_state", "constant_loss"]
 
 
@@ -66,6 +67,32 @@ def test_a_replay_without_a_fault_holds(tmp_path: Path) -> None:
     verdict = judged(SYSTEM, tmp_path, CLAIM, steps=STEPS)
     assert (verdict.reason, verdict.mechanism) == ("held", "traced"), verdict.message
     assert verdict.denominators == {"steps": STEPS, "blocks": STEPS // EVERY, "state_tensors": 27}
+
+
+def test_a_training_that_ends_by_itself_is_compared_over_its_steps(tmp_path: Path) -> None:
+    verdict = judged("step_function_systems:Ending", tmp_path, ENDS, steps=STEPS)
+    assert verdict.reason == "held", verdict.message
+    assert (verdict.denominators["steps"], verdict.denominators["blocks"]) == (205, 21)
+    assert "at all 205 steps" in verdict.message
+    assert f"both end their training there, of {STEPS} steps asked: " in verdict.message
+    assert "no rate for update 206" in verdict.message
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("late_stale_batch", "differs"), ("nan_end_state", "non_finite_end")])
+def test_a_training_that_ends_by_itself_can_be_wrong(fault: str, reason: str, tmp_path: Path) -> None:
+    verdict = judged("step_function_systems:Ending", tmp_path, ENDS, fault=fault, steps=STEPS)
+    assert verdict.reason == reason, verdict.message
+
+
+def test_an_arm_that_ends_alone_is_an_error(tmp_path: Path) -> None:
+    verdict = judged("step_function_systems:EndingAlone", tmp_path, CLAIM, steps=STEPS)
+    assert verdict.reason == "worker_exception"
+    assert "candidate captured ended alone after 205 steps: " in verdict.message
+
+
+def test_a_training_that_ends_in_its_first_block_failed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no rate for update 8"):
+        judged("step_function_systems:EndingAtOnce", tmp_path, CLAIM, steps=STEPS)
 
 
 @pytest.mark.slow
