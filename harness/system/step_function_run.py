@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -101,8 +101,14 @@ class StepFunctionRun:
             loss = self._current.captured.replay()
             for name, gradient in _of_kind(GRADIENTS, self._current.captured.outputs).items():
                 self._parameters[name].grad = gradient  # a replayed CUDA graph writes to `.grad`, too
-        self._function.after()
+        with self._as_on_a_device():
+            self._function.after()
         return loss
+
+    def _as_on_a_device(self) -> AbstractContextManager[None]:
+        from harness.system.replay.cpu_checks import as_on_a_device
+
+        return as_on_a_device() if self._device.type == "cpu" else nullcontext()
 
     def _uncaptured_step(self) -> Tensor:
         """Make a step without a capture, and return its loss. What it raises has a note of an earlier failed capture,
@@ -149,13 +155,11 @@ class StepFunctionRun:
         return require_batch(given, index, self._function.batch, self._structure)
 
     def step_body(self) -> Callable[[], Tensor]:
-        from harness.system.replay.cpu_checks import as_on_a_device
-
-        copied, step, on_cpu = self._copied_batch(), self._function.step, self._device.type == "cpu"
+        copied, step = self._copied_batch(), self._function.step
 
         def body() -> Tensor:
             batch = copied()
-            with as_on_a_device() if on_cpu else nullcontext():
+            with self._as_on_a_device():
                 return require_loss(step(batch), step, "step(batch)")
 
         return body

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from harness.devices.graphs import watched_graphs
 from harness.errors import HarnessError
@@ -33,7 +34,7 @@ class CaptureAttempts:
         self.count = self.replays = 0
         self.replaying = self.left_out = False
         self.replayed: list[Any] | None = None
-        self._returned: dict[int, object] = {}  # by the identity of what is replayed
+        self._returned = WeakKeyDictionary[Any, object]()  # by what is replayed
         self.errors: list[str] = []
         self.training: object = None  # the arm's
         self.operators: set[str] = set()
@@ -99,10 +100,10 @@ class CaptureAttempts:
             if self.replayed is not None:
                 self.replayed.append(replayed)
             if self.left_out:
-                return self._returned.get(id(replayed))
+                return self._returned.get(replayed)
             self.replaying = True
             try:
-                self._returned[id(replayed)] = returned = replay(*arguments, **keywords)
+                self._returned[replayed] = returned = replay(*arguments, **keywords)
             finally:
                 self.replaying = False
             return returned

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -80,3 +82,14 @@ def test_nothing_is_counted_after_the_block() -> None:
         pass
     assert attempts.count == 0
     assert (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end, TracedStep.record) == methods
+
+
+def test_what_a_replay_returned_is_held_no_longer_than_its_recording() -> None:
+    value = torch.ones(2)
+    step = TracedStep(value.sum, lambda: {"value": value})
+    with CaptureAttempts():
+        loss = weakref.ref(step.replay())
+        assert loss() is not None  # a replay that is left out returns it
+        del step
+        gc.collect()
+        assert loss() is None
