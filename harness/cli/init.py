@@ -42,7 +42,7 @@ def init(
     horizon = Horizon(steps, None if budget is None else seconds_of(budget))
     draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled))
     require_free(kept_files(draft, Path.cwd()), force=force)
-    with interruptible(), Progress(verdicts=False) as watch:
+    with interruptible(), Progress() as watch:
         draft, unmeasured, foreseen = _measured(draft, horizon, watch)
     print_line(f"{compares(draft)}{unmeasured}")
     print_lines(compared_steps(draft))

@@ -92,6 +92,6 @@ def _looked_for(
     with (
         tempfile.TemporaryDirectory(prefix="harness-where-") as folder,
         baseline_checkout(contracts, None if commits is None else commits.baseline.commit, Path(folder)) as checkout,
-        Progress(verdicts=False) as watch,
+        Progress() as watch,
     ):
         return locate(run, executing_into(Path(folder) / "where", verdict.claim, checkout, tell=watch.moves))

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -71,12 +71,17 @@ class StatusLine:
         plain = os.environ.get("TERM", "") in {"", "dumb", "unknown"} or bool(os.environ.get("CI"))
         self.live = stream.isatty() and not plain
 
-    def show(self, text: str) -> None:
-        """Show this text, cut where the terminal ends. Call `clear` before any other line is printed."""
-        from rich.cells import set_cell_size
+    def show(self, parts: Sequence[str]) -> None:
+        """Show the first of these parts, as many as the terminal's width has room for; none is cut."""
+        from rich.cells import cell_len
 
-        width = shutil.get_terminal_size().columns - 1
-        self._write(set_cell_size(escaped(text), width).rstrip())
+        width, shown = shutil.get_terminal_size().columns - 1, ""
+        for part in map(escaped, parts):
+            longer = f"{shown} · {part}" if shown else part
+            if cell_len(longer) > width:
+                break
+            shown = longer
+        self._write(shown)
 
     def clear(self) -> None:
         self._write("")
@@ -85,14 +90,6 @@ class StatusLine:
         if self.live:
             self._stream.write(f"\r\x1b[2K{text}")
             self._stream.flush()
-
-
-def same_place(one: TextIO, other: TextIO) -> bool:
-    """Return True if both streams write to the same terminal, file or pipe."""
-    try:
-        return os.path.sameopenfile(one.fileno(), other.fileno())
-    except (OSError, ValueError):  # closed, or no stream of the system
-        return False
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None, *, whole: bool = False) -> None:

@@ -1,7 +1,6 @@
-"""Print on stderr how a session proceeds: how many runs have ended, the time to go, and verdicts as they fall.
+"""Show on stderr how a session proceeds: one line at the bottom of a terminal, and next to nothing in a log.
 
-A log gets a line for each phase of a run. A terminal gets one status line at its bottom that is written anew, and above
-it what has ended. Nothing goes to stdout.
+Results are printed when the session ends, each unit once, whichever of stdout and stderr lead to the same place.
 """
 
 from __future__ import annotations
@@ -19,39 +18,33 @@ from typing import Self, TextIO
 from harness.evidence.plan_records import Run
 from harness.judging.verdict import Verdict
 from harness.kinds import probe_named
-from harness.platform.standard_streams import Span, StatusLine, print_line, same_place
-from harness.report.terminal import STYLES, verdict_line
+from harness.numbers import counted
+from harness.platform.standard_streams import StatusLine, print_line
 from harness.report.text import line
 from harness.report.view import WORDS
 from harness.run_directory.drill_record import Row
 
 Recorded = Callable[[Sequence[Run]], Mapping[str, float]]  # the seconds that runs like these took before, by id
+QUIET_S = 300.0  # between two lines of a log: some CI services end a job after ten minutes without output
 
 
 class Progress:
     """A session's watch, within a block; called from several threads.
 
     recorded: asked once, in the thread `lookup`, beside the first runs.
-    verdicts: True if they are shown as they fall. Where stdout is the same place, they are counted alone: the results
-    that are printed there at the end have a line for each.
     """
 
-    def __init__(
-        self, recorded: Recorded | None = None, stream: TextIO | None = None, *, verdicts: bool = True
-    ) -> None:
+    def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._verdicts = verdicts
-        self._apart = not same_place(self._stream, sys.stdout)
-        self._told, self._tally = dict[str, str](), Counter[str]()  # by message, the unit it was shown with; by word
+        self._tally = Counter[str]()  # of units and planted faults, by the word for how they ended
         self._status, self._lock, self._over = StatusLine(self._stream), threading.Lock(), threading.Event()
         self._recorded, self._to_go = recorded, TimeToGo([])
         self._phases: dict[str, tuple[str, float]] = {}  # of runs under way: the phase, and when the run began
-        self._began = time.monotonic()
+        self._began = self._logged = time.monotonic()
         self.lookup = threading.Thread()
 
     def __enter__(self) -> Self:
-        if self._status.live:
-            threading.Thread(target=self._tick, daemon=True).start()
+        threading.Thread(target=self._tick, daemon=True).start()
         return self
 
     def __exit__(self, *_raised: object) -> None:
@@ -73,33 +66,18 @@ class Progress:
                 self._phases[run.id] = phase, time.monotonic() - seconds
             else:
                 self._phases.pop(run.id, None)
-            if not phase or not self._status.live:
-                session = (self._time_to_go(), self._so_far()) if self._has_begun(run.id) else ()
-                told = line(phase, 120) or "; ".join(part for part in ("ended", *session) if part)
-                self._print((f"{self._ended(run.id)}{line(run.id, 120)}  {seconds:.1f} s  {told}", "dim"))
             self._show()
 
     def judged(self, verdict: Verdict) -> None:
-        if not self._verdicts:
-            return
-        word = WORDS[verdict.status]
-        unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
-        with self._lock:
-            self._tally[word] += 1
-            if not self._apart:
-                self._show()
-                return
-            first = self._told.setdefault(verdict.message, unit)
-            told = verdict_line(verdict) if first == unit else f"{unit}: as {first}"
-            self._print((f"{word:>9}  ", STYLES[word]), told, hang=11)
+        self._counts(WORDS[verdict.status])
 
     def drilled(self, row: Row) -> None:
-        word, style = ("killed", "green") if row.killed else ("SURVIVED", "bold red")
-        where = f"{line(row.fault, 80)} in {line(row.claim, 80)} on {line(row.workload, 60)}"
-        seen = f"{row.seen.status} {row.seen.reason}".rstrip()
-        told = "" if row.killed else f": {row.expected.status} {row.expected.reason} was expected, and {seen} was seen"
+        self._counts("killed" if row.killed else "SURVIVED")
+
+    def _counts(self, word: str) -> None:
         with self._lock:
-            self._print((f"{word:>9}  ", style), f"{where}{line(told, 300)}", hang=11)
+            self._tally[word] += 1
+            self._show()
 
     @contextmanager
     def out_of_the_way(self) -> Iterator[None]:
@@ -109,35 +87,38 @@ class Progress:
             yield
             self._show()
 
-    def _print(self, *spans: Span, hang: int | None = None) -> None:
-        self._status.clear()
-        print_line(*spans, file=self._stream, hang=hang)
-        self._stream.flush()
-
     def _has_begun(self, name: str) -> bool:
         """Return True for a run of the session; what is executed after it has no place in its counts."""
         return any(run.id == name for run in self._to_go.runs)
-
-    def _ended(self, name: str) -> str:
-        return f"[{len(self._to_go.ended)}/{len(self._to_go.runs)}] " if self._has_begun(name) else ""
-
-    def _so_far(self) -> str:
-        """Return how many units ended how, such as `2 held, 1 violated`, where no line shows each."""
-        return "" if self._apart else ", ".join(f"{number} {word}" for word, number in self._tally.items())
 
     def _time_to_go(self) -> str:
         seconds = self._to_go.seconds(time.monotonic() - self._began)
         return "" if seconds is None or len(self._to_go.ended) == len(self._to_go.runs) else in_words(seconds)
 
-    def _show(self) -> None:
-        """Show the status line: the run that moved last, and how many others are under way."""
-        if not self._status.live or not self._phases:
-            return
+    def parts(self) -> list[str]:
+        """Return what is known by now, the most important first; nothing while no run is under way."""
+        if not self._phases:
+            return []
         name, (phase, began) = list(self._phases.items())[-1]
-        beside = f" (+{len(self._phases) - 1} more)" if len(self._phases) > 1 else ""
-        doing = f"{line(phase, 60)}, {time.monotonic() - began:.0f} s"
-        parts = [self._so_far(), self._time_to_go(), f"{line(name, 60)}{beside}", doing]
-        self._status.show(f"{self._ended(name)}{' · '.join(part for part in parts if part)}")
+        others = f" (+{len(self._phases) - 1} more)" if len(self._phases) > 1 else ""
+        known = (
+            f"{len(self._to_go.ended)} of {counted(len(self._to_go.runs), 'run')}" if self._has_begun(name) else "",
+            ", ".join(f"{number} {word}" for word, number in self._tally.items()),
+            self._time_to_go(),
+            f"{line(name, 60)}{others}",
+            f"{line(phase, 60)}, {time.monotonic() - began:.0f} s",
+        )
+        return [part for part in known if part]
+
+    def _show(self) -> None:
+        """Show the status line. A log gets it now and then, so that a reader sees that something is still done."""
+        parts = self.parts()
+        if parts and self._status.live:
+            self._status.show(parts)
+        elif parts and time.monotonic() - self._logged >= QUIET_S:
+            self._logged = time.monotonic()
+            print_line(" · ".join(parts), file=self._stream)
+            self._stream.flush()
 
     def _tick(self) -> None:
         while not self._over.wait(1.0):

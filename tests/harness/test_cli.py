@@ -16,6 +16,7 @@ from subprocess import run as started  # what it starts is no fork
 import pytest
 from calls_made import LIBRARIES, calls_of_program
 from limits_passed import clock_ahead
+from waiting import eventually
 
 from harness.cli import application
 from harness.execution.recorder import HEARTBEAT
@@ -221,17 +222,17 @@ def test_an_unfinished_run_never_held_though_its_evidence_is_all_there(contracts
     assert "<title>ERROR · scripted-v1</title>" in (directory / "report.html").read_text()
 
 
+def _ended(journal: Path) -> bool:
+    return bool(json.loads(journal.read_text())["ended"])
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
 def test_an_interrupted_run_is_kept_and_says_so(contracts: Path, number: int, code: int) -> None:
     write_contract(contracts, "held", "sleeps")
     command = [*HARNESS, "verify", str(contracts), "--reports", "reports"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        awaited = {"sleeps", "ended"}  # progress: one run has ended, the other one sleeps, in whichever order
-        for line in process.stderr:
-            awaited -= set(line.replace(";", " ").split())  # `ended; about 5 s to go`
-            if not awaited:
-                break
+        eventually(lambda: any(map(_ended, Path("reports").glob("*/journal.json"))), "one run has ended", process)
         process.send_signal(number)
         said = process.stderr.read()
     assert process.returncode == code

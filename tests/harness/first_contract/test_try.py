@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from first_steps import called, written
+from waiting import eventually
 from warm_start import path_of_commands
 
 from harness.api.run_header import VerifyOptions
@@ -313,17 +314,16 @@ def test_what_a_module_prints_is_none_of_the_answers(project: Path) -> None:
 def test_an_interruption_ends_it_and_leaves_what_was_asked_for(
     number: int, code: int, word: str, project: Path
 ) -> None:
-    written(project, at_import="import time; time.sleep(600)")
+    reached = "import pathlib, time; pathlib.Path(__file__).with_name('reached').touch(); time.sleep(600)"
+    written(project, at_import=reached)
     process = command(project, "try", "train.py:make_step", "--no-compile", "--write-contract", "--reports", "runs")
-    assert process.stderr is not None
-    while "plain.0: open" not in process.stderr.readline():
-        assert process.poll() is None
+    eventually((project / "reached").exists, "a worker imports the step", process)
     process.send_signal(number)
     printed, errors = process.communicate(timeout=60)
     assert (process.returncode, printed, errors.splitlines()[-2]) == (code, "", word)
     assert list((project / "temporary").glob("harness*")) == []
     left = {path.name for path in project.iterdir()} - {"__pycache__"}  # Python's, of train.py
-    assert left == {"temporary", "train.py", "runs"}
+    assert left == {"reached", "temporary", "train.py", "runs"}
 
 
 @pytest.mark.parametrize(

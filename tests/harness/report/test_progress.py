@@ -1,11 +1,10 @@
-"""Progress on stderr: how many runs have ended, time to go once there is a basis, verdicts, one line on a terminal."""
+"""Progress on stderr: one line at the bottom of a terminal, and a line every few minutes in a log."""
 
 from __future__ import annotations
 
 import io
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 from report_views import verdict
@@ -52,89 +51,38 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return Terminal()
 
 
-def test_a_log_has_a_line_for_each_phase_and_counts_the_runs_that_ended() -> None:
+def test_a_log_stays_quiet_while_runs_end_and_units_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each unit has its line among the results, which may go to the same log by another pipe."""
     stream = io.StringIO()
     with Progress(stream=stream) as watch:
-        watch.begins([run("tiny-paired"), run("tiny-kernels", "kernels")])
-        watch.moves(run("tiny-paired"), "capture", 1.25)
-        watch.moves(run("tiny-kernels", "kernels"), "compile", 2.0)
-        watch.moves(run("tiny-paired"), "", 9.0)
+        watch.begins([run("a"), run("b")])
+        watch.moves(run("a"), "capture", 1.25)
+        watch.moves(run("a"), "", 9.0)
         watch.judged(verdict("F-1", status=Status.FAIL, message="differs"))
-        watch.moves(run("tiny-kernels", "kernels"), "", 9.0)
-    assert stream.getvalue().splitlines() == [
-        "[0/2] tiny-paired  1.2 s  capture",
-        "[0/2] tiny-kernels  2.0 s  compile",
-        "[1/2] tiny-paired  9.0 s  ended",
-        " violated  F-1 on tiny: differs",
-        "[2/2] tiny-kernels  9.0 s  ended",
-    ]
+        watch.drilled(row(killed=False))
+        assert stream.getvalue() == ""
+        monkeypatch.setattr("harness.report.progress.QUIET_S", 0.0)
+        watch.moves(run("b"), "steps", 2.0)
+    first = stream.getvalue().splitlines()[0]
+    assert re.fullmatch(r"1 of 2 runs · 1 violated, 1 SURVIVED · about \d+ s to go · b · steps, 2 s", first)
 
 
-def test_what_is_executed_after_the_session_has_no_place_in_its_counts(terminal: Terminal) -> None:
-    stream = io.StringIO()
-    with Progress(stream=stream) as watch:
-        watch.begins([run("tiny-paired")])
-        watch.moves(run("tiny-paired"), "", 4.0)
-        watch.moves(run("locating F-1"), "fast.0: steps", 1.0)
-        watch.moves(run("locating F-1"), "", 2.0)
-    _, phase, ended = stream.getvalue().splitlines()
-    assert (phase, ended) == ("locating F-1  1.0 s  fast.0: steps", "locating F-1  2.0 s  ended")
-    with Progress(stream=terminal) as watch:
-        watch.moves(run("locating F-1"), "fast.0: steps", 1.0)
-    assert "locating F-1 · fast.0: steps" in terminal.getvalue()
-    assert "[0/0]" not in terminal.getvalue()
-
-
-def test_one_message_of_many_units_is_told_once() -> None:
-    stream = io.StringIO()
-    with Progress(stream=stream) as watch:
-        for claim in ("F-1", "F-2"):
-            watch.judged(verdict(claim, status=Status.ERROR, message="the worker died"))
-        watch.judged(verdict("F-3", status=Status.ERROR, message="another died"))
-    assert stream.getvalue().splitlines() == [
-        "    error  F-1 on tiny: the worker died",
-        "    error  F-2 on tiny: as F-1 on tiny",
-        "    error  F-3 on tiny: another died",
-    ]
-
-
-def test_where_results_are_printed_in_the_same_place_units_are_only_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each unit has one line there: that of the results, when the session ends."""
-    with (tmp_path / "log").open("w") as log, (tmp_path / "out").open("w") as out:
-        for stdout in (log, out):
-            monkeypatch.setattr("sys.stdout", stdout)
-            with Progress(stream=log) as watch:
-                watch.begins([run("a")])
-                watch.judged(verdict("F-1"))
-                watch.judged(verdict("F-2", status=Status.FAIL, message="differs"))
-                watch.moves(run("a"), "", 1.0)
-    said = (tmp_path / "log").read_text().splitlines()
-    assert said == [
-        "[1/1] a  1.0 s  ended; 1 held, 1 violated",
-        *["     held  F-1 on tiny: 100 steps are equal in every bit.", " violated  F-2 on tiny: differs"],
-        "[1/1] a  1.0 s  ended",
-    ]
-
-
-def test_verdicts_are_not_told_where_the_answer_follows_at_once() -> None:
-    stream = io.StringIO()
-    with Progress(stream=stream, verdicts=False) as watch:
-        watch.judged(verdict("F-1", status=Status.FAIL, message="differs"))
-    assert stream.getvalue() == ""
+def test_what_is_executed_after_the_session_has_no_place_in_its_counts() -> None:
+    watch = Progress(stream=io.StringIO())
+    watch.begins([run("tiny-paired")])
+    watch.moves(run("tiny-paired"), "", 4.0)
+    watch.moves(run("locating F-1"), "fast.0: steps", 1.0)
+    assert watch.parts() == ["locating F-1", "fast.0: steps, 1 s"]
 
 
 def test_time_to_go_is_told_once_a_run_like_those_left_has_ended() -> None:
-    stream = io.StringIO()
-    with Progress(stream=stream) as watch:
-        watch.begins([run("a"), run("b"), run("c")])
-        watch.moves(run("a"), "steps", 1e6)
-        for name in "abc":
-            watch.moves(run(name), "", 1e6)
-    phase, *ends = stream.getvalue().splitlines()
-    assert "to go" not in phase
-    assert [" to go" in end for end in ends] == [True, True, False]
+    watch = Progress(stream=io.StringIO())
+    watch.begins([run("a"), run("b"), run("c")])
+    watch.moves(run("a"), "steps", 1e6)
+    assert watch.parts()[:2] == ["0 of 3 runs", "a"]
+    watch.moves(run("a"), "", 1e6)
+    watch.moves(run("b"), "steps", 1e6)
+    assert " to go" in watch.parts()[1]
 
 
 def test_time_to_go_is_told_at_once_from_what_was_recorded() -> None:
@@ -142,62 +90,70 @@ def test_time_to_go_is_told_at_once_from_what_was_recorded() -> None:
 
     def recorded(runs: Sequence[Run]) -> Mapping[str, float]:
         asked.append([each.id for each in runs])
-        return {"b": 1e7}
+        return {"a": 1e7, "b": 0.0}
 
-    stream = io.StringIO()
-    watch = Progress(recorded, stream)
+    watch = Progress(recorded, io.StringIO())
     watch.begins([run("a"), run("b", "kernels")])
     watch.lookup.join()
-    watch.moves(run("a"), "", 0.0)
+    watch.moves(run("a"), "steps", 0.0)
     assert asked == [["a", "b"]]
-    assert stream.getvalue() == "[1/2] a  0.0 s  ended; about 2777 h 47 min to go\n"
+    assert watch.parts()[1] == "about 2777 h 47 min to go"
 
 
 def test_a_look_up_that_fails_costs_the_estimate_alone() -> None:
     def fails(_: Sequence[Run]) -> Mapping[str, float]:
         raise OSError("unreadable")
 
-    stream = io.StringIO()
-    watch = Progress(fails, stream)
+    watch = Progress(fails, io.StringIO())
     watch.begins([run("a"), run("b", "kernels")])
     watch.lookup.join()
-    watch.moves(run("a"), "", 1.0)
-    assert stream.getvalue() == "[1/2] a  1.0 s  ended\n"
+    watch.moves(run("a"), "open", 1.0)
+    assert watch.parts() == ["0 of 2 runs", "a", "open, 1 s"]
 
 
-def test_a_fault_that_survived_says_what_was_expected() -> None:
-    stream = io.StringIO()
-    watch = Progress(stream=stream)
-    watch.drilled(row(killed=True))
-    watch.drilled(row(killed=False))
-    assert stream.getvalue().splitlines() == [
-        "   killed  stale_batch in F-1 on tiny",
-        " SURVIVED  stale_batch in F-1 on tiny: FAIL differs was expected, and PASS held was seen",
-    ]
-
-
-def test_a_terminal_keeps_what_ended_and_writes_the_rest_over(terminal: Terminal) -> None:
+def test_a_terminal_has_one_line_that_is_written_over(terminal: Terminal) -> None:
     with Progress(stream=terminal) as watch:
         watch.begins([run("a"), run("b")])
         watch.moves(run("a"), "open", 0.0)
         watch.moves(run("b"), "open", 0.0)
-        watch.moves(run("a"), "", 1.0)
         watch.judged(verdict("F-1", message="equal"))
-    plain = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
-    written = plain.split("\r\x1b[2K")
-    assert written[:5] == ["", "[0/2] a · open, 0 s", "[0/2] b (+1 more) · open, 0 s", *written[3:5]]
-    assert written[3].startswith("[1/2] a  1.0 s  ended; about ")
-    assert written[-2] == "     held  F-1 on tiny: equal\n"
+        watch.moves(run("a"), "", 1.0)
+    assert "\n" not in terminal.getvalue()
+    written = terminal.getvalue().split("\r\x1b[2K")
+    assert written[1:4] == [
+        "0 of 2 runs · a · open, 0 s",
+        "0 of 2 runs · b (+1 more) · open, 0 s",
+        "0 of 2 runs · 1 held · b (+1 more) · open, 0 s",
+    ]
+    assert written[4].startswith("1 of 2 runs · 1 held · about ")
     assert written[-1] == ""
 
 
-def test_the_line_at_the_bottom_is_cut_where_the_terminal_ends(terminal: Terminal) -> None:
-    StatusLine(terminal).show("漢" * 40)
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (60, "3 of 12 runs · 12 held · about 5 min to go · tiny-paired"),
+        (40, "3 of 12 runs · 12 held"),
+        (20, "3 of 12 runs"),
+        (9, ""),
+    ],
+)
+def test_a_narrow_terminal_gets_whole_parts_on_one_line(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int, shown: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    parts = ["3 of 12 runs", "12 held", "about 5 min to go", "tiny-paired", "a phase of many words, 12 s"]
+    StatusLine(terminal).show(parts)
+    assert terminal.getvalue() == f"\r\x1b[2K{shown}"
+
+
+def test_wide_letters_take_two_columns(terminal: Terminal) -> None:
+    StatusLine(terminal).show(["漢" * 29, "b"])
     assert terminal.getvalue() == f"\r\x1b[2K{'漢' * 29}"
 
 
 def test_what_a_stranger_wrote_is_escaped_at_the_bottom_too(terminal: Terminal) -> None:
-    StatusLine(terminal).show("a\x1b[2Jb\nc")
+    StatusLine(terminal).show(["a\x1b[2Jb\nc"])
     assert terminal.getvalue() == "\r\x1b[2Ka\\x1b[2Jb\\nc"
 
 
@@ -208,7 +164,7 @@ def test_no_line_is_written_over_where_that_cannot_be_or_is_kept_as_a_log(
     assert StatusLine(terminal).live
     monkeypatch.setenv(variable, value)
     status = StatusLine(terminal)
-    status.show("seen")
+    status.show(["seen"])
     status.clear()
     assert (status.live, terminal.getvalue()) == (False, "")
 
