@@ -14,7 +14,7 @@ from harness.report.advice import Advice, advice, split
 from harness.report.deciding import decided
 from harness.report.located import path_rows
 from harness.report.text import clean, line, rows, sentence, words
-from harness.report.view import WORDS, ReportView
+from harness.report.view import REPLAYED, WORDS, ReportView
 from harness.report.wording import reason_text, terms_in
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         status=verdict.status.value,
         contract=line(verdict.contract),
         claim=line(verdict.claim),
-        mechanism=line(verdict.mechanism.replace("_", " ")) if verdict.mechanism else None,
+        mechanism=line(REPLAYED.get(verdict.mechanism, verdict.mechanism)) if verdict.mechanism else None,
         title=clean(claim.title, 400) if claim else "This claim is not in the contract any more.",
         reason=line(verdict.reason, 80),
         explanation=explanation(verdict.reason),

@@ -10,7 +10,7 @@ from harness.contract.claims import AnyPart
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.compared_series import Compared
 from harness.judging.verdict import WORST_FIRST, Status, Verdict
-from harness.report.cards import SIGNS, word
+from harness.report.cards import SIGNS, waiver_line, word
 from harness.report.charts import sparkline
 from harness.report.deciding import Decided, decided
 from harness.report.glance import Ratios, glance
@@ -116,22 +116,26 @@ def _figure_name(told: Decided | None, parts: int) -> str:
 
 
 def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
-    """Return what would decide an undecided unit. If its row shows a figure, the judge's message comes first."""
-    if verdict.status is not Status.INCONCLUSIVE:
-        return ""
+    """Return what would decide an undecided unit, or who signed for one that did not hold.
+
+    If the row of an undecided unit shows a figure, the judge's message comes first.
+    """
+    signed = waiver_line(view, verdict) or ""
+    if verdict.status is not Status.INCONCLUSIVE or view.waiver(verdict) is not None:
+        return signed
     remedy = remedy_of(verdict, view)
     seen = [f"{sentence(verdict.message).rstrip('.')}."] if told else []
-    return opening(" ".join([*seen, *([f"To decide: {remedy}."] if remedy else [])]), 600)
+    return opening(" ".join([*filter(None, [signed]), *seen, *([f"To decide: {remedy}."] if remedy else [])]), 600)
 
 
 def faults_killed(view: ReportView, verdict: Verdict) -> str:
-    """Return `3 of 4 killed`, by the page's drill or by the last drill found next to the run; else `no drill`."""
+    """Return `3 of 4 killed`, by the page's drill or by the last drill found next to the run; else `none planted`."""
     unit = (verdict.contract, verdict.claim)
     record = view.drill
     known = drilled_claims([record], record.contracts) if record is not None else view.header.drilled
     found = next((one for one in known if (one.contract, one.claim) == unit), None)
     if found is None:
-        return "no drill"
+        return "none planted"
     return f"{found.killed} of {found.planted} killed" + (f", {found.not_run} not run" if found.not_run else "")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from harness.judging.demanded import Demanded
 from harness.judging.verdict import Status, Verdict
+from harness.report.glance import counted_ratios
 from harness.report.text import number, words
 
 LONGEST = 12  # characters of a bound that a contract states
@@ -15,7 +16,7 @@ LONGEST = 12  # characters of a bound that a contract states
 
 @dataclass(frozen=True)
 class Decided:
-    """What decided: `1.53x, at least 1.10x`, and how sure it is, by its own name for that.
+    """What decided: `1.531x, at least 1.1x`, and how sure it is, by its own name for that.
 
     name: the figure's, where the text does not say what was counted.
     """
@@ -35,11 +36,11 @@ def decided(verdict: Verdict) -> Decided | None:
 
 
 def demand(found: Demanded) -> str:
-    """Return the demand in words, such as `at least 1.10x` or `none may`."""
+    """Return the demand in words, such as `at least 1.1x` or `none may`."""
     if found.relation == "none":
         return "none may"
     unit, percent = found.noun if found.noun == "x" else "", found.percent
-    stated = _number(found.bound, unit, percent=percent, beside=found.bound)
+    stated = f"{found.bound:g}x" if unit else _number(found.bound, unit, percent=percent, beside=found.bound)
     # a bound that was computed, from a share of a measured value say, has more digits than say anything
     shown = stated if len(stated) <= LONGEST else _number(found.bound, unit, percent=percent, beside=found.value)
     return f"{found.relation} {shown}"
@@ -52,20 +53,33 @@ def _text(found: Demanded) -> str:
     return f"{_number(found.value, found.noun, percent=found.percent, beside=found.bound)}, {demand(found)}"
 
 
-def _number(value: float, unit: str, *, percent: bool, beside: float | None = None) -> str:
-    """Return a number with three digits, a ratio with two decimals: `1.53x`, `0.07 %`, `12 steps`.
+def _number(
+    value: float,
+    unit: str,
+    *,
+    percent: bool,
+    beside: float | None = None,
+    outward: Callable[[float], int] | None = None,
+) -> str:
+    """Return a number with three digits, a ratio with three decimals, as in sentences: `1.531x`, `0.07 %`, `12 steps`.
+
+    outward: how the last decimal of a ratio is rounded, which an end of an interval is away from its middle.
 
     beside: a bound. The number gets as many more digits as it takes to stay on its side of the bound: rounding must not
     make a value meet its demand, and a demand is shown as it was stated.
     """
     if unit == "x":
-        return f"{_short(value, lambda more: f'{value:.{more + (2 if value < 100 else 0)}f}', beside)}x"
+        return f"{_short(value, lambda more: _decimals(value, 3 + more, outward), beside)}x"
     if percent:
         return f"{_short(value, lambda more: f'{100 * value:.{3 + more}g}', beside, 100)} %"
     if float(value).is_integer():
         return f"{number(int(value))} {_singular(unit, value)}".rstrip()
     plain = _short(value, lambda more: f"{value:.{3 + more}g}", beside).replace("e-0", "e-")
     return f"{plain} {_singular(unit, value)}".rstrip()
+
+
+def _decimals(value: float, places: int, outward: Callable[[float], int] | None) -> str:
+    return f"{value if outward is None else outward(value * 10**places) / 10**places:.{places}f}"
 
 
 def _short(value: float, written: Callable[[int], str], beside: float | None, scale: int = 1) -> str:
@@ -93,8 +107,10 @@ def _confidence(found: Demanded, verdict: Verdict) -> str:
     """Return the interval with its name; without one, how much was counted or measured."""
     interval = found.interval
     if interval is not None:
-        ends = (interval.low, interval.high)
-        low, high = (_number(end, found.noun, percent=found.percent, beside=found.bound) for end in ends)
+        ends = ((interval.low, math.floor), (interval.high, math.ceil))
+        low, high = (
+            _number(end, found.noun, percent=found.percent, beside=found.bound, outward=way) for end, way in ends
+        )
         low = low.removesuffix(f" {high.rpartition(' ')[2]}")  # one unit for both
         over = _counted(verdict, found.part, interval.over)
         return f"{low} to {high}: {100 * interval.confidence:.6g} % {interval.called} over {over}"
@@ -106,4 +122,7 @@ def _confidence(found: Demanded, verdict: Verdict) -> str:
 
 def _counted(verdict: Verdict, prefix: str, name: str) -> str:
     count = verdict.denominators.get(prefix + name)
-    return words(name) if count is None else f"{count:,} {_singular(words(name), count)}"
+    if count is None:
+        return words(name)
+    left_in = len(counted_ratios(verdict, prefix)) if name == "processes" else 0
+    return f"{f'{left_in} of ' if 0 < left_in < count else ''}{count:,} {_singular(words(name), count)}"

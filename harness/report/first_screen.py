@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,29 @@ from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.report.charts import sparkline
 from harness.report.charts.sparkline import Box, around, finite
 from harness.report.glance import Ratios, glance
-from harness.report.text import clean, label, line, number, several
+from harness.report.headline import HELD, headline
+from harness.report.text import clean, label, line, number, opening, several
 from harness.report.view import ReportView
+from harness.report.what_now import what_now
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+STEPS = 2  # of what is to be done that a first screen has
+LABEL = 11  # CSS pixels that a label of the course is high
 SHOWN = 3  # trainers, and workloads, that are named; the others are counted
 WIDTH, HEIGHT = 400, 150  # of the course, CSS pixels
 POINTS = 160
+
+
+def now(view: ReportView) -> list[str]:
+    """Return the first steps of what is to be done, and how many more there are; that nothing is, where all held."""
+    steps = [f"{opening(step, 230).rstrip('.')}." for step in what_now(view)]
+    left = [f"{len(steps) - STEPS} more below."] if steps[STEPS:] else []
+    waivers = [waiver for verdict in view.verdicts if (waiver := view.waiver(verdict)) is not None]
+    until = f" until {line(min(each.expires for each in waivers), 30)}, when a waiver ends" if waivers else ""
+    nothing = [f"nothing{until}."] if headline(view).word.startswith(HELD) else []
+    return [*steps[:STEPS], *left] or nothing
 
 
 def identity(view: ReportView) -> list[tuple[str, str]]:
@@ -38,7 +52,7 @@ def identity(view: ReportView) -> list[tuple[str, str]]:
         ("Harness", _few_of(_commit(each.header.environment.git) for each in views)),
         ("Model, batch, length", _few(_workloads(view)) or "not recorded"),
         ("GPU", _few_of(_gpu(each) for each in views)),
-        *((name, text) for name, text in (("Author", _few_of(_authors(views))),) if text),
+        *((name, text) for name, text in (("Captured", view.replayed()), ("Author", _few_of(_authors(views)))) if text),
     ]
     return [(name, line(text, 400)) for name, text in facts]
 
@@ -78,12 +92,16 @@ def machine(view: ReportView) -> list[tuple[str, str]]:
 
 
 def _trainers(view: ReportView) -> list[str]:
-    """Return each system that the contracts name, with its repository's commit unless two commits are compared."""
+    """Return the systems that the contracts name, with their repository's commit unless two commits are compared."""
     recorded = view.header.environment.trainers
     systems = dict.fromkeys(system for contract in view.contracts for system in contract.systems())
     if view.header.commits is not None:  # that of either arm stands beside it
         return list(systems)
-    return [f"{system}, {_commit(recorded.get(system, GitFacts()), recorded=system in recorded)}" for system in systems]
+    of_commit: dict[str, list[str]] = {}
+    for system in systems:
+        commit = _commit(recorded.get(system, GitFacts()), recorded=system in recorded)
+        of_commit.setdefault(commit, []).append(system)
+    return [f"{_few(names)}, {commit}" for commit, names in of_commit.items()]
 
 
 def _commit(facts: GitFacts, *, recorded: bool = False) -> str:
@@ -187,11 +205,20 @@ def _image_of_ratios(ratios: Ratios) -> Markup | None:
     dots = sparkline.dots(ratios.by_process, ratios.demanded, box)
     if dots is None:
         return None
-    ticks = sorted({box.low, box.high, ratios.demanded})
-    body = "".join(f'<text x="46" y="{float(box.y(value)) + 4:g}">{value:.3g}</text>' for value in ticks)
+    places = {value: float(box.y(value)) + 4 for value in (ratios.demanded, box.low, box.high)}
+    body = "".join(f'<text x="46" y="{places[value]:g}">{value:.3g}</text>' for value in apart(places))
     below = f'<text x="52" y="147" class="start">process {min(ratios.by_process)}</text>'
     below += f'<text x="{WIDTH - 12}" y="147">{max(ratios.by_process)}</text>'
     return Markup(f"{dots}{body}{below}")  # noqa: S704 - numbers alone
+
+
+def apart(places: Mapping[float, float]) -> list[float]:
+    """Return the values whose labels, at these heights, do not overlap; the first ones are kept before later ones."""
+    kept: list[float] = []
+    for value, at in places.items():
+        if all(abs(at - places[other]) >= LABEL for other in kept):
+            kept.append(value)
+    return kept
 
 
 def _image(pair: Compared) -> Markup | None:

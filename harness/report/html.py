@@ -35,11 +35,9 @@ def render(view: ReportView) -> str:
     rows, cards = claim_rows(view), unit_cards.cards(view, sections)
     values: dict[str, Any] = {
         "title": _title(view),
-        "warnings": [clean(warning, 3000) for warning in view.warnings()],
+        "notices": [(title, clean(text, 3000)) for title, text in view.notices()],
         "is_drill": view.is_drill,
-        "fault": line(view.header.fault or ""),
-        "of_controls": view.of_controls,
-        "drill_sentence": clean(view.drill_sentence()),
+        "now": first_screen.now(view),
         "headline": headline(view),
         "gate": view.gate,
         "count_line": view.count_line(),

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from harness.judging.sheet import some
 from harness.judging.verdict import Verdict
 from harness.numbers import counted
 from harness.report import cards
-from harness.report.advice import advice, split
 from harness.report.commands import repeats
 from harness.report.first_screen import ci_jobs, identity, machine
-from harness.report.headline import headline, undecided
+from harness.report.headline import headline
 from harness.report.problems import TOLD, escape, longest_row, problem
 from harness.report.run_parts import notes, of_each_part, rows
-from harness.report.sections.kill_matrix import survived
-from harness.report.text import line, sentence
+from harness.report.text import line
 from harness.report.view import ReportView
+from harness.report.what_now import what_now
 
 # GitHub refuses a step summary above 1 MiB as a whole.
 LIMIT_BYTES = 1_000_000
-FEW = 3  # claims that are named of units that are open for one reason
-GROUPS = 20  # reasons of undecided units, and faults that survived, that are listed
 
 
 def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
@@ -42,23 +38,11 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
 def _head(view: ReportView, room: int) -> str:
     """Return the verdict, what to do (in at most `room` bytes), and what was judged, where and when."""
     result = headline(view)
-    drill = f"> **Fire drill.** {escape(view.drill_sentence())}\n\n" if view.is_drill else ""
-    warnings = "".join(f"> **Warning.** {escape(warning, 2000)}\n\n" for warning in view.warnings())
-    open_groups = undecided(view)
-    groups = [
-        f"- decide {escape(some(group.claims, FEW))}, {counted(len(group.units), 'unit')}: {escape(group.message)}"
-        + (f" (to decide: {escape(group.remedy)})" if group.remedy else "")
-        for group in open_groups[:GROUPS]
-    ]
-    left = sum(len(group.units) for group in open_groups[GROUPS:])
-    groups += [f"- {left} not decided for other reasons"] if left else []
-    lived = survived(view)
-    listed_of_drill = [f"- survived: {escape(each, 500)}" for each in lived[:GROUPS]]
-    listed_of_drill += [f"- {len(lived) - GROUPS} more survived"] if lived[GROUPS:] else []
-    groups = [*_to_mend(view), *listed_of_drill, *groups]
-    fitting, left_out = _fitting([f"{each}\n" for each in groups], room)
+    notices = "".join(f"> **{title}.** {escape(text, 2000)}\n\n" for title, text in view.notices())
+    steps = what_now(view)
+    fitting, left_out = _fitting([f"- {escape(each, 1000)}\n" for each in steps], room)
     more = f"- {left_out} more\n" if left_out else ""
-    listed = f"What to do:\n\n{fitting}{more}\n" if groups else ""
+    listed = f"What now:\n\n{fitting}{more}\n" if steps else ""
     header = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
     notes = (
         view.count_line(),
@@ -66,19 +50,8 @@ def _head(view: ReportView, room: int) -> str:
         view.unchecked_sentence(),
     )
     told = "".join(f"{note}\n\n" for note in notes if note)
-    top = f"{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n"
+    top = f"{notices}**{result.word}**: {escape(result.sentence)}\n\n"
     return f"{top}{listed}{told}{_parts(view)}{header}"
-
-
-def _to_mend(view: ReportView) -> list[str]:
-    """Return a line for each unit that broke or is violated: its likely cause, or what was seen."""
-    failed = [unit for unit in cards.worst_first(view.verdicts) if cards.word(view, unit) in {"error", "violated"}]
-    lines = []
-    for unit in failed[:GROUPS]:
-        causes, _ = split(advice(view, unit))
-        why = causes[0].text if causes else sentence(unit.message)
-        lines.append(f"- fix {escape(unit.claim, 100)} on {escape(unit.workload, 100)}: {escape(why)}")
-    return [*lines, *([f"- fix {counted(len(failed) - GROUPS, 'more unit')}"] if failed[GROUPS:] else [])]
 
 
 def _whose(view: ReportView) -> list[str]:

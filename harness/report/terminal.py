@@ -37,8 +37,9 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     """
     out = stream or sys.stdout
     print_line((view.count_line(), "bold"), file=out)
-    for warning in view.warnings():
-        print_line((f"WARNING: {line(warning, 2000)}", "bold red"), file=out)
+    for title, text in view.notices():
+        style = "bold red" if title == "Warning" else "bold yellow"
+        print_line((f"{title.upper()}: {line(text, 2000)}", style), file=out)
     commits = (f"{name}: {text}" for name, text in view.commit_lines().items())
     for note in (
         *part_lines(view),
@@ -52,8 +53,6 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     ):
         if note:
             print_line(note, file=out)
-    if view.is_drill:
-        print_line((f"FIRE DRILL: {line(view.drill_sentence(), 400)}", "bold yellow"), file=out)
     groups = undecided(view)
     many = [group for group in groups if len(group.units) > 1 and group.units[0].status is Status.NOT_RUN]
     group_of = {id(unit): group for group in many for unit in group.units}

@@ -13,7 +13,7 @@ from functools import cached_property
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
 from harness.costs.account import Costs
-from harness.evidence.environment_records import GpuFacts
+from harness.evidence.environment_records import CHANGES, GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import situation_of
 from harness.judging.excused_ends import EXCUSED_ENDS, IDLE_EXCUSES
@@ -32,6 +32,11 @@ WORDS = {
     Status.NOT_RUN: "not run",
     Status.ERROR: "error",
 }
+
+REPLAYED = {
+    "cuda_graph": "CUDA graph",
+    "traced": "recorded operators, which the harness replayed itself: no CUDA graph",
+}  # what "captured" means, by the mechanism that evidence names
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,30 @@ class ReportView:
             left = f", {not_run} not run" if not_run else ""
             faults = f"{counted(planted, 'fault')} planted, {survived} survived{left}"
             return f"{faults}; the units are the controls, run without a fault."
-        return f"The fault {self.header.fault} was planted in this run on purpose." if self.is_drill else ""
+        on_purpose = f"The fault {line(self.header.fault or '')} was planted in this run on purpose: its verdicts say"
+        return f"{on_purpose} whether the checks catch it, and nothing about the system as it is."
+
+    def notices(self) -> list[tuple[str, str]]:
+        """Return what stands above everything else, with its title: warnings, a drill, uncommitted changes."""
+        found = [("Warning", text) for text in self.warnings()]
+        found += [("Fire drill", self.drill_sentence())] if self.is_drill else []
+        changed = " and ".join(f"the {who}" for who in self._changed())
+        text = f"The sources of {changed} differed from the commit that is named."
+        return found + ([("Uncommitted changes", text)] if changed else [])
+
+    def _changed(self) -> dict[str, None]:
+        """Return whose sources differed from their commit, in any part."""
+        headers = [part.view.header for part in self.parts] or [self.header]
+        named = [("trainer", facts.commit) for each in headers for facts in each.environment.trainers.values()]
+        named += [("trainer", CHANGES) for each in headers if each.commits and each.commits.candidate.changes]
+        named += [("harness", each.environment.git.commit) for each in headers]
+        return dict.fromkeys(who for who, commit in named if commit and commit.endswith(CHANGES))
+
+    def replayed(self) -> str:
+        """Return how captured steps were replayed, each way once; empty where nothing was captured."""
+        captures = [one.capture for run in self.evidence.values() for arm in run.arms.values() for one in arm]
+        ways = dict.fromkeys(seen.mechanism for seen in captures if seen is not None and seen.captured)
+        return "; ".join(REPLAYED.get(way, line(way, 60)) for way in ways if way)
 
     def gpus_used(self) -> str:
         """Return the GPUs of the run with most ranks, as `2 × NVIDIA H200`; empty if there was none.
@@ -271,8 +299,9 @@ class ReportView:
         return f"{counted(excuses, 'excuse')} for ends that lie apart; {counted(needed, 'unit')} needed one."
 
     def recorded_sentence(self) -> str:
-        """Return who recorded the evidence, which decides whom a verdict convinces; "" where nothing ran."""
-        return "The trainer ran in the process that recorded it." if self.evidence else ""
+        """Return who recorded the evidence, which decides whom a verdict convinces, and what captured means in it."""
+        captured = f" Captured: {self.replayed()}." if self.replayed() else ""
+        return f"The trainer ran in the process that recorded it.{captured}" if self.evidence else ""
 
     def unchecked_sentence(self) -> str:
         """Return how many listed claims no kind can judge; empty for none."""

@@ -14,7 +14,7 @@ from harness.report.blocks import JudgedPlot, Part, Section, table
 from harness.report.charts import plots
 from harness.report.charts.decimate import Doubles
 from harness.report.text import line, several, size
-from harness.report.view import ReportView
+from harness.report.view import REPLAYED, ReportView
 
 MEMORY = "Memory held by the process, sample by sample: what each arm has more or less than at its first sample."
 KERNELS = 12  # of a graph, the most launched first; the run directory holds all
@@ -46,7 +46,7 @@ def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:
 
 
 def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
-    mechanism = {"cuda_graph": "CUDA graph", "traced": "traced replay"}.get(seen.mechanism or "", "no mechanism")
+    mechanism = REPLAYED.get(seen.mechanism or "", "no mechanism")
     text = f"Captured as {mechanism}." if seen.captured else f"Asked for ({mechanism}), and not captured."
     reason = [f"In the system's words: {line(seen.failure, 600)}"] if seen.failure else []
     launches, operations = seen.observed_graph_launches, seen.observed_replayed_operations

@@ -1,0 +1,56 @@
+"""List what is to be done after a run: what to fix, which faults survived, what to decide."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from harness.judging.sheet import some
+from harness.numbers import counted
+from harness.report import cards
+from harness.report.advice import advice, split
+from harness.report.headline import undecided
+from harness.report.sections.kill_matrix import survived
+from harness.report.text import line, sentence
+from harness.report.view import ReportView
+from harness.report.wording import reason_text
+
+FEW = 3  # claims that are named of units that are open for one reason
+MOST = 20  # of each kind of step; the others are counted
+
+
+def what_now(view: ReportView) -> list[str]:
+    """Return a line for each step, the most urgent first; an empty list if every unit held or is waived."""
+    kinds = {"fix": _broken(view), "survived:": survived(view), "decide": _open(view), "plant": _unplanted(view)}
+    steps = []
+    for verb, found in kinds.items():
+        steps += [f"{verb} {each}" for each in found[:MOST]]
+        steps += [f"{verb} {len(found) - MOST} more"] if found[MOST:] else []
+    return steps
+
+
+def _broken(view: ReportView) -> list[str]:
+    """Return each unit that broke or is violated, with its likely cause, or what was seen."""
+    failed = [unit for unit in cards.worst_first(view.verdicts) if cards.word(view, unit) in {"error", "violated"}]
+    whys = ((unit, split(advice(view, unit))[0]) for unit in failed)
+    return [
+        f"{line(unit.claim, 100)} on {line(unit.workload, 100)}: {causes[0].text if causes else sentence(unit.message)}"
+        for unit, causes in whys
+    ]
+
+
+def _open(view: ReportView) -> list[str]:
+    """Return the claims that are open for each reason, and what would decide them."""
+    return [
+        f"{line(some(group.claims, FEW), 300)}, {counted(len(group.units), 'unit')}: {line(group.message, 300)}"
+        + (f" (to decide: {line(group.remedy, 300)})" if group.remedy else "")
+        for group in undecided(view)
+    ]
+
+
+def _unplanted(view: ReportView) -> list[str]:
+    """Return how many faults of a drill were not planted for each reason, and what would make that possible."""
+    not_run = view.drill.not_run if view.drill is not None and view.of_controls else []
+    why = [
+        (counted(number, "fault"), reason) for reason, number in Counter(one.reason for one in not_run).most_common()
+    ]
+    return [": ".join(filter(None, [f"{n} ({line(reason, 60)})", reason_text(reason).remedy])) for n, reason in why]
