@@ -39,8 +39,8 @@ def _head(view: ReportView, room: int) -> str:
     """Return the verdict, what to do (in at most `room` bytes), and what was judged, where and when."""
     result = headline(view)
     notices = "".join(f"> **{title}.** {escape(text, 2000)}\n\n" for title, text in view.notices())
-    steps = what_now(view)
-    fitting, left_out = _fitting([f"- {escape(each, 1000)}\n" for each in steps], room)
+    steps = what_now(view, escape)
+    fitting, left_out = _fitting([f"- {each}\n" for each in steps], room)
     more = f"- {left_out} more\n" if left_out else ""
     listed = f"What now:\n\n{fitting}{more}\n" if steps else ""
     header = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""

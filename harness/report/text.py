@@ -106,7 +106,8 @@ def _of_one(unit: str) -> str:
 
 def words(name: str) -> str:
     """Return a figure's name in words: `capture.first_differing_step` as `capture: first differing step`."""
-    return line(name.replace("_", " ").replace(".", ": "), 80)
+    plain = name.replace("generous_mean_ratio", "mean_ratio_in_the_candidate's_favour")
+    return line(plain.replace("_", " ").replace(".", ": "), 80)
 
 
 def sentence(text: str) -> str:

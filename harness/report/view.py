@@ -35,7 +35,7 @@ WORDS = {
 
 REPLAYED = {
     "cuda_graph": "CUDA graph",
-    "traced": "recorded operators, which the harness replayed itself: no CUDA graph",
+    "traced": "recorded operators, which the harness replayed itself (no CUDA graph)",
 }  # what "captured" means, by the mechanism that evidence names
 
 
@@ -152,7 +152,7 @@ class ReportView:
         """Return how captured steps were replayed, each way once; empty where nothing was captured."""
         captures = [one.capture for run in self.evidence.values() for arm in run.arms.values() for one in arm]
         ways = dict.fromkeys(seen.mechanism for seen in captures if seen is not None and seen.captured)
-        return "; ".join(REPLAYED.get(way, line(way, 60)) for way in ways if way)
+        return "; in other claims ".join(REPLAYED.get(way, line(way, 60)) for way in ways if way)
 
     def gpus_used(self) -> str:
         """Return the GPUs of the run with most ranks, as `2 × NVIDIA H200`; empty if there was none.

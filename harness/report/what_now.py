@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from harness.judging.sheet import some
 from harness.numbers import counted
@@ -18,9 +19,13 @@ FEW = 3  # claims that are named of units that are open for one reason
 MOST = 20  # of each kind of step; the others are counted
 
 
-def what_now(view: ReportView) -> list[str]:
-    """Return a line for each step, the most urgent first; an empty list if every unit held or is waived."""
-    kinds = {"fix": _broken(view), "survived:": survived(view), "decide": _open(view), "plant": _unplanted(view)}
+def what_now(view: ReportView, shown: Callable[[object, int], str] = line) -> list[str]:
+    """Return a line for each step, the most urgent first; an empty list if every unit held or is waived.
+
+    shown: makes text fit for where the lines stand, at most as many characters.
+    """
+    lived = [shown(each, 500) for each in survived(view)]
+    kinds = {"fix": _broken(view, shown), "survived:": lived, "decide": _open(view, shown), "plant": _unplanted(view)}
     steps = []
     for verb, found in kinds.items():
         steps += [f"{verb} {each}" for each in found[:MOST]]
@@ -28,21 +33,22 @@ def what_now(view: ReportView) -> list[str]:
     return steps
 
 
-def _broken(view: ReportView) -> list[str]:
+def _broken(view: ReportView, shown: Callable[[object, int], str]) -> list[str]:
     """Return each unit that broke or is violated, with its likely cause, or what was seen."""
     failed = [unit for unit in cards.worst_first(view.verdicts) if cards.word(view, unit) in {"error", "violated"}]
     whys = ((unit, split(advice(view, unit))[0]) for unit in failed)
     return [
-        f"{line(unit.claim, 100)} on {line(unit.workload, 100)}: {causes[0].text if causes else sentence(unit.message)}"
+        f"{shown(unit.claim, 100)} on {shown(unit.workload, 100)}: "
+        + shown(causes[0].text if causes else sentence(unit.message), 300)
         for unit, causes in whys
     ]
 
 
-def _open(view: ReportView) -> list[str]:
+def _open(view: ReportView, shown: Callable[[object, int], str]) -> list[str]:
     """Return the claims that are open for each reason, and what would decide them."""
     return [
-        f"{line(some(group.claims, FEW), 300)}, {counted(len(group.units), 'unit')}: {line(group.message, 300)}"
-        + (f" (to decide: {line(group.remedy, 300)})" if group.remedy else "")
+        f"{shown(some(group.claims, FEW), 300)}, {counted(len(group.units), 'unit')}: {shown(group.message, 300)}"
+        + (f" (to decide: {shown(group.remedy, 300)})" if group.remedy else "")
         for group in undecided(view)
     ]
 

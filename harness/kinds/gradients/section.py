@@ -101,12 +101,6 @@ def _part(run_id: str, arm: str, seen: Seen) -> Part | None:
         part.text.append(
             f"{equal} of {counted(len(compared), 'compared tensor')} {are} equal in every bit, at steps {steps}."
         )
-        wild = sum(not math.isfinite(one.absolute) for one in compared)
-        if wild:
-            part.text.append(
-                f"{wild} of {counted(len(compared), 'compared tensor')} {'differs' if wild == 1 else 'differ'} by what "
-                "is not finite, which no plot shows."
-            )
         points = _points([(one.tensor, one.absolute) for one in compared])
         if equal < len(compared):  # of what is equal in bits a plot shows nothing
             part.judged.append(JudgedPlot(plots.gradients(points, seen.bounds), frozenset(seen.units)))

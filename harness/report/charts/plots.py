@@ -117,12 +117,14 @@ def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float])
     kinds = list(dict.fromkeys(kind for _, kind, _ in points))
     positive = [value for _, _, value in points if 0 < value < math.inf]
     bottom = math.floor(math.log10(min([*positive, *bounds], default=1.0))) - 1.0
+    beyond = math.ceil(math.log10(max([*positive, *bounds], default=1.0)) + 1e-9) + 1.0
+    wild = any(not math.isfinite(value) for _, _, value in points)
 
     def paint(axes: list[Axes]) -> None:
         axis, top = axes[0], bottom
         for place, kind in enumerate(kinds):
-            mine = [(layer, value) for layer, name, value in points if name == kind and math.isfinite(value)]
-            heights = [math.log10(value) if value > 0 else bottom for _, value in mine]
+            mine = [(layer, value) for layer, name, value in points if name == kind]
+            heights = [_height(value, bottom, beyond) for _, value in mine]
             top = max([top, *heights])
             # Kinds side by side: at 0 they would hide each other.
             shift = (place - len(kinds) / 2) * 0.1
@@ -131,13 +133,18 @@ def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float])
         for bound in bounds:
             axis.axhline(math.log10(bound), color=LIMIT, lw=1.3, ls="--", label=f"bound {bound:g}")
             top = max(top, math.log10(bound))
-        _decades(axis, bottom, top)
+        _decades(axis, bottom, top, beyond=beyond if wild else None)
         axis.set(xlabel="layer", ylabel="largest difference")
         legend(axis)
 
     worst = max((value for _, _, value in points), default=math.nan)
     said = number(worst) if math.isfinite(worst) else "not finite"
     return draw(paint, alt=f"Largest gradient difference by layer and tensor; the worst is {said}.", heights=(2.3,))
+
+
+def _height(value: float, bottom: float, beyond: float) -> float:
+    """Return where a difference stands on an axis in powers of ten: 0 below all, what is not finite above all."""
+    return beyond if not math.isfinite(value) else math.log10(value) if value > 0 else bottom
 
 
 def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, str, float]]:
@@ -185,13 +192,18 @@ def _ticks(axis: Axes) -> None:
     axis.yaxis.set_major_formatter(plain)
 
 
-def _decades(axis: Axes, bottom: float, top: float) -> None:
-    """Draw the upright axis in powers of ten, with zero as its lowest line."""
-    highest = math.ceil(top + 1e-9)
+def _decades(axis: Axes, bottom: float, top: float, beyond: float | None = None) -> None:
+    """Draw the upright axis in powers of ten, with zero as its lowest line, and a line for what is not finite."""
+    highest = math.ceil((top if beyond is None else beyond - 1) + 1e-9)
     stride = max(1, round((highest - bottom) / 7))
     ticks = [*range(highest, int(bottom), -stride)]
-    axis.set_yticks([bottom, *reversed(ticks)], ["0", *(decade(tick) for tick in reversed(ticks))])
-    axis.set_ylim(bottom - 0.35, highest + 0.2)
+    named = (
+        {bottom: "0"}
+        | {tick: decade(tick) for tick in reversed(ticks)}
+        | ({} if beyond is None else {beyond: "not finite"})
+    )
+    axis.set_yticks(list(named), list(named.values()))
+    axis.set_ylim(bottom - 0.35, (highest if beyond is None else beyond) + 0.2)
     _whole_numbers(axis)
     axis.axhspan(bottom - 0.35, bottom + 0.25, color=GRID, lw=0, zorder=0)
     axis.xaxis.set_major_formatter(plain)

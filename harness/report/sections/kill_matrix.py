@@ -47,11 +47,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A claim with its faults as they ended, by name. `control`: how it ended without a fault, as word and sign;
-    `anchor`: of that card. `slipped`: `5 of 8` faults pass by upstream's number alone; empty without such a number.
+    """A claim with its sentence, and its faults as they ended, by name.
+
+    `control`: how it ended without a fault, as word and sign; `anchor`: of that card.
+    `slipped`: `5 of 8` faults pass by upstream's number alone; empty without such a number.
     """
 
     name: str
+    title: str
     anchor: str
     control: tuple[str, str]
     cells: Mapping[str, Cell]
@@ -133,7 +136,10 @@ def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
         claims = [claim for contract, claim in cells if contract == name]
         rows = [row for row in record.rows if row.contract == name]
         columns = [
-            _column(view, claim, cells[name, claim], verdicts.get((name, claim)), [r for r in rows if r.claim == claim])
+            _column(
+                *(view, name, claim, cells[name, claim]),
+                *(verdicts.get((name, claim)), [row for row in rows if row.claim == claim]),
+            )
             for claim in claims
         ]
         known = view.contract(name)
@@ -164,12 +170,19 @@ def _cells(record: DrillRecord) -> dict[tuple[str, str], dict[str, Cell]]:
 
 
 def _column(
-    view: ReportView, claim: str, cells: Mapping[str, Cell], control: tuple[int, Verdict] | None, rows: Sequence[Row]
+    view: ReportView,
+    contract: str,
+    claim: str,
+    cells: Mapping[str, Cell],
+    control: tuple[int, Verdict] | None,
+    rows: Sequence[Row],
 ) -> Column:
+    known = view.claim(contract, claim)
     ended = word(view, control[1]) if control else "not run"
     numbers = [row.upstream_alone_passes for row in rows if row.upstream_alone_passes is not None]
     return Column(
         name=line(claim, 80),
+        title=line(known.title, 200) if known else "",
         anchor=f"unit-{control[0]}" if control else "",
         control=(ended, SIGNS[ended]),
         cells=cells,

@@ -54,7 +54,7 @@ def test_an_undecided_unit_says_what_would_decide_it() -> None:
         figures=open_ratio,
         **ratio_of(1.43),
     )
-    assert found.figure == "1.43x, at least 1.10x"
+    assert found.figure == "1.430x, at least 1.1x"
     assert found.to_decide == ("Too close to 1.1 to decide. To decide: about 24 processes would probably be enough.")
 
 
@@ -105,7 +105,7 @@ def test_a_claim_of_parts_is_told_by_the_part_that_broke() -> None:
         ([True, True], 0, "2 of 2 killed"),
         ([True, False], 0, "1 of 2 killed"),
         ([True], 3, "1 of 1 killed, 3 not run"),
-        ([], 0, "no drill"),
+        ([], 0, "none planted"),
     ],
 )
 def test_how_many_of_its_faults_were_killed(killed: list[bool], left: int, words: str) -> None:
@@ -115,7 +115,7 @@ def test_how_many_of_its_faults_were_killed(killed: list[bool], left: int, words
 
 def test_faults_of_another_claim_do_not_count() -> None:
     view = view_with(verdict("F-GRAPH-BWD-003"), contracts=[views.contract()])
-    assert [found.faults for found in claim_rows(replace(view, drill=drilled(killed=[True])))] == ["no drill"]
+    assert [found.faults for found in claim_rows(replace(view, drill=drilled(killed=[True])))] == ["none planted"]
 
 
 def test_a_run_shows_what_the_last_drill_beside_it_killed() -> None:
@@ -123,7 +123,7 @@ def test_a_run_shows_what_the_last_drill_beside_it_killed() -> None:
     counted = [drills[0] | {"killed": 3, "planted": 4, "not_run": 0}]
     units = [verdict("F-GRAPH-BWD-003"), verdict("F-GRAPH-BWD-001")]
     rows = claim_rows(view_with(*units, contracts=[views.contract()], drilled=counted))
-    assert [found.faults for found in rows] == ["3 of 4 killed", "no drill"]
+    assert [found.faults for found in rows] == ["3 of 4 killed", "none planted"]
 
 
 def test_a_ratio_has_a_dot_for_each_process_and_a_series_both_arms() -> None:

@@ -46,7 +46,7 @@ def matrix(view: ReportView) -> KillMatrix:
 
 
 def column(name: str, *faults: str) -> Column:
-    return Column(name, "", ("held", "✓"), {fault: Cell("killed") for fault in faults}, "")
+    return Column(name, "", "", ("held", "✓"), {fault: Cell("killed") for fault in faults}, "")
 
 
 def table_rows(page: str) -> list[list[str]]:

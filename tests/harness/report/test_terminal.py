@@ -70,11 +70,11 @@ def test_units_that_were_not_run_for_one_reason_are_one_line(units: int, named: 
 
 def test_a_unit_that_held_is_one_line_with_the_figure_that_decided() -> None:
     item = verdict("F-GRAPH-BWD-003", message="a long sentence; and more of it", **ratio_of(1.43))
-    assert printed(view_with(item))[1] == "     held  F-GRAPH-BWD-003 on tiny: 1.43x, at least 1.10x mean ratio"
+    assert printed(view_with(item))[1] == "     held  F-GRAPH-BWD-003 on tiny: 1.430x, at least 1.1x mean ratio"
 
 
 def test_a_drill_is_marked() -> None:
-    assert "FIRE DRILL: The fault stale_batch was planted in this run on purpose." in printed(drill_view())
+    assert any(told.startswith("FIRE DRILL: The fault stale_batch was planted") for told in printed(drill_view()))
 
 
 def test_a_whole_drill_says_what_it_planted_and_that_the_units_are_controls() -> None:
