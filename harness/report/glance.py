@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from harness.contract.base import Judged
 from harness.contract.claims import AnyPart, CompositeClaim, part_names
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.compared_series import Compared, judged_series
 from harness.judging.verdict import WORST_FIRST, Status, Verdict
+from harness.report.blocks import JudgedPlot
+from harness.report.charts.svg import Plot
 from harness.report.view import ReportView
+
+Claim = TypeVar("Claim")
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,43 @@ def named_parts(view: ReportView, verdict: Verdict, parts: Sequence[AnyPart]) ->
         return [(part, "") for part in parts]
     named = [(part, f"{name}.") for part, name in zip(parts, part_names(claim), strict=True)]
     return sorted(named, key=lambda each: WORST_FIRST.index(_status_of(verdict, each[1])))
+
+
+@dataclass(frozen=True)
+class JudgedPart(Generic[Claim]):
+    """A claim, or a part of one, as it was judged of one unit. prefix: of its figures' names."""
+
+    verdict: Verdict
+    claim: Claim
+    prefix: str
+    runs: Sequence[RunEvidence]
+
+    @property
+    def unit(self) -> tuple[str, str, str]:
+        return self.verdict.contract, self.verdict.claim, self.verdict.workload
+
+    @property
+    def where(self) -> str:
+        """Return the contract and the workload, as a heading."""
+        return f"{self.verdict.contract} · {self.verdict.workload}"
+
+    def numbers(self, *names: str) -> list[float]:
+        """Return the judge's figures of these names; an empty list where one is missing, or is not a number."""
+        found = [self.verdict.figures.get(f"{self.prefix}{name}") for name in names]
+        values = [float(each.value) for each in found if each is not None and isinstance(each.value, int | float)]
+        return values if len(values) == len(names) else []
+
+    def drawn(self, plot: Plot) -> JudgedPlot:
+        """Return a plot that this unit is judged by."""
+        return JudgedPlot(plot, frozenset({self.unit}))
+
+
+def judged_parts(view: ReportView, kind: type[Claim]) -> Iterator[JudgedPart[Claim]]:
+    """Yield each judged claim of a kind, and each such part of a composite one, in the order of the verdicts."""
+    for verdict, parts, runs in view.judged():
+        for part, prefix in named_parts(view, verdict, parts):
+            if isinstance(part, kind):
+                yield JudgedPart(verdict, part, prefix, runs)
 
 
 def _status_of(verdict: Verdict, prefix: str) -> Status:

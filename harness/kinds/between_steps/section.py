@@ -10,9 +10,10 @@ from harness.kinds.between_steps.model import Evaluation, Resume
 from harness.kinds.between_steps.resume import chain_of, compared
 from harness.kinds.between_steps.training_chain import Joint
 from harness.numbers import counted
-from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
+from harness.report.blocks import Part, Section, Table, table
 from harness.report.charts import plots
 from harness.report.charts.plots import Role
+from harness.report.glance import JudgedPart, judged_parts
 from harness.report.text import line, several
 from harness.report.view import ReportView
 
@@ -21,16 +22,8 @@ SHOWN = 12  # rows of a table; the run directory holds all
 
 def sections(view: ReportView) -> list[Section]:
     """Return a section of resumed trainings and one of evaluations, each where a claim judged such."""
-    resumed, evaluated = [], []
-    for verdict, parts, runs in view.judged():
-        title = f"{verdict.contract} · {verdict.workload}"
-        units = frozenset({(verdict.contract, verdict.claim, verdict.workload)})
-        for part in parts:
-            for run in runs:
-                if isinstance(part, Resume):
-                    resumed += _resumed(f"{title} · {part.candidate}", part, run, units)
-                elif isinstance(part, Evaluation):
-                    evaluated += _evaluated(f"{title} · {part.candidate}", part, run, units)
+    resumed = [part for each in judged_parts(view, Resume) for run in each.runs for part in _resumed(each, run)]
+    evaluated = [part for each in judged_parts(view, Evaluation) for run in each.runs for part in _evaluated(each, run)]
     going_on = (
         "An arm is trained and saved, and its process ends; a new process opens the arm, loads and goes on. The claim "
         "says how often. The losses are those of all processes, one after the other, beside the uninterrupted arm's."
@@ -47,7 +40,8 @@ def sections(view: ReportView) -> list[Section]:
     return found
 
 
-def _resumed(title: str, part: Resume, run: RunEvidence, units: frozenset[Unit]) -> list[Part]:
+def _resumed(of: JudgedPart[Resume], run: RunEvidence) -> list[Part]:
+    part = of.claim
     found = chain_of(part, run)
     if found is None:
         return []
@@ -63,10 +57,10 @@ def _resumed(title: str, part: Resume, run: RunEvidence, units: frozenset[Unit])
         bounds = [part.max_abs_difference] if part.max_abs_difference is not None else []
         images.append(plots.difference(values, tolerances=bounds, floor=None, first=first, name=pair.name))
     text = [*map(_processes, chain.joints), _equal(len(values), first)]
-    judged = [JudgedPlot(image, units) for image in images]
+    judged = [of.drawn(image) for image in images]
     several_loads = len(chain.joints) > 1
     tables = [_restored(joint, named=several_loads) for joint in chain.joints]
-    return [Part(title, text, tables=tables, runs=[run.run_id], judged=judged)]
+    return [Part(f"{of.where} · {part.candidate}", text, tables=tables, runs=[run.run_id], judged=judged)]
 
 
 def _processes(joint: Joint) -> str:
@@ -105,7 +99,8 @@ def _equal(steps: int, differing: int | None) -> str:
     return f"The first of {several(steps, 'step')} that differs is step {differing}."
 
 
-def _evaluated(title: str, part: Evaluation, run: RunEvidence, units: frozenset[Unit]) -> list[Part]:
+def _evaluated(of: JudgedPart[Evaluation], run: RunEvidence) -> list[Part]:
+    part = of.claim
     executions = run.arms.get(part.candidate, [])
     if len(executions) < 2 or not executions[1].evaluations:
         return []
@@ -122,8 +117,8 @@ def _evaluated(title: str, part: Evaluation, run: RunEvidence, units: frozenset[
         plots.Curve(pair.baseline, Role.BASELINE, pair.theirs),
         plots.Curve(pair.candidate, Role.CANDIDATE, pair.ours),
     ]
-    judged = [JudgedPlot(plots.trajectories(curves), units)] if all(len(each.values) for each in curves) else []
-    return [Part(title, text, tables=[numbers], runs=[run.run_id], judged=judged)]
+    judged = [of.drawn(plots.trajectories(curves))] if all(len(each.values) for each in curves) else []
+    return [Part(f"{of.where} · {part.candidate}", text, tables=[numbers], runs=[run.run_id], judged=judged)]
 
 
 def _row(each: Evaluated, names: list[str]) -> list[object]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.evidence.arm_records import LongReplayEvidence
 from harness.evidence.run_evidence import RunEvidence
-from harness.judging.verdict import Verdict
 from harness.kinds.captures.model import LongReplay
 from harness.numbers import counted
-from harness.report.blocks import JudgedPlot, Part, Section, table
+from harness.report.blocks import Part, Section, table
 from harness.report.charts.decimate import Doubles, decimate
 from harness.report.charts.plots import Role, line_of
 from harness.report.charts.svg import SERIES, Plot, draw, drawn_once, legend, plain, reads_as
+from harness.report.glance import JudgedPart, judged_parts
 from harness.report.text import number, size
 from harness.report.view import ReportView
 
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 
 def section(view: ReportView) -> Section | None:
     """Return a section with a part for each judgement of a long replay that left blocks, None where there is none."""
-    shown = [
-        _part(verdict, claim, seen, runs)
-        for verdict, parts, runs in view.judged()
-        for claim in parts
-        if isinstance(claim, LongReplay) and (seen := _seen(claim, runs))
-    ]
+    judged = judged_parts(view, LongReplay)
+    shown = [_part(each, seen) for each in judged if (seen := _seen(each.claim, each.runs))]
     lead = (
         "Steps are made in blocks; a point is a block. Step time is that of the candidate, which is alone on the "
         "machine, with what the harness keeps of each step; the yardstick is a fixed piece of work after every block, "
@@ -39,7 +35,7 @@ def section(view: ReportView) -> Section | None:
     return Section("long_replay", "Long replay", lead, shown) if shown else None
 
 
-def _seen(claim: LongReplay, runs: list[RunEvidence]) -> dict[str, LongReplayEvidence]:
+def _seen(claim: LongReplay, runs: Sequence[RunEvidence]) -> dict[str, LongReplayEvidence]:
     """Return the blocks by arm, the candidate's first."""
     found: dict[str, LongReplayEvidence] = {}
     for arm in (claim.candidate, claim.baseline):
@@ -50,13 +46,14 @@ def _seen(claim: LongReplay, runs: list[RunEvidence]) -> dict[str, LongReplayEvi
     return found
 
 
-def _part(verdict: Verdict, claim: LongReplay, seen: Mapping[str, LongReplayEvidence], runs: list[RunEvidence]) -> Part:
-    part = Part(f"{verdict.claim} · {verdict.workload}", runs=[run.run_id for run in runs])
-    candidate = seen.get(claim.candidate)
+def _part(judged: JudgedPart[LongReplay], seen: Mapping[str, LongReplayEvidence]) -> Part:
+    title = f"{judged.verdict.claim} · {judged.verdict.workload}"
+    part = Part(title, runs=[run.run_id for run in judged.runs])
+    candidate = seen.get(judged.claim.candidate)
     if candidate is not None:
         steps, times, yardstick = _times(candidate)
         drawn = long_replay(steps, times, yardstick, _memory(candidate))
-        part.judged.append(JudgedPlot(drawn, frozenset({(verdict.contract, verdict.claim, verdict.workload)})))
+        part.judged.append(judged.drawn(drawn))
     columns = ["arm", "blocks", "steps", "distinct batches", "first ms a step", "last ms a step", "held first", "last"]
     part.tables.append(table("Blocks", columns, [_row(arm, replay) for arm, replay in seen.items()]))
     return part

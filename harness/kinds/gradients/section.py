@@ -17,7 +17,7 @@ from harness.kinds.gradients.model import Accumulation, GradientMatch
 from harness.numbers import counted
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.charts import plots
-from harness.report.glance import named_parts
+from harness.report.glance import judged_parts
 from harness.report.view import ReportView
 
 SHOWN = 12  # rows of a table; the run directory holds all
@@ -49,15 +49,14 @@ class Seen:
 def section(view: ReportView) -> Section | None:
     """Return a section with a part for each arm of a run whose gradients a claim judged, None where there is none."""
     seen: dict[tuple[str, str], Seen] = {}
-    for verdict, parts, runs in view.judged():
-        for part, prefix in named_parts(view, verdict, parts):
-            if isinstance(part, GradientMatch | Accumulation):
-                title = f"{verdict.contract} · {verdict.workload} · {part.candidate}"
-                for run in runs:
-                    deciding = of_deciding_rank(part, run, verdict, prefix)
-                    of_arm = seen.setdefault((run.run_id, part.candidate), Seen(title, deciding))
-                    of_arm.claims.append(part)
-                    of_arm.units.add((verdict.contract, verdict.claim, verdict.workload))
+    for judged in (*judged_parts(view, GradientMatch), *judged_parts(view, Accumulation)):
+        claim = judged.claim
+        for run in judged.runs:
+            deciding = of_deciding_rank(claim, run, judged.verdict, judged.prefix)
+            title = f"{judged.where} · {claim.candidate}"
+            of_arm = seen.setdefault((run.run_id, claim.candidate), Seen(title, deciding))
+            of_arm.claims.append(claim)
+            of_arm.units.add(judged.unit)
     shown = [_part(run, arm, of_arm) for (run, arm), of_arm in seen.items()]
     kept = [part for part in shown if part is not None]
     lead = (

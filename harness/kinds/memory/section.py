@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.evidence.arm_records import MemoryPeak, PeakMemoryEvidence
-from harness.evidence.run_evidence import RunEvidence
-from harness.judging.verdict import Verdict
 from harness.kinds.memory.model import PeakMemory
 from harness.numbers import counted
 from harness.report.blocks import Part, Section, table
+from harness.report.glance import JudgedPart, judged_parts
 from harness.report.text import line, size
 from harness.report.view import ReportView
 
 
 def section(view: ReportView) -> Section | None:
     """Return a section with a part for each judgement of a peak whose arms were measured, None where there is none."""
-    shown = [
-        part
-        for verdict, parts, runs in view.judged()
-        for claim in parts
-        if isinstance(claim, PeakMemory)
-        for part in _parts(verdict, claim, runs)
-    ]
+    shown = [part for judged in judged_parts(view, PeakMemory) for part in _parts(judged)]
     lead = (
         "The most that each arm held at one time, in a process of its own. Allocated and reserved are torch's own "
         "count: bytes of tensors, and bytes taken of the device to hold them. The device's count is the driver's, by "
@@ -32,7 +25,8 @@ def section(view: ReportView) -> Section | None:
     return Section("peak_memory", "Peak memory", lead, shown) if shown else None
 
 
-def _parts(verdict: Verdict, claim: PeakMemory, runs: list[RunEvidence]) -> Iterator[Part]:
+def _parts(judged: JudgedPart[PeakMemory]) -> Iterator[Part]:
+    claim, runs = judged.claim, judged.runs
     seen: dict[str, PeakMemoryEvidence] = {}
     made_from = []
     for arm in (claim.candidate, claim.baseline):
@@ -43,7 +37,7 @@ def _parts(verdict: Verdict, claim: PeakMemory, runs: list[RunEvidence]) -> Iter
                 made_from.append(run.run_id)
     if not seen:
         return
-    part = Part(f"{verdict.claim} · {verdict.workload}", [_bound(claim)], runs=made_from)
+    part = Part(f"{judged.verdict.claim} · {judged.verdict.workload}", [_bound(claim)], runs=made_from)
     rows: list[list[object]] = [
         [arm, name, *_row(peak)]
         for arm, found in seen.items()

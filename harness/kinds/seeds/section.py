@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.sheet import Settled
-from harness.judging.statistics import trimmed
 from harness.kinds.seeds.interrupted_seeds import joined
 from harness.kinds.seeds.model import NotWorse
 from harness.kinds.seeds.not_worse import pairs_of
-from harness.report.blocks import JudgedPlot, Part, Section, Unit, table
+from harness.report.blocks import Part, Section, table
 from harness.report.charts.svg import CANDIDATE, LIMIT, MUTED, Plot, draw, drawn_once, legend, plain, reads_as
+from harness.report.glance import JudgedPart, judged_parts
 from harness.report.text import label, number
 from harness.report.view import ReportView
 
@@ -25,14 +25,12 @@ LOSS = "loss"
 
 def section(view: ReportView) -> Section | None:
     """Return a section with a part for each run that a claim over several seeds judged, None where there is none."""
-    kept = []
-    for verdict, parts, runs in view.judged():
-        claims = [part for part in parts if isinstance(part, NotWorse)]
-        title = f"{verdict.contract} · {verdict.claim} · {verdict.workload}"
-        unit = (verdict.contract, verdict.claim, verdict.workload)
-        kept += [
-            _part(title, run, claim, unit) for claim in claims for run in runs if run.probe == claim.chosen_probe()
-        ]
+    kept = [
+        _part(judged, run)
+        for judged in judged_parts(view, NotWorse)
+        for run in judged.runs
+        if run.probe == judged.claim.chosen_probe()
+    ]
     shown = [part for part in kept if part is not None]
     lead = (
         "With each seed both arms train from one start on the same batches; the difference of their values is oriented "
@@ -41,8 +39,9 @@ def section(view: ReportView) -> Section | None:
     return Section("seeds", "Several seeds", lead, shown) if shown else None
 
 
-def _part(title: str, run: RunEvidence, claim: NotWorse, unit: Unit) -> Part | None:
+def _part(judged: JudgedPart[NotWorse], run: RunEvidence) -> Part | None:
     """Return a part, None where an arm did not finish every seed, or does not report the metric."""
+    claim = judged.claim
     try:
         whole, _ = joined(claim, run)
     except Settled:
@@ -57,23 +56,20 @@ def _part(title: str, run: RunEvidence, claim: NotWorse, unit: Unit) -> Part | N
     if len(by_seed) < len(claim.seeds) or not reported or not all(len(each.loss) for each in series):
         return None
     pairs = pairs_of(claim, by_seed)
-    mean, reach = (float(each) for each in trimmed(pairs.worse, claim.confidence))
     columns = ["seed", claim.candidate, claim.baseline, "worse by", "margin"]
     values = zip(
         *(each.tolist() for each in (pairs.candidate, pairs.baseline, pairs.worse, pairs.margins)), strict=True
     )
     rows: list[list[object]] = [[str(seed), *each] for seed, each in zip(claim.seeds, values, strict=True)]
     what = "final value" if claim.last == 1 else f"mean of the last {claim.last} steps"
-    plot = differences(
-        claim.seeds,
-        pairs.worse.tolist(),
-        pairs.margins.tolist(),
-        mean=mean,
-        interval=(mean - reach, mean + reach),
-        metric=claim.metric,
-    )
+    # the judge's mean and its interval, which it has where it compared the seeds
+    found = judged.numbers("worse_by", "worse_by_at_least", "worse_by_at_most")
+    of_seeds = (claim.seeds, pairs.worse.tolist(), pairs.margins.tolist())
+    plots = [differences(*of_seeds, mean=found[0], interval=found[1:], metric=claim.metric)] if found else []
     tables = [table(f"{claim.metric}, {what}", columns, rows)]
-    return Part(title, tables=tables, runs=[run.run_id], judged=[JudgedPlot(plot, frozenset({unit}))])
+    return Part(
+        " · ".join(judged.unit), tables=tables, runs=[run.run_id], judged=[judged.drawn(plot) for plot in plots]
+    )
 
 
 @drawn_once
@@ -83,14 +79,14 @@ def differences(
     margins: Sequence[float],
     *,
     mean: float,
-    interval: tuple[float, float],
+    interval: Sequence[float],
     metric: str,
 ) -> Plot:
     """Plot by how much the candidate is worse with each seed, the margin there, and the mean with its interval."""
 
     def paint(axes: list[Axes]) -> None:
         axis, places = axes[0], range(len(seeds))
-        axis.axhspan(*interval, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
+        axis.axhspan(interval[0], interval[1], fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
         axis.axhline(mean, color=CANDIDATE, lw=1.3, label=f"mean {number(mean)}")
         axis.axhline(0.0, color=MUTED, lw=0.8, label="0: no difference")
         axis.plot(places, worse, "o", color=CANDIDATE, ms=4.0, label="a seed")

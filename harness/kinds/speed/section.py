@@ -12,10 +12,9 @@ import numpy as np
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry, TelemetrySample
-from harness.judging.verdict import Verdict
 from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.time_axis_section import ProcessTiming, side_by_side
-from harness.report.blocks import JudgedPlot, Part, Section, Table, table
+from harness.report.blocks import Part, Section, Table, table
 from harness.report.charts.compact import ALONG
 from harness.report.charts.decimate import decimate
 from harness.report.charts.plots import BROAD, COLOURS, Role
@@ -34,7 +33,7 @@ from harness.report.charts.svg import (
     named,
     plain,
 )
-from harness.report.glance import counted_ratios, named_parts
+from harness.report.glance import JudgedPart, counted_ratios, judged_parts
 from harness.report.text import label
 from harness.report.view import ReportView
 
@@ -64,12 +63,10 @@ READINGS: dict[str, Reading] = {
 def section(view: ReportView) -> Section | None:
     """Return a section with a part for each timed unit that has a throughput claim, None where there is none."""
     shown = []
-    for verdict, parts, runs in view.judged():
-        for part, prefix in named_parts(view, verdict, parts):
-            if isinstance(part, ThroughputRatio):
-                pair = (part.candidate, part.baseline)
-                timed = [run for run in runs if run.timing and (run.timing.candidate, run.timing.baseline) == pair]
-                shown.extend([_part(verdict, part, prefix, timed)] if timed else [])
+    for judged in judged_parts(view, ThroughputRatio):
+        pair = (judged.claim.candidate, judged.claim.baseline)
+        timed = [run for run in judged.runs if run.timing and (run.timing.candidate, run.timing.baseline) == pair]
+        shown.extend([_part(judged, timed)] if timed else [])
     lead = (
         "Each process builds both arms and times them in turn; it gives one ratio: the baseline's lower quartile "
         "over the candidate's median, because what disturbs a block only makes it slower. A/A is an arm against "
@@ -78,7 +75,8 @@ def section(view: ReportView) -> Section | None:
     return Section("throughput", "Throughput", lead, shown) if shown else None
 
 
-def _part(verdict: Verdict, claim: ThroughputRatio, prefix: str, runs: list[RunEvidence]) -> Part:
+def _part(judged: JudgedPart[ThroughputRatio], runs: list[RunEvidence]) -> Part:
+    verdict, claim, prefix = judged.verdict, judged.claim, judged.prefix
     processes = side_by_side(runs, claim.measure, counted_ratios(verdict, prefix))
     unit = "ms a step" if claim.measure == "step" else "ms to enqueue"
     part = Part(f"{verdict.claim} · {verdict.workload}", runs=[run.run_id for run in runs])
@@ -86,8 +84,13 @@ def _part(verdict: Verdict, claim: ThroughputRatio, prefix: str, runs: list[RunE
         clocked = all(item.clocked for item in processes)
         if not clocked:
             part.text.append(UNCLOCKED)
-        plot = timing(processes, demanded=claim.at_least, interval=_interval(verdict, prefix), shares_clock=clocked)
-        part.judged.append(JudgedPlot(plot, frozenset({(verdict.contract, verdict.claim, verdict.workload)})))
+        plot = timing(
+            processes,
+            demanded=claim.at_least,
+            interval=judged.numbers("lower_bound", "upper_bound"),
+            shares_clock=clocked,
+        )
+        part.judged.append(judged.drawn(plot))
         if any(item.disturbed for item in processes):
             part.text.append(DISTURBED)
         columns = [
@@ -121,13 +124,6 @@ def _row(item: ProcessTiming) -> list[object]:
     return [item.process, item.ratio, *medians, *own, len(item.blocks), item.disturbed, counts]
 
 
-def _interval(verdict: Verdict, prefix: str) -> tuple[float, float] | None:
-    """Return the judge's own bounds of the mean ratio; None where it noted none."""
-    found = [verdict.figures.get(f"{prefix}{end}_bound") for end in ("lower", "upper")]
-    ends = [float(end.value) for end in found if end is not None and isinstance(end.value, int | float)]
-    return (ends[0], ends[1]) if len(ends) == 2 else None
-
-
 def _machine(telemetry: Mapping[int, Telemetry]) -> Table:
     rows: list[list[object]] = []
     for process, one in telemetry.items():
@@ -153,7 +149,7 @@ def _machine(telemetry: Mapping[int, Telemetry]) -> Table:
 
 @drawn_once
 def timing(
-    processes: Sequence[ProcessTiming], *, demanded: float, interval: tuple[float, float] | None, shares_clock: bool
+    processes: Sequence[ProcessTiming], *, demanded: float, interval: Sequence[float], shares_clock: bool
 ) -> Plot:
     """Plot each process's ratio, A/A ratios and blocks, and the machine's clocks and throttle reasons, in one figure.
 
@@ -192,10 +188,8 @@ def timing(
     return draw(paint, alt=alt, heights=heights)
 
 
-def _ratios(
-    axis: Axes, processes: Sequence[ProcessTiming], demanded: float, interval: tuple[float, float] | None
-) -> None:
-    if interval is not None:
+def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, interval: Sequence[float]) -> None:
+    if interval:
         low, high = interval[0], interval[1] if math.isfinite(interval[1]) else max(interval[0], demanded)
         axis.axhspan(low, high, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
     for counts, colour, name in ((True, CANDIDATE, "candidate : baseline"), (False, MUTED, "left out, in no mean")):

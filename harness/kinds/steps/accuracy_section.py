@@ -10,6 +10,7 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.kinds.steps.error_ratios import Errors, gradient_errors, loss_errors, median_ratio
 from harness.kinds.steps.model import StepAccuracy
 from harness.report.blocks import Part, Section, table
+from harness.report.glance import judged_parts
 from harness.report.text import larger
 from harness.report.view import ReportView
 
@@ -19,11 +20,12 @@ _MADE_BY = ("dtype", "device", "transformers", "peft", "torch", "dequantized_by"
 
 def section(view: ReportView) -> Section | None:
     """Return a section with a part for each run that a step's accuracy was judged by, None where there is none."""
-    kept = []
-    for verdict, parts, runs in view.judged():
-        title = f"{verdict.contract} · {verdict.workload}"
-        claims = [part for part in parts if isinstance(part, StepAccuracy)]
-        kept += [_part(title, run, claim) for claim in claims for run in runs if run.step_errors]
+    kept = [
+        _part(judged.where, run, judged.claim)
+        for judged in judged_parts(view, StepAccuracy)
+        for run in judged.runs
+        if run.step_errors
+    ]
     lead = (
         "Errors against a reference of higher precision, beside those of a peer: another implementation in the step's "
         "own precision. Gradients after clipping: the L2 norm of the difference over that of the reference's gradient, "

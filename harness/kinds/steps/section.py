@@ -7,6 +7,7 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.kinds.steps.model import StepMatch
 from harness.numbers import counted
 from harness.report.blocks import Part, Section, table
+from harness.report.glance import judged_parts
 from harness.report.text import larger
 from harness.report.view import ReportView
 
@@ -15,13 +16,12 @@ Row = tuple[int, StepReading]
 
 def section(view: ReportView) -> Section | None:
     """Return a section with a part for each run that a claim about single steps judged, None where there is none."""
-    kept = []
-    for verdict, parts, runs in view.judged():
-        claims = [part for part in parts if isinstance(part, StepMatch)]
-        title = f"{verdict.contract} · {verdict.workload}"
-        kept += [
-            _part(f"{title} · {claim.candidate}", run, claim) for claim in claims for run in runs if _steps(run, claim)
-        ]
+    kept = [
+        _part(f"{judged.where} · {judged.claim.candidate}", run, judged.claim)
+        for judged in judged_parts(view, StepMatch)
+        for run in judged.runs
+        if _steps(run, judged.claim)
+    ]
     lead = (
         "Each step beside the reference's step from the same state. Loss, norms before the clip and gradients after "
         "it: the L2 norm of the difference over that of the reference. Moments and parameters: the worst element, over "

@@ -195,7 +195,7 @@ def test_a_drill_is_marked_in_title_heading_and_banner() -> None:
     page = Page(render(views.drill_view()))
     words = page.words()
     assert words.startswith("FIRE DRILL · ")
-    assert "The fault stale_batch was planted in this run on purpose." in words
+    assert "The fault stale_batch was planted in this run on purpose" in words
     assert "Contract verification" not in words
 
 

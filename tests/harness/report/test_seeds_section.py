@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from report_views import arm, contract, small_view
+from report_views import arm, contract, small_view, verdict
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judging.verdict import Figure
 from harness.kinds.seeds import section as seeds
 from harness.report.html import render
 from harness.report.view import ReportView
@@ -38,7 +39,10 @@ def executions(name: str, seeds_run: int = len(OFF)) -> list[ArmEvidence]:
 def view(*, seeds_run: int = len(OFF), **claim: Any) -> ReportView:
     arms = {"graphed": executions("graphed"), "ungraphed": executions("ungraphed", seeds_run)}
     run = RunEvidence("tiny-paired", "seeds", arms)
-    return small_view(contracts=[contract(claims=[CLAIM | claim])], evidence={run.run_id: run})
+    judged = {"worse_by": 0.2, "worse_by_at_least": -0.11, "worse_by_at_most": 0.51}
+    figures = {name: Figure(value=value, unit="loss") for name, value in judged.items()}
+    unit = verdict("F-GRAPH-BWD-001", "tiny", figures=figures)
+    return small_view(contracts=[contract(claims=[CLAIM | claim])], evidence={run.run_id: run}, verdicts=[unit])
 
 
 def test_a_row_for_each_seed_and_one_plot() -> None:
@@ -55,7 +59,7 @@ def test_a_row_for_each_seed_and_one_plot() -> None:
         ["5", "2.5", "2", "0.5", "1"],
     ]
     [drawn] = part.judged
-    assert "3: 0.25, 1: 0.5, 4: 0, 0: -0.25, 5: 0.5. Mean 0.2, -0.11" in drawn.plot.alt
+    assert "3: 0.25, 1: 0.5, 4: 0, 0: -0.25, 5: 0.5. Mean 0.2, -0.11 to 0.51" in drawn.plot.alt
 
 
 def test_a_margin_that_is_a_part_is_shown_as_it_is_with_each_seed() -> None:

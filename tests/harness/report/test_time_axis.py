@@ -144,5 +144,5 @@ def test_readings_of_many_processes_are_drawn_with_few_points_each() -> None:
     runs = [clocked(slow_run(process), first=100.0, pause=0.5, sampler=99.0) for process in range(64)]
     samples = [sample(seconds=1.0 + second / 4) for second in range(20)]
     runs = [replace(run, telemetry=Telemetry(samples=samples, began=99.0)) for run in runs]
-    drawn = timing(side_by_side(runs), demanded=1.1, interval=None, shares_clock=True)
+    drawn = timing(side_by_side(runs), demanded=1.1, interval=(), shares_clock=True)
     assert "SM clock, MHz" in drawn.alt
