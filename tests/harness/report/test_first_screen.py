@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,11 @@ from report_page import with_losses
 from report_views import full_view, header, small_view, view_of
 
 from harness.judging.verdict import Status
-from harness.report.first_screen import course, identity
+from harness.report.first_screen import apart, course, identity, now
 from harness.report.html import render
 from harness.report.junit import render_junit
 from harness.report.markdown import render_markdown
+from harness.report.terminal import print_results
 from harness.report.view import ReportView
 
 SYSTEM = "reference_impl.system:QLoRASystem"
@@ -149,3 +151,30 @@ def test_a_ci_job_is_a_link_of_the_first_screen() -> None:
 @pytest.mark.parametrize(("others", "says"), [(Status.FAIL, False), (Status.NOT_RUN, True)])
 def test_a_page_speaks_of_units_that_were_not_run_only_where_there_are_any(others: Status, says: bool) -> None:
     assert ("units that were not run do not fail it" in render(view_of(Status.PASS, others))) is says
+
+
+def test_labels_that_would_overlap_are_left_out_and_the_demand_stays() -> None:
+    assert apart({1.1: 50.0, 1.09: 54.0, 1.32: 12.0}) == [1.1, 1.32]
+
+
+def test_a_capture_without_a_cuda_graph_is_said_to_be_replayed_by_the_harness() -> None:
+    """Page, terminal and summary say so; a reader took `captured` for a CUDA graph."""
+    view = full_view()
+    assert dict(identity(view))["Captured"] == "CUDA graph"
+    for run in view.evidence.values():
+        for one in (each for executions in run.arms.values() for each in executions if each.capture is not None):
+            object.__setattr__(one, "capture", one.capture.model_copy(update={"mechanism": "traced"}))
+    words = "recorded operators, which the harness replayed itself (no CUDA graph)"
+    assert dict(identity(view))["Captured"] == words
+    printed = io.StringIO()
+    print_results(view, printed)
+    assert f"Captured: {words}." in printed.getvalue()
+    assert words in render(view)
+    assert words in render_markdown(view).replace("\\", "")
+
+
+def test_the_first_screen_says_what_to_do_now() -> None:
+    assert now(view_of(Status.PASS)) == ["nothing."]
+    failed = now(view_of(Status.FAIL, Status.FAIL, Status.FAIL))
+    assert failed[0].startswith("fix F-GRAPH-BWD-001 on w0: ")
+    assert failed[2:] == ["1 more below."]
