@@ -137,9 +137,9 @@ def _text(word: str) -> str:
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def with_earlier_runs(header: Header, reports: Path) -> Header:
+def with_earlier_runs(header: Header, contracts: Sequence[LoadedContract], reports: Path) -> Header:
     """Return the header with earlier attempts and drills in `reports`; the run's own directory is not there yet."""
-    drilled = drilled_claims(records_below(reports), header.digests.contracts)
+    drilled = drilled_claims(records_below(reports, contracts), header.digests.contracts)
     return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ), "drilled": drilled})
 
 

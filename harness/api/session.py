@@ -170,7 +170,8 @@ def _verified(
     if options.resume is None:
         require_place(final)
     commits = None if checkout is None else checkout.commits
-    header = with_earlier_runs(header_of(contracts, planned, options, started, waivers, commits), options.reports)
+    begun = header_of(contracts, planned, options, started, waivers, commits)
+    header = with_earlier_runs(begun, contracts, options.reports)
     texts = waiver_texts(waivers)
     described = Described(header, contracts, work_of(planned.runs), beside_the_header(options), texts)
     redacted = redaction_of(contracts, options.redact)

@@ -23,7 +23,7 @@ from harness.lint import Finding, lint, lint_drill, lint_power, lint_together
 from harness.numbers import counted, dump_json
 from harness.platform.paths import require_existing
 from harness.platform.standard_streams import print_json, print_line, print_lines
-from harness.run_directory.drill_record import read_record, records_below
+from harness.run_directory.drill_record import record_of, records_below
 from harness.system.described import describe, describe_all
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def findings_of(
     read.require_unchanged()
     if drill is not None:
         require_existing([drill])
-    records = records_below(REPORTS) if drill is None else [read_record(drill)]
+    records = records_below(REPORTS, loaded) if drill is None else [record_of(drill, loaded)]
     timings = _last_timings(loaded) if power else []
     findings = [
         item

@@ -38,6 +38,8 @@ def _in_words(text: str) -> str:
 
 Reason = Annotated[str, Field(max_length=4000), AfterValidator(_in_words)]
 Text = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_not_blank)]
+UNREAD = "unread"  # annotates a field that no judge and no runner reads
+Words = Annotated[Text, UNREAD]
 Capability = Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")]  # of a GPU, such as "9.0"
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]

@@ -14,7 +14,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, SchemaValidator, core_schema
 
-from harness.contract.base import Judged, Name, Reason, Strict, Text
+from harness.contract.base import UNREAD, Judged, Name, Reason, Strict, Text, Words
 from harness.contract.ends import EndName
 from harness.kinds import kinds, resolve
 
@@ -26,21 +26,21 @@ class ClaimText(Strict):
 
     id: Name
     """Name of the claim, unique in its contract."""
-    title: Text
+    title: Words
     """The claim in one sentence."""
     judged_on: Annotated[list[Name], Field(min_length=1)]
     """Workloads it is judged on; each is a unit with its own verdict."""
-    why: Text
+    why: Words
     """Where each number comes from."""
-    if_fails: Text
+    if_fails: Words
     """What usually causes a failure."""
     falsified_by: list[Name] = []
     """Planted faults that must break it."""
-    upstream: Text | None = None
+    upstream: Annotated[Text | None, UNREAD] = None
     """The claim it comes from."""
-    tags: list[Name] = []
+    tags: Annotated[list[Name], UNREAD] = []
     """What `--tag` selects it by; left out, the contract's."""
-    owner: Text | None = None
+    owner: Annotated[Text | None, UNREAD] = None
     """Who answers for it; left out, the contract's."""
     may_end_apart: dict[EndName, Reason] = {}
     """Counts that may end apart where equal bits are demanded, by the name that a verdict gives them

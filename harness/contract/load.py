@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from harness.contract import shared, strict_yaml, version_1
+from harness.contract.base import UNREAD
+from harness.contract.claims import ClaimText
 from harness.contract.conditional import Bounds, Reading
 from harness.contract.folders import RULE, files_of_folder, real, shared_files
 from harness.contract.references import problems
@@ -30,6 +34,7 @@ class LoadedContract:
     """A valid contract with its source.
 
     `digest` is the SHA-256 of the file's bytes, in hexadecimal, or of these and of the files that it uses (`shared`);
+    `demands` is a digest of what a judge or a runner reads of it, so that texts for people do not change it.
     `version` is that of the language that the file is in.
     """
 
@@ -37,6 +42,7 @@ class LoadedContract:
     path: Path
     text: str
     digest: str
+    demands: str
     position: Callable[[tuple[str | int, ...]], strict_yaml.Position]
     version: Literal[1, 2] = 2
     shared: Sequence[SharedFile] = ()
@@ -71,9 +77,21 @@ def loaded_from(document: strict_yaml.Document, path: Path, files: SharedFiles |
         raise errors[0] if len(errors) == 1 else ContractErrors(errors)
     digest = shared.contract_digest(document.text.encode(), [file.digest for file in used])
     version: Literal[1, 2] = 1 if document.written else 2
+    demands = _demands(document.value)
     return LoadedContract(
-        contract, path, document.text, digest, document.position, version, tuple(used), document.origins
+        contract, path, document.text, digest, demands, document.position, version, tuple(used), document.origins
     )
+
+
+def _demands(value: dict[str, Any]) -> str:
+    """Return the digest of a contract in version 2, joined with what it shares, without the fields that are unread."""
+    claims = [_read(ClaimText, claim) for claim in value["claims"]]
+    return hashlib.sha256(json.dumps({**_read(Contract, value), "claims": claims}, sort_keys=True).encode()).hexdigest()
+
+
+def _read(model: type[BaseModel], value: dict[str, Any]) -> dict[str, Any]:
+    unread = {name for name, field in model.model_fields.items() if UNREAD in field.metadata}
+    return {key: each for key, each in value.items() if key not in unread}
 
 
 def _validated(document: strict_yaml.Document) -> tuple[Contract | None, list[ContractError]]:

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from harness.contract.base import (
+    UNREAD,
     Capability,
     Count,
     HostName,
@@ -24,6 +25,7 @@ from harness.contract.base import (
     Strict,
     SystemName,
     Text,
+    Words,
     refuse,
 )
 from harness.contract.claims import AnyClaim, Claim
@@ -144,15 +146,15 @@ class Contract(Strict):
     """Version of the contract language."""
     id: Name
     """Name of the contract, unique among those checked together."""
-    title: Text
+    title: Words
     """What the contract is about, in one sentence."""
-    uses: list[Text] = []
+    uses: Annotated[list[Text], UNREAD] = []
     """Files with workloads and arms that it shares, as paths from its folder; they lie there or one folder above."""
-    tracks: list[Name] = []
+    tracks: Annotated[list[Name], UNREAD] = []
     """Tickets it belongs to."""
-    tags: list[Name] = []
+    tags: Annotated[list[Name], UNREAD] = []
     """Tags of its claims that have none of their own, for `--tag`."""
-    owner: Text | None = None
+    owner: Annotated[Text | None, UNREAD] = None
     """Who answers for its claims that name no owner of their own."""
     system: SystemName
     """`module:attribute` of the system under test."""
@@ -165,7 +167,7 @@ class Contract(Strict):
     with the reason why that is right."""
     claims: Annotated[list[Claim], Field(min_length=1)]
     """The claims."""
-    unchecked: list[Unchecked] = []
+    unchecked: Annotated[list[Unchecked], UNREAD] = []
     """Claims without an executable check: never judged, shown in every report."""
 
     def tags_of(self, claim: AnyClaim) -> list[str]:

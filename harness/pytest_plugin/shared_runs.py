@@ -107,7 +107,7 @@ class SharedRuns:
         described = session.header_of(contracts, Plan(list(judged), runs), narrowed, self._started, waivers)
         final = options.reports / session.directory_name(self._started, options)
         require_place(final)
-        header = session.with_earlier_runs(described, options.reports)
+        header = session.with_earlier_runs(described, contracts, options.reports)
         writer = BundleWriter(final, header, contracts, session.waiver_texts(waivers), named=False)
         redacted = session.redaction_of(contracts, options.redact)
         for run in runs:

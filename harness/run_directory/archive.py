@@ -86,8 +86,8 @@ def write_archive(
                     tar.addfile(member, file)
 
 
-def unpack(archive: Path, folder: Path, limits: Limits = LIMITS) -> None:
-    """Unpack an archive into an empty folder.
+def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = "") -> None:
+    """Unpack an archive into an empty folder. first: the folder that it begins with; the rest is then not read.
 
     Raises EvidenceError for whatever is not a plain file or folder below it, exceeds a limit, or is damaged. The caller
     then has to remove the folder.
@@ -107,7 +107,7 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS) -> None:
             stream = _Stream(_decompressed(file, archive, limits), archive)
             stream.allow(limits.header)  # opening reads the first header
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member, bufsize=_BLOCK) as tar:  # type: ignore[call-overload]
-                _Unpacking(archive, folder, limits, tar, stream).run()
+                _Unpacking(archive, folder, limits, tar, stream, first).run()
     except _DAMAGE as error:
         raise EvidenceError(
             "an archive of a run can be unpacked to its end",
@@ -194,6 +194,7 @@ class _Unpacking:
     limits: Limits
     tar: tarfile.TarFile
     stream: _Stream
+    first: str = ""
     spelled: dict[str, str] = field(default_factory=dict)
     listed: set[str] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
@@ -203,6 +204,8 @@ class _Unpacking:
         """Unpack every member; raise ReadError where anything but zeros follows the last one."""
         count = 0
         while (member := self._next()) is not None:
+            if self.first and self.first not in PurePosixPath(member.name).parts[:2]:
+                return
             count += 1
             if count > self.limits.members:
                 self._refuse(member.name, f"has at most {self.limits.members} files and folders", "more")

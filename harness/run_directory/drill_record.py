@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice, permutations
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.errors import EvidenceError
+from harness.contract.load import LoadedContract, load_contract
+from harness.contract.shared import SharedFiles, contract_digest
+from harness.errors import ContractError, ContractErrors, EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Record
-from harness.evidence.files import Damaged, read_model
+from harness.evidence.files import Damaged, read_bytes, read_model
 from harness.numbers import Count, Real, dump_json
+from harness.run_directory.archive import TOP, unpack
 from harness.run_directory.old_formats import Versioned, drill_record_1
 
 FILE = layout.DRILL
+MOST_ORDERS = 10_000  # in which copies of shared files are tried, since the archive's end has the right one
 Scalar = bool | int | Real | str
 
 
@@ -134,19 +141,63 @@ def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
         raise EvidenceError("a drill record can be read", where=str(shown or path), got=str(damage)) from damage
 
 
-def records_below(folder: Path) -> list[DrillRecord]:
-    """Return every drill record below a folder, oldest first; a file that cannot be read is ignored."""
+def record_of(path: Path, contracts: Sequence[LoadedContract]) -> DrillRecord:
+    """Return a drill record in which a contract's digest is the one given, if the contract that was drilled demands the
+    same: a text that neither a judge nor a runner reads makes no drill old. Raises as `read_record` does.
+    """
+    record = read_record(path)
+    changed = [one for one in contracts if record.contracts.get(one.contract.id, one.digest) != one.digest]
+    if not changed:
+        return record
+    with TemporaryDirectory(prefix="harness-drill-") as scratch:
+        copies = _copies(path.parent, Path(scratch))
+        same = {
+            one.contract.id: one.digest for one in changed if _demands(copies, one.contract.id, record) == one.demands
+        }
+    return record.model_copy(update={"contracts": {**record.contracts, **same}})
+
+
+def _copies(drill: Path, scratch: Path) -> Path:
+    """Return the folder of the drilled contracts, from the beginning of the archive if the drill is published."""
+    archive = drill / layout.ARCHIVE
+    if not archive.is_file():
+        return drill / layout.CONTRACTS
+    with suppress(EvidenceError):
+        unpack(archive, scratch, first=layout.CONTRACTS)
+    return scratch / TOP / layout.CONTRACTS
+
+
+def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
+    """Return what the drilled contract demands; "" if no copy has the recorded digest, or it can't be read today."""
+    try:
+        path = copies / f"{contract}.yaml"
+        text = read_bytes(path)
+        shared = [file.stem for file in sorted((copies / layout.SHARED_FILES).glob("*.yaml"))]
+        orders = chain.from_iterable(permutations(shared, number) for number in range(len(shared) + 1))
+        tried = islice(orders, MOST_ORDERS)
+        used = next((each for each in tried if contract_digest(text, each) == record.contracts[contract]), None)
+        if used is None:
+            return ""
+        located = SharedFiles(lambda _contract, number, _name: copies / layout.SHARED_FILES / f"{used[number]}.yaml")
+        return load_contract(path, located).demands
+    except (ContractError, ContractErrors, Damaged):
+        return ""
+
+
+def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[DrillRecord]:
+    """Return every drill record below a folder as a record of these contracts, oldest first; a file that cannot be
+    read is ignored."""
     records = []
     for path in sorted(folder.rglob(FILE)):
         try:
-            records.append(read_record(path))
+            records.append(record_of(path, contracts))
         except EvidenceError:
             continue
     return sorted(records, key=lambda record: record.recorded_at)
 
 
 class ClaimDrilled(Record):
-    """What became of a claim's faults in the last drill that planted any, of the same text of its contract."""
+    """What became of a claim's faults in the last drill that planted any, of a contract that demanded the same."""
 
     contract: str
     claim: str

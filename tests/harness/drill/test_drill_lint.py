@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +12,19 @@ from small_drill import write_contract
 
 from harness.cli import check
 from harness.contract.load import LoadedContract, load_contract
+from harness.evidence import layout
 from harness.lint import Finding, lint, lint_drill
-from harness.run_directory.drill_record import FILE, DrillMachine, DrillRecord, Row, Triple, record_text
+from harness.run_directory.archive import unpack
+from harness.run_directory.drill_record import (
+    FILE,
+    DrillMachine,
+    DrillRecord,
+    Row,
+    Triple,
+    drilled_claims,
+    record_text,
+    records_below,
+)
 from harness.system.described import describe
 
 ROOT = Path(__file__).parents[3]
@@ -110,6 +123,55 @@ def test_faults_drilled_before_the_contract_changed_are_counted(loaded: LoadedCo
         "short-v1.yaml:2:5",
         "1 of its drilled faults are older than the contract: 'stale_batch' (2026-01-01T00:00:00+00:00) first",
     )
+
+
+PUBLISHED = {
+    "alone": (ROOT / "reports/accuracy/2026-11-22-h200-step-accuracy-drill", "step-accuracy-v1"),
+    "with a shared file": (ROOT / "reports/accuracy/2026-11-26-h100-fp8-kernels-drill", "fp8-v1"),
+}
+
+
+def drilled(run: Path, contract: str, folder: Path) -> Path:
+    """Return a copy of the contract that a published drill was of, with the shared file that it names."""
+    unpack(run / layout.ARCHIVE, folder, first=layout.CONTRACTS)
+    copies = folder / "run" / layout.CONTRACTS
+    path = copies / f"{contract}.yaml"
+    for name in re.findall(r"shared/[\w-]+\.yaml", path.read_text()):
+        [shared] = (copies / layout.SHARED_FILES).iterdir()
+        shutil.copy(shared, copies / name)
+    return path
+
+
+@pytest.mark.parametrize("published", PUBLISHED)
+def test_a_text_that_only_people_read_makes_no_drill_old(published: str, tmp_path: Path) -> None:
+    run, contract = PUBLISHED[published]
+    path = drilled(run, contract, tmp_path)
+    as_drilled = load_contract(path)
+    path.write_text(path.read_text().replace(as_drilled.contract.claims[0].title, "Other words") + "# edited\n")
+    edited = load_contract(path)
+    assert edited.contract.claims[0].title == "Other words"
+    assert lint_drill(edited, records_below(run, [edited])) == []
+    assert drilled_claims(records_below(run, [edited]), {contract: edited.digest})
+
+
+@pytest.mark.parametrize("published", PUBLISHED)
+def test_a_number_that_a_judge_reads_makes_a_drill_old(published: str, tmp_path: Path) -> None:
+    run, contract = PUBLISHED[published]
+    path = drilled(run, contract, tmp_path)
+    path.write_text(re.sub(r"(?<=batch_size: )(?=\d)", "1", path.read_text()))
+    edited = load_contract(path)
+    (finding,) = lint_drill(edited, records_below(run, [edited]))
+    assert finding.message.startswith("the contract has changed since its last drill")
+    assert drilled_claims(records_below(run, [edited]), {contract: edited.digest}) == []
+
+
+def test_a_copy_of_a_contract_that_was_changed_later_makes_no_drill_new(tmp_path: Path) -> None:
+    run, contract = PUBLISHED["alone"]
+    path = drilled(run, contract, tmp_path)
+    path.write_text(path.read_text() + "# edited\n")
+    shutil.copy(run / FILE, tmp_path / "run")
+    edited = load_contract(path)
+    assert len(lint_drill(edited, records_below(tmp_path / "run", [edited]))) == 1
 
 
 def test_check_reads_the_records_below_reports_or_the_one_it_is_given(

@@ -131,7 +131,7 @@ def test_the_last_record_of_a_contract_is_the_newest_that_it_took_part_in(tmp_pa
         (tmp_path / name / FILE).write_text(record_text(each), encoding="utf-8")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / FILE).write_text("{", encoding="utf-8")
-    found = records_below(tmp_path)
+    found = records_below(tmp_path, [])
     assert found == [first, second, other]
     assert last_of("c", found) == second
     assert last_of("d", found) == other

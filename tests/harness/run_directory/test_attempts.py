@@ -104,7 +104,7 @@ def test_the_first_variable_that_says_so_counts(tmp_path: Path) -> None:
 def test_they_are_recorded_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_RUN_ATTEMPT", "2")
     finished(tmp_path / "a", timing())
-    bundle = finished(tmp_path / "b", with_earlier_runs(timing(), tmp_path))
+    bundle = finished(tmp_path / "b", with_earlier_runs(timing(), [], tmp_path))
     recorded = read_bundle(bundle.path).header.attempts
     assert (recorded.directories(UNIT), recorded.ci) == (["a"], 2)
 

@@ -42,8 +42,8 @@ def test_a_run_notes_the_drills_that_lie_beside_it(tmp_path: Path) -> None:
     (tmp_path / "a-drill").mkdir()
     (tmp_path / "a-drill" / "drill.json").write_text(record_text(drilled(killed=[True, False])))
     begun = header(digests={"contracts": TEXT, "source": "0f" * 32})
-    assert counts(with_earlier_runs(begun, tmp_path).drilled) == [(1, 2, 0)]
-    assert with_earlier_runs(begun, tmp_path / "elsewhere").drilled == []
+    assert counts(with_earlier_runs(begun, [], tmp_path).drilled) == [(1, 2, 0)]
+    assert with_earlier_runs(begun, [], tmp_path / "elsewhere").drilled == []
 
 
 def test_a_later_drill_that_planted_nothing_hides_no_survivor() -> None:
