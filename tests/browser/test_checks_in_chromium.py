@@ -6,8 +6,8 @@ import functools
 from pathlib import Path
 
 import pytest
-from check_report_in_browser import VARIANTS, Variant, check
 from chromium import Browser
+from report_in_browser import VARIANTS, Variant, check
 from report_views import full_view
 
 from harness.report.html import render

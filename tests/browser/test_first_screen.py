@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from check_report_in_browser import Variant, show
 from chromium import Browser
 from first_screen import first_screen
 from published_pages import REPORTS, PageOf
+from report_in_browser import Variant, show
 from report_views import decided_by, drilled, full_view, header, ratio_of, verdict
 
 from harness.judging.demanded import Demanded

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from check_report_in_browser import VARIANTS, check, show
 from chromium import Browser
 from filelock import FileLock
 from first_screen import first_screen
 from published_pages import GATE_PARTS, drawings_of, shared_folder
+from report_in_browser import VARIANTS, check, show
 
 from harness.finished_runs.rejudge import shown_together
 from harness.finished_runs.shared_page import write_shared

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from check_report_in_browser import VARIANTS, check, show
 from chromium import Browser
 from published_pages import REPORTS, PageOf
+from report_in_browser import VARIANTS, check, show
 from report_views import drill_view, full_view, header, verdict, view_of, waiver, whole_drill_view
 
 from harness.cli.history import write_history

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from check_report_in_browser import TOOLS, VARIANTS, Variant, check, show
 from chromium import Browser
 from hostile_views import HOSTILE, hostile_view
+from report_in_browser import TOOLS, VARIANTS, Variant, check, show
 from report_views import full_view, loss_curve
 
 from harness.report.html import render

@@ -58,7 +58,7 @@ def test_a_page_keeps_to_the_rules(page: str) -> None:
 
 def test_pages_that_are_to_be_written_anew_exist_and_break_a_rule() -> None:
     """A page that breaks none is done: it leaves the list."""
-    assert len(WRITTEN) >= 38
+    assert len(WRITTEN) >= 36
     assert set(write_site.sources(ROOT)) >= NOT_YET
     assert [page for page in sorted(NOT_YET) if not complaints((ROOT / page).read_text(encoding="utf-8"))] == []
 

@@ -1,27 +1,19 @@
 """Open reports in a headless Chromium and check what only a browser knows.
 
-    PYTHONPATH=tests/support python tools/docs/check_report_in_browser.py [--axe axe.min.js] REPORT
-    … --pictures FOLDER [--top ID] [--height 900] REPORT
-
 Each report is opened in light, dark and print, wide and at 390 px, and with JavaScript off. Checked: no console message
 or violation of the page's own content policy, no request beside the file itself, no horizontal scroll of the page,
 every image drawn, every id there once and there for what refers to it, folded parts printed, one script, and without
-JavaScript the same words but for the tools that it makes; with `--axe`, no serious violation. Exit code 0 when all is
-well, 1 otherwise. `tests/browser` runs the same checks.
+JavaScript the same words but for the tools that it makes; with axe-core, no serious violation.
 """
 
 from __future__ import annotations
 
-import argparse
-import base64
-import json
-import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chromium import Browser, chromium, installed
+from chromium import Browser
 
 TOOLS = ".tool"  # what the page's script makes
 WORDS = f"""(() => {{
@@ -109,14 +101,6 @@ ONE_OF_EACH = """(() => {
     shapes.add(shape);
   }
 })()"""
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a screenshot shows: from a heading's id, None: the top, at most so many pixels."""
-
-    top: str | None
-    height: int
 
 
 def check(
@@ -231,45 +215,3 @@ def _words(browser: Browser) -> str:
     """Return the text to read, without the tools of the page's script."""
     words: Any = browser.evaluate(WORDS)
     return str(words).strip()
-
-
-def picture(browser: Browser, path: Path, variant: Variant, part: Part) -> None:
-    """Take a screenshot of the open page."""
-    height = int(browser.evaluate("document.documentElement.scrollHeight"))
-    find = f"document.getElementById({json.dumps(part.top)}).getBoundingClientRect().top + scrollY"
-    top = int(browser.evaluate(find)) if part.top else 0
-    clip = {"x": 0, "y": top, "width": variant.width, "height": min(part.height, height - top), "scale": 1}
-    data = browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(base64.b64decode(data))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("reports", nargs="+", type=Path)
-    parser.add_argument("--axe", type=Path, help="axe-core's axe.min.js")
-    parser.add_argument("--pictures", type=Path, help="where to put screenshots")
-    parser.add_argument("--top", help="a heading's id: where a screenshot begins, if not at the page's top")
-    parser.add_argument("--height", type=int, default=16_000, help="of a screenshot, at most, in pixels")
-    options = parser.parse_args()
-    executable = installed()
-    if executable is None:
-        print("no Chromium on this machine", file=sys.stderr)
-        return 2
-    part = Part(options.top, options.height)
-    axe = options.axe.read_text(encoding="utf-8") if options.axe else None
-    wrong: list[str] = []
-    with chromium(executable) as browser:
-        for report in options.reports:
-            wrong += check(browser, report, VARIANTS, axe)
-            for variant in VARIANTS if options.pictures else ():
-                show(browser, report, variant)
-                picture(browser, options.pictures / f"{report.stem}-{variant.name}.png", variant, part)
-    for text in wrong:
-        print(text)
-    print(f"{len(options.reports)} reports in {len(VARIANTS)} variants: {len(wrong)} findings")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
