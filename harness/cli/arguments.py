@@ -64,7 +64,8 @@ Model = Annotated[Path | None, typer.Option("--model", help="A checkpoint direct
 Redact = Annotated[
     bool | None,
     typer.Option(
-        "--redact/--no-redact", help="Leave out names of host, user and folders, by default in CI; evidence keeps none."
+        "--redact/--no-redact",
+        help="Write no name of host, user or folders into evidence; the default in CI.",
     ),
 ]
 On = Annotated[

@@ -35,7 +35,9 @@ def compare_runs(
     ] = None,
     candidate_repeat: Annotated[
         list[Path] | None,
-        typer.Option("--candidate-repeat", metavar="FOLDER", help="Another of the candidate; may be repeated."),
+        typer.Option(
+            "--candidate-repeat", metavar="FOLDER", help="Another recording of the candidate; may be repeated."
+        ),
     ] = None,
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,

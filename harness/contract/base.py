@@ -68,7 +68,7 @@ class Problem:
     remedy: str = ""
 
 
-NUDGED_CONTROLS = ("ends.control", "control")  # paths of arms that are the baseline from a start a rounding away
+NUDGED_CONTROLS = ("ends.control", "control")  # paths of arms that are the baseline with a start changed by a rounding
 
 
 class GradientDemand(NamedTuple):

@@ -35,8 +35,8 @@ class Ends(Strict):
     """Every parameter, buffer and other tensor that both arms keep is moved alike, as far as rounding lets it."""
 
     control: ArmName
-    """An arm with the baseline's settings. The harness starts it a rounding away from the baseline's parameters, so
-    that it shows which tensors rounding alone moves, and how far."""
+    """An arm with the baseline's settings. The harness changes the parameters that it starts from by a rounding,
+    so that it shows which tensors rounding alone moves, and how far."""
     at_most: Annotated[float, Field(gt=0, lt=1), Demand("ends_apart")]
     """Largest distance between the two arms' movements of any tensor, from its start to its end, over the baseline's
     (L2 norms); at 1 a parameter that is not trained at all would pass. One that ends within ten times the control's
@@ -45,5 +45,5 @@ class Ends(Strict):
     rounding leaves the claim undecided."""
 
     def recorded_of(self, candidate: str, baseline: str) -> dict[str, dict[str, int | str]]:
-        """Return what to record: how all three arms move each tensor, and that the control starts a rounding away."""
+        """Return what to record: how all three arms move each tensor, and that the control is nudged."""
         return {arm: {"moves": True, "nudged": arm == self.control} for arm in (candidate, baseline, self.control)}

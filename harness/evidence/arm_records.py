@@ -292,9 +292,9 @@ LOSS_OUTPUT = "loss"  # among the outputs of a step, next to `parameters <name>`
 
 
 class GhostReplay(Record):
-    """What a captured step gave without its replays, and its replays without the step, after the arm had ended.
+    """The outputs of a captured step without its replays, and of its replays without the step, after the arm had ended.
 
-    None: it was not looked for. Outputs are the loss and the trainable parameters.
+    Outputs are the loss and the trainable parameters. None: the harness did not look.
     """
 
     replays: Count  # of the last step, that went through torch's own method or are recorded steps

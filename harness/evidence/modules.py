@@ -80,8 +80,8 @@ def is_installed(place: Path) -> bool:
 
 
 def is_recorded(place: Path) -> bool:
-    """Return True if an installer has recorded the place in a folder above: `pip install --target`, images and unpacked
-    wheels put packages into folders of any name."""
+    """Return True if an installer recorded this place. Its record lies in a folder above, whose name may be anything:
+    `pip install --target`, an image or an unpacked wheel chooses it."""
     above = reversed(place.parents)  # the root first
     return any(name in recorded_in(folder) for folder, name in zip(above, place.parts[1:], strict=False))
 

@@ -29,7 +29,7 @@ class PlannedArm(Record):
     rounded_to: str | None = None  # data type that its first parameters are rounded to for a digest more
     moves: bool = False  # how far it moves each tensor, next to how far the arms before it did
     sketches: bool = False  # projections of its gradients and of its state at start and end, in every replica
-    nudged: bool = False  # its parameters start a rounding away from where its system put them
+    nudged: bool = False  # its parameters are changed by a rounding before it starts
 
     @property
     def indices(self) -> range:

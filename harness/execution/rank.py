@@ -36,7 +36,7 @@ class RankJob(Job):
 
 
 class RankAnswer(Answer):
-    """How this rank's part ended. at: on the machine's clock."""
+    """How this rank's part ended. at: when, by the machine's clock."""
 
     at: Real
 

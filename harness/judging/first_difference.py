@@ -214,7 +214,7 @@ def _bits(step: ObservedStep) -> ObservedStep:
 
 
 def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]]:
-    """Return, by arm, the operator whose results are to be kept: the pair that gives unequal results of equal reads."""
+    """Return, by arm, the operator whose results must be kept: equal reads gave it different results in the arms."""
     observed = {each.arm: each for each in steps if each.operators is not None}
     arms = [str(run.settings[role]) for role in ("candidate", "baseline")]
     if not set(arms) <= observed.keys():

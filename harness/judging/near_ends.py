@@ -3,7 +3,7 @@
 A loss shows what it reads. Averaged weights, running statistics, a parameter that few batches reach or the last update
 are in no loss, or in none yet. What an optimizer divides by its own size (Adam's update of a bias before a norm) is
 moved as far by rounding as by a gradient, so a distance alone shows nothing. The control, which is the baseline from
-a start a rounding away, tells one from the other. It excuses what lies beyond the bound, and what lies within it must
+a start changed by a rounding, separates the two. It excuses what lies beyond the bound, and what lies within it must
 be no further apart than rounding takes most parameters: an average that is updated a step late moves little.
 """
 

@@ -1,4 +1,4 @@
-"""Measure how far rounding alone takes two arms apart, by a control: the baseline from a start that is a rounding away.
+"""Measure how far rounding alone takes two arms apart. The control is the baseline with a start changed by a rounding.
 
 A candidate rounds in more places than the control was nudged in: another order of a sum, a faster convolution. So it
 may be apart by a multiple of the control's distance, and by more where most tensors are further apart to a like degree.
@@ -29,7 +29,7 @@ SAME_IN_CONTROL = ("buffers", "generators")  # other tensors may be copies of pa
 def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
     """Return how far rounding may move a series [steps]: a multiple of the control's largest distance up to each step.
 
-    The control is the baseline from a start a rounding away. Training may take it ever further from the baseline.
+    The control is the baseline with a start changed by a rounding. Training may take it ever further away.
     """
     ours, theirs = values(control, metric), values(baseline, metric)
     steps = min(len(ours), len(theirs))
@@ -74,7 +74,7 @@ class Rounding(NamedTuple):
 
 
 def measured_rounding(distances: Sequence[Distance]) -> Rounding:
-    """Measure the rounding of a candidate by tensors that the control moves."""
+    """Return how coarsely the candidate rounds, from the tensors that end elsewhere in the control."""
     seen = [each for each in distances if _is_measured(each)]
     if not seen:
         return Rounding(1.0, 0.0)

@@ -120,7 +120,7 @@ def _steps_within(steps: Collection[int], length: int) -> list[int]:
 
 
 def _nudged(part: AnyPart, arm: str) -> bool:
-    """Return True if an arm starts a rounding away for this part, and so trains differently than for other parts."""
+    """Return True if the part wants the arm nudged. Such an arm does not train as it does for other parts."""
     return bool(part.recorded_of().get(arm, {}).get("nudged", False))
 
 

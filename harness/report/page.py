@@ -31,7 +31,7 @@ def render_page(template: str, sections: Sequence[Section], drawn: Sequence[Plot
 
 @cache
 def script() -> str:
-    """Return the one script of every page, as it stands there."""
+    """Return the script that every page holds."""
     return _bare(_template_text("script.js"))
 
 

@@ -41,9 +41,10 @@ REPLAYED = {
 
 @dataclass(frozen=True)
 class RunPart:
-    """One of several run directories that share a page. `view`: it alone, judged by its own part of the contracts.
+    """One of several run directories that share a page. `view` is of this directory alone.
 
-    name: its folder's, longer where two are called alike; page: the way to its own page, relative to the shared one.
+    name: the folder's name, with folders above it if two would have one name. page: the path from the shared page to
+    the directory's own page.
     """
 
     name: str

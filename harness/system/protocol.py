@@ -216,8 +216,9 @@ class HasGradientNorms(Protocol):
 @runtime_checkable
 class HasMetrics(Protocol):
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return numbers of the last step in addition to its loss, by name: each a tensor of one number. Same names at
-        every step; letters, digits, `_`, `.` and `-`, and none that a series has itself. No host sync."""
+        """Return numbers of the last step besides its loss, by name, each as a tensor of one number. Return the same
+        names at every step, of letters, digits, `_`, `.` and `-`. Names of the harness's own columns, such as `loss`
+        and `step`, are refused. Do not wait for the device."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Start an arm a rounding away from where its system put it, to see how far rounding alone changes its training.
+"""Change an arm's parameters by a rounding before it starts, to see how far rounding alone changes its training.
 
 Elements are multiplied by 1 + e or 1 - e. An element's name and place give the sign, alike in every process and rank.
 In float32 and finer e is 8 of float32's epsilons (2^-20, about 1e-6: what some steps round) for every element. In a

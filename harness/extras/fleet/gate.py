@@ -120,7 +120,7 @@ def _outcome(job: Job[Outcome], seconds: float) -> Outcome | None:
 
 
 def _end(engine: Engine, jobs: Sequence[Job[Outcome]]) -> None:
-    """Send SIGTERM to each job, and wait until they have written what they have."""
+    """Send SIGTERM to each job, and wait until each has written its results."""
     for job in jobs:
         engine.end(job)
     while engine.under_way(jobs):

@@ -141,7 +141,7 @@ def require_checkpoints(chain: Chain) -> None:
                 f"the {first.start.trainable_tensors} trainable tensors were saved as they had begun",
             )
         if loaded.trainable_before == trained:
-            settle(reasons.VACUOUS_NOTHING_TO_LOAD, "before the load the parameters were those that were saved")
+            settle(reasons.VACUOUS_NOTHING_TO_LOAD, "the parameters already equalled the saved ones before the load")
         if loaded.trainable_after == loaded.trainable_before:
             settle(reasons.NOTHING_LOADED, "the load left every parameter as it was before")
 

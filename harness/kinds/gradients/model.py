@@ -86,8 +86,9 @@ class GradientMatch(Judged):
     """Largest difference relative to the baseline tensor's largest element. What is below 1e-6 of the step's largest
     gradient is rounding, and exceeds none."""
     control: OptionalArm = None
-    """Under `within`: an arm with the baseline's settings, as `ends` of a `trajectory_match` has. The harness starts it
-    a rounding away from the baseline. What lies within ten times its own distance to the baseline is rounding."""
+    """Under `within`: an arm with the baseline's settings, as `ends` of a `trajectory_match` has. The harness changes
+    the parameters that it starts from by a rounding. What lies within ten times its own distance to the baseline is
+    rounding."""
     clipped_norm: ClippedNorm | None = None
     """The threshold that every group's norm keeps after clipping."""
     clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0), CountsSteps()] = None
