@@ -67,7 +67,7 @@ def test_batches_of_two_shapes_may_differ() -> None:
 
 @pytest.mark.parametrize(
     ("facts", "error", "same"),
-    [(FP8_FACTS, 0.029, True), (FP8_FACTS, -0.031, False), (BF16_FACTS, 0.009, True), (BF16_FACTS, 0.011, False)],
+    [(FP8_FACTS, 0.048, True), (FP8_FACTS, -0.050, False), (BF16_FACTS, 0.009, True), (BF16_FACTS, 0.011, False)],
 )
 def test_fp8_has_a_tolerance_of_its_own(facts: dict[str, Any], error: float, same: bool) -> None:
     run = complete_run()
@@ -75,15 +75,15 @@ def test_fp8_has_a_tolerance_of_its_own(facts: dict[str, Any], error: float, sam
     assert replace(run, measured=(*run.measured, fp8)).same_mathematics is same
 
 
-def test_over_more_targets_less_is_forgiven() -> None:
+def test_what_targets_have_in_common_is_forgiven_over_any_number_of_them() -> None:
     tolerances = {
         shape: complete_run().tolerance(arm("graphed_fp8", 20.0, 12.0, FP8_FACTS, Shape.parse(shape)))
         for shape in ("4x128", "4x512", "4x2048")
     }
     assert tolerances == {
-        "4x128": pytest.approx(0.0498, abs=1e-4),
-        "4x512": pytest.approx(0.0299, abs=1e-4),
-        "4x2048": pytest.approx(0.0199, abs=1e-4),
+        "4x128": pytest.approx(0.0543, abs=1e-4),
+        "4x512": pytest.approx(0.0492, abs=1e-4),
+        "4x2048": pytest.approx(0.0479, abs=1e-4),
     }
 
 
