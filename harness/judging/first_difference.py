@@ -1,8 +1,9 @@
 """Find what differs first between one step of two arms: a pure function of what was observed of both.
 
-Operators are aligned by name, types and shapes of what they read, module and line of code, in their order. Between
-operators that align so, those are aligned that both arms have equally often, whatever line calls them. Nothing is said
-of an operator that aligns with none, but that a value comes from it.
+Operators are aligned by name, types and shapes of what they read, module, line of code, and what they read from before
+the step: in their order, and in any order where such an input tells which one an operator is. Between operators that
+align so, those are aligned whose inputs differ, and then those that both arms have equally often, whatever line calls
+them. Nothing is said of an operator that aligns with none, but that a value comes from it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Literal
 
@@ -31,6 +32,7 @@ from harness.evidence.run_evidence import Death
 
 Answer = Literal["equal", "differs", "not_seen"]
 Pair = tuple[int, int]  # numbers of an operator of the candidate and of one of the baseline
+_Numbered = Sequence[tuple[int, ObservedOperator]]
 PATH = (
     *("batch", "settings", "generators", "state"),
     *("forward", "loss", "backward", "gradients", "clip", "update"),
@@ -138,7 +140,7 @@ def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDiffe
     first = next((row.part for row in path if row.answer == "differs"), None)
     told = _first_pair(ours, theirs, pairs) if first else None
     if told is None and None not in (candidate.operators, baseline.operators):
-        told = _first_write(ours, theirs, differing["update"])
+        told = _first_write(ours, theirs, [*differing["gradients"], *differing["update"]])
     found = FirstDifference(
         found="found" if first else "does_not_repeat",
         candidate=candidate.arm,
@@ -319,14 +321,44 @@ def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]
     they are for.
     """
     mine, other = _of_the_step(ours, theirs), _of_the_step(theirs, ours)
-    pairs: list[Pair] = []
-    before = (0, 0)
-    alike = _in_order([_token(ours[each]) for each in mine], [_token(theirs[each]) for each in other])
-    for left, right in [*alike, (len(mine), len(other))]:
-        pairs += _between(ours, theirs, mine[before[0] : left], other[before[1] : right])
-        pairs += zip(mine[left : left + 1], other[right : right + 1], strict=True)
+    moved = _moved(mine, other)
+    rest = [each for each in mine if each[0] not in moved], [each for each in other if each[0] not in moved.values()]
+    return sorted([*moved.items(), *_paired(*rest, (_fed, _token, _form))])
+
+
+def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
+    """Return the pairs that no order aligns, as where a stream runs ahead: they read the same from before the step."""
+    in_order, left = _paired(mine, other, (_fed,)), list[dict[Hashable, list[int]]]()
+    for side, operators in enumerate((mine, other)):
+        paired = {pair[side] for pair in in_order}
+        left.append({})
+        for number, operator in operators:
+            if number not in paired and _inputs(operator):
+                left[side].setdefault(_fed(operator), []).append(number)
+    both = [(numbers, left[1][key]) for key, numbers in left[0].items() if len(left[1].get(key, [])) == len(numbers)]
+    return {own: its for numbers, others in both for own, its in zip(numbers, others, strict=True)}
+
+
+def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[ObservedOperator], Hashable]]) -> list[Pair]:
+    """Return the pairs of equal keys in one order, and between these the pairs by the keys that follow.
+
+    By the last key only those align that both have equally often.
+    """
+    if not (mine and other and keys):
+        return []
+    key, *later = keys
+    if not later:
+        times = [Counter(key(operator) for _, operator in some) for some in (mine, other)]
+        mine, other = (
+            [each for each in some if times[0][key(each[1])] == times[1][key(each[1])]] for some in (mine, other)
+        )
+    pairs, before = list[Pair](), (0, 0)
+    found = _in_order([key(operator) for _, operator in mine], [key(operator) for _, operator in other])
+    for left, right in [*found, (len(mine), len(other))]:
+        pairs += _paired(mine[before[0] : left], other[before[1] : right], later)
+        pairs += [(own[0], its[0]) for own, its in zip(mine[left : left + 1], other[right : right + 1], strict=True)]
         before = left + 1, right + 1
-    return pairs[::-1]
+    return pairs
 
 
 def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair]:
@@ -349,8 +381,8 @@ def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair
 
 def _rising(ours: Iterable[Hashable], theirs: Iterable[Hashable]) -> list[Pair]:
     """Return the longest sequence of pairs that rises on both sides; the k-th time of a token pairs with its k-th."""
-    places = {token: place for place, token in enumerate(_numbered(theirs))}
-    found = [(mine, places[token]) for mine, token in enumerate(_numbered(ours)) if token in places]
+    places = {token: place for place, token in enumerate(_counted(theirs))}
+    found = [(mine, places[token]) for mine, token in enumerate(_counted(ours)) if token in places]
     ends: list[int] = []  # of the best sequence of each length: the place that it ends in,
     last: list[int] = []  # and which of `found` that is
     earlier: list[int | None] = []  # of each found: the one before it in its sequence
@@ -366,22 +398,22 @@ def _rising(ours: Iterable[Hashable], theirs: Iterable[Hashable]) -> list[Pair]:
     return pairs[::-1]
 
 
-def _numbered(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
+def _counted(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
     times: Counter[Hashable] = Counter()
     for token in tokens:
         times[token] += 1
         yield token, times[token]
 
 
-def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[ObservedOperator]) -> list[int]:
-    """Return the numbers of the operators that may align, the last one first.
+def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[ObservedOperator]) -> _Numbered:
+    """Return the operators that may align, with their numbers, the last one first.
 
     Of an operator that a replay executes there are as many as in the other arm, and at least the replayed ones.
     """
     tokens, times = [*map(_token, operators)], Counter(_token(each) for each in others if each.phase != "between")
     replayed = Counter(token for token, each in zip(tokens, operators, strict=True) if each.replayed)
     more = {token: times[token] - count for token, count in replayed.items()}
-    numbers = []
+    found = []
     for number in reversed(range(len(operators))):
         operator, token = operators[number], tokens[number]
         if operator.phase == "between":
@@ -390,19 +422,8 @@ def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[Observe
             more[token] -= 1
             if more[token] < 0:
                 continue
-        numbers.append(number)
-    return numbers
-
-
-def _between(
-    ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], mine: Sequence[int], other: Sequence[int]
-) -> Iterator[Pair]:
-    times = [Counter(_form(operators[each]) for each in some) for operators, some in ((ours, mine), (theirs, other))]
-    alike = {form for form, count in times[0].items() if times[1][form] == count}
-    left = [each for each in mine if _form(ours[each]) in alike]
-    right = [each for each in other if _form(theirs[each]) in alike]
-    for a, b in _in_order([_form(ours[each]) for each in left], [_form(theirs[each]) for each in right]):
-        yield left[a], right[b]
+        found.append((number, operator))
+    return found
 
 
 def _form(operator: ObservedOperator) -> tuple[object, ...]:
@@ -411,6 +432,17 @@ def _form(operator: ObservedOperator) -> tuple[object, ...]:
 
 def _token(operator: ObservedOperator) -> tuple[object, ...]:
     return *_form(operator), operator.code
+
+
+def _fed(operator: ObservedOperator) -> tuple[object, ...]:
+    return *_token(operator), *_inputs(operator)
+
+
+def _inputs(operator: ObservedOperator) -> list[str]:
+    """Return the digests of tensors from before the step that an operator reads and leaves as they are."""
+    leaves = [*operator.leaves, *[None] * len(operator.reads)]
+    reads = [read for read, left in zip(operator.reads, leaves, strict=False) if left is None]
+    return [each.digest for each in reads if each.source is None and each.digest is not None and each.number is None]
 
 
 def _parts(operators: Sequence[ObservedOperator]) -> list[str]:
@@ -467,13 +499,14 @@ def _path(
 
 def _place(operators: Sequence[ObservedOperator], number: int, read: ReadTensor | None, matched: set[int]) -> Place:
     operator = operators[number]
-    lines = [operators[each].line for each in _makers(operators, read, matched)]
+    lines = [line for each in _makers(operators, read, matched) if (line := operators[each].line)]
+    made_at, half = [*dict.fromkeys(lines)], _NAMED // 2
     return Place(
         operator=operator.name,
         module=operator.module,
         line=operator.line,
         code=operator.code,
-        made_at=[line for line in dict.fromkeys(lines) if line][-_NAMED:],
+        made_at=made_at if len(made_at) <= _NAMED else [*made_at[:half], *made_at[-half:]],
     )
 
 

@@ -4,7 +4,7 @@
 
 Every fault of the step, the replay and the kernels is asked for at the workload `tiny`. An answer counts as named if a
 line that it gives lies in the fault's own module, or if it says what `EXPECTED` has of a fault that leaves something
-out. Writes FOLDER/faults.csv, a line for each fault; FOLDER/answers with each answer in full; FOLDER/evidence with what
+out or changes a number: a reader wrote that down. Writes FOLDER/faults.csv, a line for each fault; FOLDER/answers with each answer in full; FOLDER/evidence with what
 was recorded where an answer names another module. Prints a summary.
 """
 
@@ -38,9 +38,23 @@ EXPECTED = {
     "cross_stream_race": r"the batch differs",
     "skipped_optimizer": r"reference_impl/optimizer\.py",
     "lost_first_update": r"reference_impl/",
-    "removed_clip": r"clip\.",
-    "doubled_threshold": r"clip\.|max_norm",
-    "global_clip": r"clip\.",
+    "removed_clip": r"made in arm `plain` at [^;]*kernels/clip",
+    "doubled_threshold": r"max_norm=0\.2, in arm `plain` max_norm=0\.1",
+    "global_clip": r"kernels/clip",
+    "clip_without_epsilon": r"eps=0\.0",
+    "norm_without_epsilon": r"eps=0\.0",
+    "norm_other_epsilon": r"eps=1e-05",
+    "rotated_values": r"rope",
+    "fp8_stale_scale": r"_scaled_mm",
+    "unheeded_precision": r"rms_norm/kernel.* in arm `plain` at [^;]*fp8_norm",
+    "empty_capture": r"made in arm `plain` at",
+    "hollow_capture": r"made in arm `plain` at",
+    "forward_only_capture": r"gradient\S* is not written",
+    "moved_buffer": r"aten\.embedding",
+    "one_replayed_micro_batch": r"aten\.embedding",
+    "repeated_micro_batch": r"aten\.embedding",
+    "overwritten_gradients": r"made in arm `plain` at [^;]*reference_impl/accumulation\.py",
+    "update_at_every_micro_batch": r"made here at [^;]*reference_impl/optimizer\.py",
     "wrong_norm_epsilon": r"rms_norm",
     "wrong_nf4_table": r"nf4",
     "wrong_nf4_value": r"nf4",

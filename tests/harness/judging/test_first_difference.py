@@ -19,7 +19,7 @@ from claims_in_process import CLAIM, contract_of, executed, planned_of
 from pydantic import ValidationError
 
 from harness.api.where import locate
-from harness.evidence.observed_step import OBSERVED, UNOBSERVED, ObservedOperator, ObservedStep
+from harness.evidence.observed_step import OBSERVED, UNOBSERVED, ObservedOperator, ObservedStep, ReadTensor
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
@@ -244,6 +244,20 @@ def test_operators_outside_of_a_graph_align_although_the_graph_calls_the_same_li
     replayed = [each.model_copy(update={"replayed": True}) for each in backward]
     assert aligned([*forward, *forward, *replayed], [*forward, *backward]) == [(2, 0), (3, 1), (4, 2), (5, 3)]
     assert aligned([*forward, *backward, *replayed], backward) == [(4, 0), (5, 1)]  # warm-ups
+
+
+def test_operators_of_a_stream_that_runs_ahead_align_by_what_they_read_from_before_the_step() -> None:
+    def using(weight: str) -> ObservedOperator:
+        [operator] = found_operators(("dequantize",))
+        return operator.model_copy(update={"reads": [ReadTensor(digest=weight, form="int32 [8]")]})
+
+    first, second, third = map(using, ("w1", "w2", "w3"))
+    one, two, three = (found_operators(names) for names in (("mm", "add"), ("exp", "mul"), ("tanh", "sum")))
+    plain = [first, *one, second, *two, third, *three]
+    ahead = [first, second, *one, third, *two, *three]
+    expected = [(0, 0), (1, 3), (2, 1), (3, 2), (4, 6), (5, 4), (6, 5), (7, 7), (8, 8)]
+    assert aligned(ahead, plain) == expected
+    assert aligned([using("another"), *ahead[1:]], plain) == expected  # by their order
 
 
 def test_the_work_of_aligning_grows_with_the_operators_and_no_faster() -> None:
