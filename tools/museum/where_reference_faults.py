@@ -4,8 +4,8 @@
 
 Every fault of the step, the replay and the kernels is asked for at the workload `tiny`. An answer counts as named if a
 line that it gives lies in the fault's own module, or if it says what `EXPECTED` has of a fault that leaves something
-out or changes a number: a reader wrote that down. Writes FOLDER/faults.csv, a line for each fault; FOLDER/answers with each answer in full; FOLDER/evidence with what
-was recorded where an answer names another module. Prints a summary.
+out or changes a number: a reader wrote that down. Writes FOLDER/faults.csv, a line for each fault; FOLDER/answers with
+each answer in full; FOLDER/evidence with what was recorded where an answer names another module. Prints a summary.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EXPECTED = {
     "unheeded_precision": r"rms_norm/kernel.* in arm `plain` at [^;]*fp8_norm",
     "empty_capture": r"made in arm `plain` at",
     "hollow_capture": r"made in arm `plain` at",
-    "forward_only_capture": r"gradient\S* is not written",
+    "forward_only_capture": r"gradient layers\S+ is not written",
     "moved_buffer": r"aten\.embedding",
     "one_replayed_micro_batch": r"aten\.embedding",
     "repeated_micro_batch": r"aten\.embedding",
