@@ -153,7 +153,7 @@ class OwnOptimizer(Regression):
 class Ending(Regression):
     """Its schedule raises after so many updates, in the arms that it names."""
 
-    updates, arms = 205, ("step", "none")
+    updates, arms = 325, ("step", "none")
 
     def build(self, workload: Workload, arm: Arm) -> Any:
         made, ends = [0], arm.capture in self.arms
