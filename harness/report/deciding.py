@@ -107,10 +107,8 @@ def _confidence(found: Demanded, verdict: Verdict) -> str:
     """Return the interval with its name; without one, how much was counted or measured."""
     interval = found.interval
     if interval is not None:
-        ends = ((interval.low, math.floor), (interval.high, math.ceil))
-        low, high = (
-            _number(end, found.noun, percent=found.percent, beside=found.bound, outward=way) for end, way in ends
-        )
+        low = _number(interval.low, found.noun, percent=found.percent, beside=found.bound, outward=math.floor)
+        high = _number(interval.high, found.noun, percent=found.percent, beside=found.bound, outward=math.ceil)
         low = low.removesuffix(f" {high.rpartition(' ')[2]}")  # one unit for both
         over = _counted(verdict, found.part, interval.over)
         return f"{low} to {high}: {100 * interval.confidence:.6g} % {interval.called} over {over}"

@@ -17,7 +17,7 @@ from harness.kinds.gradients.model import Accumulation, GradientMatch
 from harness.numbers import counted
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.charts import plots
-from harness.report.glance import judged_parts
+from harness.report.glance import JudgedPart, judged_parts
 from harness.report.view import ReportView
 
 SHOWN = 12  # rows of a table; the run directory holds all
@@ -49,7 +49,9 @@ class Seen:
 def section(view: ReportView) -> Section | None:
     """Return a section with a part for each arm of a run whose gradients a claim judged, None where there is none."""
     seen: dict[tuple[str, str], Seen] = {}
-    for judged in (*judged_parts(view, GradientMatch), *judged_parts(view, Accumulation)):
+    both: list[JudgedPart[GradientMatch] | JudgedPart[Accumulation]]
+    both = [*judged_parts(view, GradientMatch), *judged_parts(view, Accumulation)]
+    for judged in both:
         claim = judged.claim
         for run in judged.runs:
             deciding = of_deciding_rank(claim, run, judged.verdict, judged.prefix)

@@ -162,8 +162,9 @@ def test_a_capture_without_a_cuda_graph_is_said_to_be_replayed_by_the_harness() 
     view = full_view()
     assert dict(identity(view))["Captured"] == "CUDA graph"
     for run in view.evidence.values():
-        for one in (each for executions in run.arms.values() for each in executions if each.capture is not None):
-            object.__setattr__(one, "capture", one.capture.model_copy(update={"mechanism": "traced"}))
+        for one in (each for executions in run.arms.values() for each in executions):
+            if one.capture is not None:
+                object.__setattr__(one, "capture", one.capture.model_copy(update={"mechanism": "traced"}))
     words = "recorded operators, which the harness replayed itself (no CUDA graph)"
     assert dict(identity(view))["Captured"] == words
     printed = io.StringIO()
