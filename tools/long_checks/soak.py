@@ -1,6 +1,6 @@
 """The smoke verification again and again in one process: nothing may be left behind, and every verdict is the same.
 
-    python tools/long_checks/soak.py [--times 20] [--contract contracts/fused-gradient-clip-v1.yaml]
+    python tools/long_checks/soak.py
 
 Counted after each: processes that it started and that still live, wherever they went (a variable of theirs marks
 them), files in the temporary folder, open file descriptors, threads. The first must be none, the others no more than
@@ -9,7 +9,6 @@ after the second time: what is opened or cached once is there by then.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from harness.cli.application import application
 
 ROOT = Path(__file__).parents[2]
 MARK = "HARNESS_SOAK"
+TIMES, CONTRACT = 20, "contracts/fused-gradient-clip-v1.yaml"
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,15 @@ def left(mark: str, folder: Path) -> Left:
     )
 
 
-def verified(contract: str, reports: Path, number: int) -> tuple[int, bytes]:
+def verified(reports: Path, number: int) -> tuple[int, bytes]:
     """Return the exit code of `harness verify`, and the bytes of its verdicts; none when it was ended before."""
-    arguments = ["verify", contract, "--reports", str(reports), "--name", f"soak-{number}"]
+    arguments = ["verify", CONTRACT, "--reports", str(reports), "--name", f"soak-{number}"]
     code = application(arguments)(arguments, standalone_mode=False)
     verdicts = reports / f"soak-{number}" / "verdicts.json"
     return int(code), verdicts.read_bytes() if verdicts.exists() else b""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--contract", default="contracts/fused-gradient-clip-v1.yaml")
-    arguments = parser.parse_args()
     os.chdir(ROOT)
     os.environ[MARK] = uuid.uuid4().hex
     mark = f"{MARK}={os.environ[MARK]}"
@@ -72,8 +68,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as reports, tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         expected = b""
-        for number in range(1, arguments.times + 1):
-            code, verdicts = verified(arguments.contract, Path(reports), number)
+        for number in range(1, TIMES + 1):
+            code, verdicts = verified(Path(reports), number)
             expected = expected or verdicts
             counts.append(left(mark, Path(folder)))
             seen = counts[-1].problems(counts[min(1, number - 1)])

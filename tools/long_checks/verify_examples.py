@@ -1,6 +1,6 @@
 """Verify every example on this machine, a run directory each, and say what became of its claims.
 
-    python tools/long_checks/verify_examples.py [--reports FOLDER] [--prefix PREFIX] [EXAMPLE ...]
+    python tools/long_checks/verify_examples.py [EXAMPLE ...]
 
 Exit code 1 where a unit is an ERROR, or another verdict than the published run's of the same kind of machine
 (`tools/docs/write_examples_page.py`) comes out. The last line counts verdicts and seconds.
@@ -26,9 +26,9 @@ ROOT = Path(__file__).parents[2]
 Found = dict[tuple[str, str], tuple[str, str]]  # claim and workload -> status and reason
 
 
-def verify(name: str, reports: Path, prefix: str) -> list[dict[str, Any]]:
+def verify(name: str, reports: Path) -> list[dict[str, Any]]:
     """Return the verdicts of one example, in a run directory of its own."""
-    options = ("--reports", str(reports), "--name", f"{prefix}-{name}", "--json")
+    options = ("--reports", str(reports), "--name", name, "--json")
     command = [sys.executable, "-P", "-m", "harness", "verify", f"examples/{name}", *options]
     here = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, cwd=ROOT, env=here, stdout=subprocess.PIPE, text=True, check=False)
@@ -50,14 +50,12 @@ def differences(name: str, found: Found) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("examples", nargs="*", metavar="EXAMPLE", help="folders below examples/; left out, all")
-    parser.add_argument("--reports", type=Path, help="where run directories are written; left out, nowhere that stays")
-    parser.add_argument("--prefix", default="examples", help="what their names begin with")
     arguments = parser.parse_args()
     began, count, apart = time.monotonic(), Counter[str](), []
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.examples or names():
             started = time.monotonic()
-            claims = verify(name, arguments.reports or Path(scratch), arguments.prefix)
+            claims = verify(name, Path(scratch))
             print(f"== {name}: {time.monotonic() - started:.0f} s", flush=True)
             for claim in claims:
                 print(f"   {claim['status']} {claim['reason']}  {claim['claim']} on {claim['workload']}")

@@ -9,12 +9,11 @@ judge as evidence, and any disagreement ends the script.
 
 from __future__ import annotations
 
-import argparse
-import lzma
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -24,13 +23,13 @@ import simulated_noise
 from error_rate_tables import ABOVE_5, ABOVE_9, CONFIDENCE, DEMANDED, PROCESSES, Point, as_markdown, wanted
 from numpy.typing import NDArray
 from paced_rule import has_undisturbed_rounds, paced_decisions, paced_readings
+from published_points import publish
 from simulated_evidence import contract_of, verdict_of
 from simulated_noise import BUSY, COMMON, DISTURBED, INDEPENDENT, OUTLIERS, Noise, Shape
 
 from harness.judging import statistics
 from harness.judging.statistics import Reading
 from harness.judging.verdict import Status
-from harness.numbers import dump_json
 
 Array = NDArray[np.float64]
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -194,26 +193,9 @@ def points(experiments: int, seed: int) -> list[Point]:
     return found
 
 
-def _bar(point: Point) -> dict[str, object]:
-    text, met = wanted(point) or (None, None)
-    return {"wanted": text, "met": met}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--experiments", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=REPORTS / "statistics")
-    arguments = parser.parse_args()
-    found = points(arguments.experiments, arguments.seed)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    rows = [asdict(point) | _bar(point) for point in found]
-    chosen = {"seed": arguments.seed, "blocks": 2 * ROUNDS, "demanded": DEMANDED, "confidence": CONFIDENCE}
-    compressed = lzma.compress(dump_json(chosen | {"points": rows}).encode())
-    (arguments.output / "error_rates.json.xz").write_bytes(compressed)
-    text = as_markdown(found, arguments.seed, 2 * ROUNDS)
-    (arguments.output / "error_rates.md").write_text(text)
-    print(text)
+    chosen = {"blocks": 2 * ROUNDS, "demanded": DEMANDED, "confidence": CONFIDENCE}
+    publish("error_rates", points, wanted, partial(as_markdown, blocks=2 * ROUNDS), chosen)
 
 
 if __name__ == "__main__":

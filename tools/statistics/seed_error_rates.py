@@ -8,22 +8,18 @@ point some experiments are also put before the judge as evidence, and any disagr
 
 from __future__ import annotations
 
-import argparse
-import lzma
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from published_points import publish
 from simulated_seeds import BY_MEAN, NOISES, contract_of, verdict_of
 
 from harness.judging.verdict import Status
 from harness.kinds.seeds import paired_seeds
-from harness.numbers import dump_json
 
-REPORTS = Path(__file__).parents[2] / "reports"
 NUMBERS = (5, 8, 12, 20)
 STRICT = ((8, 0.99), (12, 0.99), (20, 0.99))  # seeds and confidence, for the normal noise
 CONFIDENCE = 0.95
@@ -121,25 +117,8 @@ def _row(point: Point) -> list[str]:
     ]
 
 
-def _bar(point: Point) -> dict[str, object]:
-    text, met = wanted(point) or (None, None)
-    return {"wanted": text, "met": met}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--experiments", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=REPORTS / "statistics")
-    arguments = parser.parse_args()
-    found = points(arguments.experiments, arguments.seed)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    rows = [asdict(point) | _bar(point) for point in found]
-    whole = {"seed": arguments.seed, "points": rows}
-    (arguments.output / "seed_error_rates.json.xz").write_bytes(lzma.compress(dump_json(whole).encode()))
-    text = as_markdown(found, arguments.seed)
-    (arguments.output / "seed_error_rates.md").write_text(text)
-    print(text)
+    publish("seed_error_rates", points, wanted, as_markdown, {})
 
 
 if __name__ == "__main__":
