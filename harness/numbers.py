@@ -39,19 +39,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-_NOUNS = re.findall(
-    r"\S+",
-    "batch block buffer call capture case collective comparison element evaluation execution graph group kernel launch "
-    "layer loss micro-batch node operation operator optimizer output parameter process rank replay round row run "
-    "sample seed shape sink site step sync tensor token update value wait workload",
-)
-_PLURALS = {f"{noun}{'es' if noun.endswith(('ch', 's')) else 's'}": noun for noun in _NOUNS}
-_INDEXED = "block|layer|measurement|process|rank|repetition|round|run|seed|step|version"  # `rank 1`, `step 1`
+_INDEXED = "block|lane|layer|measurement|output|process|rank|repetition|round|run|seed|step|version"  # `rank 1`
 _VERBS = {" were": " was", " are": " is", " have": " has", " differ": " differs", " lie": " lies", " do": " does"}
+_NO_NOUN = "as|differs|does|ends|has|its|lies|ms|proves|times|was"  # that end like a plural
 _ONE_OF_MANY = re.compile(
-    rf"(?:\b(?:(?P<index>{_INDEXED})|(?P<within>all|after|by|for|in|of|over|with)) )?(?<![\d.,])\b1 "
-    rf"(?P<kind>(?:[a-z]+ )?)(?P<noun>{'|'.join(_PLURALS)})\b"
-    rf"(?:(?P<of>(?: of [\d,]+(?: [a-z]+)??)?)(?P<verb>{'|'.join(_VERBS)})\b)?"
+    rf"(?:\b(?:(?P<index>{_INDEXED})|(?P<within>after|by|for|in|of|over|with)) )?(?<![\d.,])\b1 "
+    rf"(?P<kind>(?:[a-z]+ )??)(?P<noun>(?!(?:{_NO_NOUN})\b)[a-z-]*[a-z](?<![isu])s)\b"
+    rf"(?:(?P<of>(?: of (?:[\d,]+|the)(?: [a-z]+)??)?)(?P<verb>{'|'.join(_VERBS)})\b)?"
 )
 
 
@@ -68,7 +62,8 @@ def _as_one(found: re.Match[str]) -> str:
         return found[0]
     verb, within = found["verb"] or "", f"{found['within']} " if found["within"] else ""
     agreeing = verb if within else _VERBS.get(verb, verb)
-    return f"{within}1 {found['kind']}{_PLURALS[found['noun']]}{found['of'] or ''}{agreeing}"
+    noun = found["noun"][: -2 if found["noun"].endswith(("ches", "shes", "sses", "xes")) else -1]
+    return f"{within}1 {found['kind']}{noun}{found['of'] or ''}{agreeing}"
 
 
 def was(number: int) -> str:

@@ -22,7 +22,7 @@ from harness.report.headline import enough, remedy_of
 WRITTEN = Path(__file__).parents[1] / "judging" / "sentences"
 CONTRACTS = Path(__file__).parents[3] / "contracts"
 SINGULAR = re.compile(
-    r"(?<![\d.,] )(?<![\d.,])\b1 (?!(?:is|was|has|does|ends|differs|lies|times|points|ms)\b)[a-z-]+s\b"
+    r"(?<![\d.,] )(?<![\d.,])\b1 (?!(?:is|was|has|does|ends|differs|lies|times|ms)\b)[a-z-]+s\b"
 )
 # What begins with `1` and is no count: the number of a measurement or a rank, a list's entry.
 NUMBERED = re.compile(r"\b(measurement|rank|step|process|round|block|block_|run|lane|output) 1 ")
@@ -37,6 +37,8 @@ NUMBERED = re.compile(r"\b(measurement|rank|step|process|round|block|block_|run|
         ("at step 1 losses differ", "at step 1 losses differ"),
         ("measurement 1 proves it; rank 1 rows", "measurement 1 proves it; rank 1 rows"),
         ("11 steps, 1,001 steps, 0.1 steps", "11 steps, 1,001 steps, 0.1 steps"),
+        ("1 points of the grid were not tried", "1 point of the grid was not tried"),
+        ("rank 0 was 1 times its own bound", "rank 0 was 1 times its own bound"),
         ("a block of 1 steps, and 1 distinct batches were seen", "a block of 1 step, and 1 distinct batch was seen"),
     ],
 )
