@@ -16,7 +16,7 @@ from harness.contract.load import LoadedContract, load_contracts, selected
 from harness.devices import environment
 from harness.devices.environment import Machine
 from harness.drill.matrix import headline_of
-from harness.drill.plan import Case, DrillPlan, NotRun, plan_drill, runs_of
+from harness.drill.plan import Case, DrillPlan, plan_drill, runs_of
 from harness.drill.rows import controls_of, decidable, row_of, sources_of
 from harness.errors import ExitCode
 from harness.evidence import layout
@@ -193,7 +193,7 @@ def _record(
     started: datetime,
     left: Sequence[NotDrilled] = (),
 ) -> DrillRecord:
-    not_run = [*(NotDrilled(**vars(item)) for item in planned.not_run), *left]
+    not_run = [*planned.not_run, *left]
     gpus = [gpu.name for gpu in machine.gpus]
     return DrillRecord(
         planned=len(rows) + len(not_run),
@@ -227,7 +227,12 @@ def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
         if (case.unit.contract, case.unit.claim, case.unit.workload) in judged and rests_on(case, planned) <= ended
     ]
     left = [case for case in planned.cases if case not in cases]
-    not_run = [NotRun(case.unit.contract, case.unit.claim, case.fault, INTERRUPTED, MESSAGE) for case in left]
+    not_run = [
+        NotDrilled(
+            contract=case.unit.contract, claim=case.unit.claim, fault=case.fault, reason=INTERRUPTED, message=MESSAGE
+        )
+        for case in left
+    ]
     read = {run for case in cases for run in case.unit.runs}
     return replace(
         planned,

@@ -21,6 +21,7 @@ from harness.evidence.plan_records import Run, Unit
 from harness.kinds import probe_named
 from harness.planning.faults import plan_fault
 from harness.planning.plan import Describe, Plan, plan, refuse_unknown
+from harness.run_directory.drill_record import NotDrilled
 from harness.system.protocol import Expectation, FaultDescription
 from harness.system.wrappers import HARNESS_FAULTS
 
@@ -43,17 +44,6 @@ class Case:
     expected: Expectation
 
 
-@dataclass(frozen=True)
-class NotRun:
-    """A fault that this machine cannot plant, or a claim that it cannot decide."""
-
-    contract: str
-    claim: str
-    fault: str
-    reason: str
-    message: str
-
-
 @dataclass
 class DrillPlan:
     """`controls` are units and runs without a fault; `faulted` by run id, in the order of execution."""
@@ -61,7 +51,7 @@ class DrillPlan:
     controls: Plan = field(default_factory=lambda: Plan([], []))
     cases: list[Case] = field(default_factory=list)
     faulted: dict[str, FaultedRun] = field(default_factory=dict)
-    not_run: list[NotRun] = field(default_factory=list)
+    not_run: list[NotDrilled] = field(default_factory=list)
 
 
 def plan_drill(
@@ -140,12 +130,13 @@ class _ContractPlanner:
             runnable = [name for name in runnable if self._machine.cuda and workloads[name].needs.device != "cpu"]
         return min(runnable, key=lambda name: size_of(workloads[name]), default=None)
 
-    def _not_run(self, claim: AnyClaim, fault: FaultDescription) -> NotRun:
+    def _not_run(self, claim: AnyClaim, fault: FaultDescription) -> NotDrilled:
         obstacles = [unit.obstacle for unit in self._units if unit.claim == claim.id and unit.obstacle is not None]
         reason, message = "needs_cuda", f"the fault needs CUDA: {self._machine.cuda_message}"
         if obstacles:
             reason, message = obstacles[0].reason, obstacles[0].message
-        return NotRun(self._loaded.contract.id, claim.id, fault.name, reason, message)
+        contract = self._loaded.contract.id
+        return NotDrilled(contract=contract, claim=claim.id, fault=fault.name, reason=reason, message=message)
 
     def _groups(self, rows: Sequence[tuple[AnyClaim, str, str]]) -> dict[tuple[str, str, frozenset[str]], list[str]]:
         """Group the claims that one run can serve: those for which the fault is planted in the same arms."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from harness.contract.claims import AnyPart
 from harness.errors import KindError
@@ -55,19 +54,10 @@ class Compared:
         return apart(ours, theirs)
 
 
-class OfTwoArms(Protocol):
-    """A part that names two arms."""
-
-    @property
-    def candidate(self) -> str: ...
-    @property
-    def baseline(self) -> str: ...
-
-
-def of_two_arms(part: OfTwoArms, run: RunEvidence) -> list[Compared]:
+def of_two_arms(part: AnyPart, run: RunEvidence) -> list[Compared]:
     """Return the losses of the candidate and of its baseline; settle where one of them is missing."""
-    ours, theirs = (losses(executed(run, arm)) for arm in (part.candidate, part.baseline))
-    return [Compared(part.candidate, part.baseline, ours, theirs)]
+    candidate, baseline = (part.arms()[path] for path in (part.candidate_path, part.baseline_path))
+    return [Compared(candidate, baseline, losses(executed(run, candidate)), losses(executed(run, baseline)))]
 
 
 def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> Sequence[Compared]:
