@@ -21,9 +21,7 @@ from harness.report.headline import enough, remedy_of
 
 WRITTEN = Path(__file__).parents[1] / "judging" / "sentences"
 CONTRACTS = Path(__file__).parents[3] / "contracts"
-SINGULAR = re.compile(
-    r"(?<![\d.,] )(?<![\d.,])\b1 (?!(?:is|was|has|does|ends|differs|lies|times|ms)\b)[a-z-]+s\b"
-)
+SINGULAR = re.compile(r"(?<![\d.,] )(?<![\d.,])\b1 (?!(?:is|was|has|does|ends|differs|lies|times|ms)\b)[a-z-]+s\b")
 # What begins with `1` and is no count: the number of a measurement or a rank, a list's entry.
 NUMBERED = re.compile(r"\b(measurement|rank|step|process|round|block|block_|run|lane|output) 1 ")
 
