@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from harness.commits.checkout import Checkout, checked_out
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
@@ -22,10 +22,14 @@ from harness.system.described import describe_all
 from harness.system.protocol import SystemDescription
 from harness.system.raised import without_folders
 
-if TYPE_CHECKING:
-    from harness.contract.load import LoadedContract
-
 Descriptions = Mapping[str, SystemDescription | SystemResolutionError]
+
+
+class HasContract(Protocol):
+    """A loaded contract."""
+
+    @property
+    def contract(self) -> Contract: ...
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ def baseline_systems(contracts: Sequence[Contract]) -> list[str]:
 
 
 def baseline_checkout(
-    contracts: Sequence[LoadedContract], name: str | None, reports: Path
+    contracts: Sequence[HasContract], name: str | None, reports: Path
 ) -> AbstractContextManager[Checkout | None]:
     """Check out the commit `name` in a worktree, for the contracts' baselines; without a name do nothing.
 
@@ -67,7 +71,7 @@ def baseline_checkout(
     return checked_out(name, systems, reports)
 
 
-def described_baseline(contracts: Sequence[LoadedContract], checkout: Checkout | None, limit_s: float) -> Baseline:
+def described_baseline(contracts: Sequence[HasContract], checkout: Checkout | None, limit_s: float) -> Baseline:
     """Return the commit, with what its arms' systems report of themselves there, each within `limit_s` seconds."""
     if checkout is None:
         return Baseline()

@@ -10,7 +10,6 @@ import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.schema import Contract, Workload
@@ -18,14 +17,11 @@ from harness.devices.environment import Machine
 from harness.errors import SystemResolutionError, UsageError
 from harness.evidence.base import Obstacle
 from harness.evidence.plan_records import Run, Unit
-from harness.planning.baseline import Baseline, commit_obstacle
+from harness.planning.baseline import Baseline, HasContract, commit_obstacle
 from harness.planning.faults import PlannedFault, plan_fault
 from harness.planning.obstacles import find_obstacle, system_obstacle
 from harness.planning.run_builder import RunBuilder
 from harness.system.protocol import FaultDescription, SystemDescription
-
-if TYPE_CHECKING:
-    from harness.contract.load import LoadedContract
 
 Describe = Callable[[str], SystemDescription]
 SHOWN = 12  # names that there are, where none is near the one that there is not
@@ -40,7 +36,7 @@ class Plan:
 
 
 def plan(
-    contracts: Sequence[LoadedContract],
+    contracts: Sequence[HasContract],
     *,
     claims: Sequence[str] = (),
     workloads: Sequence[str] = (),

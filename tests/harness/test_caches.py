@@ -81,4 +81,7 @@ def test_workers_are_told_where_caches_lie(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     monkeypatch.setattr("os.access", lambda *_: False)
-    assert interpreters._variables()["TRITON_CACHE_DIR"] == str(_private(temporary) / "triton/cache")
+    given: dict[str, str] = {}
+    monkeypatch.setattr(interpreters, "start_child", lambda *_words, variables, **_rest: given.update(variables))
+    interpreters.start()
+    assert given["TRITON_CACHE_DIR"] == str(_private(temporary) / "triton/cache")

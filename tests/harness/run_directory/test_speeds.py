@@ -89,7 +89,7 @@ def test_machines_of_one_name_and_two_speeds_decide_no_claim(
 def test_a_gate_of_two_speeds_is_refused(tmp_path: Path) -> None:
     bundles = [timed(tmp_path, "v"), timed(tmp_path, "w", pace=0.02)]
     with pytest.raises(EvidenceError, match="one claim is timed on machines of one speed; found C beside"):
-        judge_bundles(bundles, [LOADED])  # type: ignore[list-item]
+        judge_bundles(bundles, [LOADED])
 
 
 def test_one_machine_has_one_speed(tmp_path: Path) -> None:
