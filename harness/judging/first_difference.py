@@ -1,7 +1,7 @@
 """Find what differs first between one step of two arms: a pure function of what was observed of both.
 
 Operators are aligned by name, types and shapes of what they read, module, line of code, and what they read from before
-the step: in their order, and in any order where such an input tells which one an operator is. Between operators that
+the step: in their order, and in any order where such an input identifies an operator. Between operators that
 align so, those are aligned whose inputs differ, and then those that both arms have equally often, whatever line calls
 them. Nothing is said of an operator that aligns with none, but that a value comes from it.
 """
