@@ -22,7 +22,7 @@ OUT_OF_TIME = "not started: out of time"
 # that share a sign. An fp32 arm on a CPU differs by the order of its sums.
 LOSS_TOLERANCE = {"torch.bfloat16": 0.01, "torch.float32": 1e-4}
 # e4m3 rounds 16 times as coarsely as bfloat16, weights included: a target's logit is off by about 0.2. Errors of equal
-# target bytes have a part in common, so that the mean over n targets does not settle as 0.2 / sqrt(n), which is 0.0044 at
+# target bytes have a part in common, so that the mean over n targets does not settle as 0.2 / sqrt(n): 0.0044 at
 # 2048. Over 16 seeds it was off by 0.0164 there, and by -0.0030 +- 0.0041 in the mean: to either side
 # (reports/gates, 2026-11-26-h100-gate-accuracy-fp8 and 2026-11-30-h200-fp8-not-worse). Three deviations are allowed.
 # So wide a bound tells FP8 from nothing finer: that every product ran in it is counted, see `benchmarks.arms.ours`.
