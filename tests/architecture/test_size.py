@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (515, 68_239), "tests": (644, 90_338), "reference_impl": (149, 17_255), "tools": (55, 7_582)}
+BUDGET = {"harness": (515, 68_239), "tests": (644, 90_342), "reference_impl": (149, 17_255), "tools": (55, 7_582)}
 
 
 def size(folder: str) -> tuple[int, int]:

@@ -149,7 +149,7 @@ def ended(theirs: str | None = "train.py:9: ValueError: no rate") -> Verdict:
     claim = {"memory_growth_at_most_mib": None, "slowdown_at_most": None}
     if theirs is None:
         return replayed(claim, ours=shown, mine=both[0])
-    return replayed(claim, shown, shown, *both)
+    return replayed(claim, shown, shown, both[0], both[1])
 
 
 def still_at_last() -> Verdict:

@@ -153,7 +153,8 @@ class OwnOptimizer(Regression):
 class Ending(Regression):
     """Its schedule raises after so many updates, in the arms that it names."""
 
-    updates, arms = 325, ("step", "none")
+    updates = 325
+    arms: tuple[str, ...] = ("step", "none")
 
     def build(self, workload: Workload, arm: Arm) -> Any:
         made, ends = [0], arm.capture in self.arms

@@ -96,7 +96,7 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
     seen = SeenSteps(life.recorder.series(life.arm, life.replica))
     kept = life.begin(steps, seen)
     yardstick = Yardstick()
-    blocks = []
+    blocks: list[ReplayBlock] = []
     ended = None
     for first in range(0, steps, every):
         indices = range(first, min(first + every, steps))

@@ -68,7 +68,7 @@ def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
     """Return what the baseline raised as both arms ended their training after equally many steps; None if neither did.
     Settle ERROR where one ended alone or earlier: nothing says if its trainer or the machine ended it.
     """
-    raised = {name: each.long_replay and each.long_replay.ended for name, each in named.items()}
+    raised = {name: each.long_replay.ended if each.long_replay else None for name, each in named.items()}
     steps = {name: end_of(each).steps_called for name, each in named.items()}
     if len(set(steps.values())) > 1 or None in raised.values():
         for name, what in raised.items():

@@ -24,7 +24,7 @@ from harness.execution import announced
 from harness.execution import arm as arm_life
 from harness.execution.probes import throughput, timed_arm
 from harness.execution.recorder import Recorder
-from harness.system import wrappers
+from harness.system.faulty_run import CANDIDATE_SLOWDOWN
 from harness.system.protocol import NotAvailable
 
 SYSTEM = "step_function_systems:Regression"
@@ -208,8 +208,8 @@ def test_writing_a_block_is_not_timed(clock: Clock, tmp_path: Path, monkeypatch:
 def test_a_slow_candidate_is_slower(clock: Clock, tmp_path: Path) -> None:
     run = uncaptured(fault="slow_candidate", fault_arms=["captured"])
     seconds = {(block.arm, block.seconds) for block in timing(execute(run, tmp_path / "run")).blocks}
-    assert seconds == {("plain", 3.0), ("captured", 3.0 * wrappers.CANDIDATE_SLOWDOWN)}
-    assert wrappers.CANDIDATE_SLOWDOWN > 1.5
+    assert seconds == {("plain", 3.0), ("captured", 3.0 * CANDIDATE_SLOWDOWN)}
+    assert CANDIDATE_SLOWDOWN > 1.5
 
 
 def test_swapped_arms_exchange_what_is_opened(tmp_path: Path) -> None:

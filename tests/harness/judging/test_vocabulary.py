@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from harness.judging.sheet import Settled, Sheet, concluded, settle, some
 from harness.judging.verdict import Judgement, Status, Verdict, count
 
 MAKERS = [
-    (reasons._passes, Status.PASS),
+    (partial(reasons._code, status=Status.PASS), Status.PASS),
     (reasons._fails, Status.FAIL),
     (reasons._undecided, Status.INCONCLUSIVE),
     (reasons._not_run, Status.NOT_RUN),

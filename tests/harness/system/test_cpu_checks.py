@@ -239,7 +239,9 @@ class Trained(StepFunctionSystem):
         torch.manual_seed(workload.seed)
         model = nn.Linear(4, 2, bias=False, dtype=self.dtype)
         optimizer, average = self.optimizer(model.parameters()), AveragedModel(model)
-        averages = lambda: average.update_parameters(model)
+
+        def averages() -> None:
+            average.update_parameters(model)  # type: ignore[no-untyped-call]
 
         def step(batch: dict[str, Tensor]) -> Tensor:
             optimizer.zero_grad()
@@ -261,7 +263,7 @@ class Trained(StepFunctionSystem):
             generator = torch.Generator().manual_seed(index)
             return {"x": torch.randn(3, 4, generator=generator, dtype=self.dtype)}
 
-        return StepFunction(step, batch, model, after=after)  # type: ignore[arg-type]
+        return StepFunction(step, batch, model, after=after)
 
 
 def losses_of(system: Trained, capture: str) -> tuple[list[float], CaptureRecord]:

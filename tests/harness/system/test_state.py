@@ -227,12 +227,12 @@ def test_a_buffer_that_moved_once_stays_noted() -> None:
 
 def test_a_tensor_made_of_others_moves_where_one_of_them_does() -> None:
     codes, scales = torch.zeros(2), torch.ones(2)
-    buffers = {"weight": TwoTensor(codes, scales)}
+    buffers = {"weight": TwoTensor(codes, scales)}  # type: ignore[no-untyped-call]
     addresses = StaticAddresses(lambda: buffers)
     addresses.remember()
     addresses.check()
     assert addresses.seen() == {"weight.a": codes.data_ptr(), "weight.b": scales.data_ptr()}
-    buffers["weight"] = TwoTensor(codes, scales.clone())
+    buffers["weight"] = TwoTensor(codes, scales.clone())  # type: ignore[no-untyped-call]
     addresses.check()
     assert addresses.moved == {"weight.b"}
 
