@@ -24,6 +24,7 @@ from harness.execution import announced
 from harness.execution import arm as arm_life
 from harness.execution.probes import throughput, timed_arm
 from harness.execution.recorder import Recorder
+from harness.system import wrappers
 from harness.system.faulty_run import CANDIDATE_SLOWDOWN
 from harness.system.protocol import NotAvailable
 

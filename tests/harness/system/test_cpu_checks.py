@@ -241,7 +241,7 @@ class Trained(StepFunctionSystem):
         optimizer, average = self.optimizer(model.parameters()), AveragedModel(model)
 
         def averages() -> None:
-            average.update_parameters(model)  # type: ignore[no-untyped-call]
+            average.update_parameters(model)
 
         def step(batch: dict[str, Tensor]) -> Tensor:
             optimizer.zero_grad()
