@@ -22,7 +22,7 @@ from harness.system.options import option_error
 from harness.system.protocol import FaultDescription, SystemDescription
 
 if TYPE_CHECKING:
-    from harness.kinds.speed.power import LastTiming
+    from harness.kinds.speed.speed_figures import LastTiming
     from harness.run_directory.drill_record import DrillRecord
 
 
@@ -204,7 +204,7 @@ def _numbers(
 
 
 def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultDescription]) -> Iterator[Finding]:
-    from harness.drill.numbers import left_out_for, unbroken
+    from harness.drill.expectations import left_out_for, unbroken
 
     claim = loaded.contract.claims[index]
     for position, fault in enumerate(claim.falsified_by):

@@ -18,11 +18,11 @@ from harness.evidence.redaction import Redaction
 from harness.evidence.run_evidence import Death
 from harness.platform.caches import moved_caches
 from harness.platform.signals_noted import noted
-from harness.run_directory.journal import Journal
+from harness.run_directory.interrupted_run import Journal
 from harness.run_directory.writer import BundleWriter, settle_run
 
 if TYPE_CHECKING:
-    from harness.api.early_verdicts import AsTheyEnd
+    from harness.api.judged import AsTheyEnd
     from harness.execution.interpreters import Interpreters
     from harness.execution.watched_worker import Progress
     from harness.judging.verdict import Verdict

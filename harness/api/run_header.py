@@ -12,9 +12,9 @@ from harness.contract.load import LoadedContract
 from harness.contract.waivers import Waiver
 from harness.devices import environment
 from harness.evidence import redaction, sources
-from harness.evidence.commit_records import TwoCommits
-from harness.evidence.git import trainers
+from harness.evidence.environment_records import TwoCommits
 from harness.evidence.redaction import Redaction
+from harness.evidence.sources import trainers
 from harness.planning.plan import Plan
 from harness.run_directory.attempts import attempts_before
 from harness.run_directory.bundle import (

@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.api.early_verdicts import Judged, units_as_they_end
 from harness.api.execute import Watch as Watch  # noqa: PLC0414 - what follows with `as` is part of this API, too
 from harness.api.execute import execute as execute  # noqa: PLC0414
 from harness.api.execute import work_of
+from harness.api.first_difference import locate_all
+from harness.api.judged import Judged, units_as_they_end
 from harness.api.judged import Judgement as Judgement  # noqa: PLC0414
 from harness.api.judged import judge_bundles as judge_bundles  # noqa: PLC0414
 from harness.api.judged import judge_runs as judge_runs  # noqa: PLC0414
@@ -28,7 +29,6 @@ from harness.api.run_header import redacted_header as redacted_header  # noqa: P
 from harness.api.run_header import redaction_of as redaction_of  # noqa: PLC0414
 from harness.api.run_header import waiver_texts as waiver_texts  # noqa: PLC0414
 from harness.api.run_header import with_earlier_runs as with_earlier_runs  # noqa: PLC0414
-from harness.api.where import locate_all
 from harness.commits.checkout import Checkout
 from harness.contract.files_read import RESUME, FilesRead
 from harness.contract.load import LoadedContract, load_contracts, selected
@@ -36,15 +36,13 @@ from harness.contract.waivers import Waiver, find_waivers
 from harness.devices import environment
 from harness.errors import UsageError
 from harness.evidence import layout
-from harness.evidence.files import write_text
-from harness.evidence.own_places import remove
+from harness.evidence.files import remove, write_text
 from harness.judging.verdict import Verdict
 from harness.planning.baseline import baseline_checkout, described_baseline
 from harness.planning.plan import Plan, plan
 from harness.platform.paths import require_existing
 from harness.report.view import ReportView
-from harness.run_directory.interrupted_run import Described, made_directory
-from harness.run_directory.journal import changed_since
+from harness.run_directory.interrupted_run import Described, changed_since, made_directory
 from harness.run_directory.verdict_file import write_verdicts
 from harness.run_directory.writer import KEPT, BundleWriter, require_place, write_problems
 from harness.system.described import LIMIT_S, describe_all
@@ -236,8 +234,7 @@ def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> N
     """
     from harness.report.html import render
     from harness.report.junit import render_junit
-    from harness.report.markdown import render_markdown
-    from harness.report.problems import problem_files
+    from harness.report.markdown import problem_files, render_markdown
 
     drawn = {layout.SUMMARY: render_markdown(view), layout.JUNIT: render_junit(view), layout.PAGE: render(view)}
     for name, text in drawn.items():

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from harness.errors import ExitCode, UsageError
-from harness.extras.attestation.envelope import sign
-from harness.extras.attestation.statement import Statement, statement_of, statement_text
-from harness.extras.attestation.statement import verify as verify_statement
+from harness.extras.attestation import Statement, sign, statement_of, statement_text
+from harness.extras.attestation import verify as verify_statement
 from harness.platform.standard_streams import print_error, print_line
 from harness.run_directory.output_paths import refuse_within_run, write_named
 

@@ -27,7 +27,7 @@ from harness.run_directory.drill_record import record_of, records_below
 from harness.system.described import describe, describe_all
 
 if TYPE_CHECKING:
-    from harness.kinds.speed.power import LastTiming
+    from harness.kinds.speed.speed_figures import LastTiming
 
 REPORTS = Path("reports")  # where published drill records and timings are looked for, in the working directory
 OWN_REPORTS = Path("harness-reports")  # where `verify` writes, if it is not asked for another folder

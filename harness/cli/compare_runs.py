@@ -15,7 +15,7 @@ from harness.platform.standard_streams import print_json, print_lines
 from harness.recorded_loops.compared_loops import ComparedRuns, compared
 from harness.recorded_loops.recordings import read_recording
 from harness.report.headline import ERROR, HELD, NOT_DECIDED, VIOLATED
-from harness.report.problems import escape
+from harness.report.markdown import escape
 from harness.report.text import line
 
 _LONGEST = 600  # characters of a sentence

@@ -29,16 +29,16 @@ from harness.cli.interruption import LONG_GRACE_S, interruptible
 from harness.cli.printing import print_forecast, print_shard, recorded_in
 from harness.contract.files_read import FilesRead
 from harness.contract.load import load_contracts
-from harness.costs.busy_times import busy_times
+from harness.costs import busy_times
 from harness.drill import drill as fire_drill
-from harness.drill import matrix
+from harness.drill import drill as matrix
 from harness.errors import ExitCode
 from harness.extras.fleet import gate as fleet
 from harness.extras.fleet.engines import engine
 from harness.extras.fleet.shards import drill_shards, units_of
 from harness.lint import refuse_lint_errors
 from harness.platform.standard_streams import print_error, print_json, print_lines
-from harness.report.progress import Progress
+from harness.report.terminal import Progress
 
 
 def drill(
@@ -72,7 +72,7 @@ def drill(
     )
     refuse_plan_of_resumed(resume, plan=plan)
     if plan:
-        from harness.forecast.forecast import forecast_drill
+        from harness.cli.forecast import forecast_drill
 
         with interruptible():
             raise typer.Exit(print_forecast(forecast_drill(paths, options), as_json=json))

@@ -12,10 +12,8 @@ import typer
 
 from harness.cli.arguments import Json
 from harness.errors import ContractError, ExitCode, UsageError
-from harness.extras.upstream.importing import Imported, import_files
-from harness.extras.upstream.items import Item, LeftOut, reasons
-from harness.extras.upstream.sections import NOT_NAMED
-from harness.extras.upstream.written import contract_text
+from harness.extras.upstream.importing import Imported, contract_text, import_files
+from harness.extras.upstream.items import NOT_NAMED, Item, LeftOut, reasons
 from harness.numbers import counted, dump_json
 from harness.platform.standard_streams import print_json, print_line, print_lines
 from harness.run_directory.output_paths import refuse_within_run, write_named

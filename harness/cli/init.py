@@ -20,7 +20,7 @@ from harness.first_contract.project import arms_here, keep, kept_files, require_
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried, try_step
 from harness.platform.standard_streams import print_line, print_lines
-from harness.report.progress import Progress
+from harness.report.terminal import Progress
 from harness.report.text import line
 
 Step = Annotated[str, typer.Argument(metavar="STEP", help="`module:function` or `path/to/file.py:function`.")]

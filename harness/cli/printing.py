@@ -20,10 +20,10 @@ from harness.platform.standard_streams import (
 from harness.report.github_actions import annotate
 
 if TYPE_CHECKING:
+    from harness.cli.forecast import Forecast
     from harness.evidence.plan_records import Run
     from harness.extras.fleet.job import Outcome
     from harness.extras.fleet.shards import Shard
-    from harness.forecast.records import Forecast
 
 
 def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
@@ -56,7 +56,7 @@ def print_costs(judgement: session.Judgement) -> None:
 
 def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
     """Print what would be executed. Return ERROR only if a unit is sure to end as one, else HELD."""
-    from harness.forecast.text import shown
+    from harness.cli.forecast import shown
 
     if as_json:
         print_json(dump_json(forecast.model_dump(mode="json"), indent=2))
@@ -69,8 +69,8 @@ def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
     """Return a look-up for `Progress`: what runs like these took, by the runs that are recorded in this folder."""
 
     def seconds(runs: Sequence[Run]) -> dict[str, float]:
+        from harness.cli.forecast import Estimates
         from harness.execution.lanes import lanes
-        from harness.forecast.estimates import Estimates
 
         found, _ = Estimates(environment.machine(), reports).of(runs)
         return {run.id: found[run.id].seconds / len(lanes(run)) for run in runs if run.id in found}

@@ -16,19 +16,17 @@ from harness.cli.init import Compile, Force, Step, Steps, print_kept, probe
 from harness.cli.interruption import interruptible
 from harness.errors import UsageError
 from harness.first_contract.answers import Answers, headline_of, not_tried
-from harness.first_contract.at_commit import at_baseline
 from harness.first_contract.choosing import compares
 from harness.first_contract.draft import STEPS, Draft
-from harness.first_contract.fair_trial import CHOSEN, FIRST, fair_trial
-from harness.first_contract.horizon import compared_steps
+from harness.first_contract.horizon import CHOSEN, FIRST, compared_steps, fair_trial
 from harness.first_contract.project import arms_here, keep, kept_files, require_free
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trial_texts import trial_json, trial_markdown
-from harness.first_contract.trying import Tried
+from harness.first_contract.trying import Tried, at_baseline
 from harness.first_contract.trying import try_step as try_step_of
 from harness.judging.verdict import Verdict
 from harness.platform.standard_streams import print_json, print_line, print_lines
-from harness.report.progress import Progress
+from harness.report.terminal import Progress
 
 
 def try_step(

@@ -43,7 +43,7 @@ from harness.contract.files_read import JUDGE, FilesRead
 from harness.contract.folders import folders_read
 from harness.contract.load import load_contracts
 from harness.contract.waivers import expired_on, find_waivers
-from harness.costs.busy_times import busy_times
+from harness.costs import busy_times
 from harness.devices import environment
 from harness.extras.fleet import gate as fleet
 from harness.extras.fleet.engines import engine
@@ -52,7 +52,7 @@ from harness.finished_runs.rejudge import Known, judged
 from harness.lint import refuse_lint_errors
 from harness.platform.standard_streams import print_lines
 from harness.report.github_actions import append_step_summary
-from harness.report.progress import Progress
+from harness.report.terminal import Progress
 
 
 def verify(
@@ -105,7 +105,7 @@ def verify(
     refuse_plan_of_resumed(resume, plan=plan)
     print_lines(folders_read(paths), sys.stderr)
     if plan:
-        from harness.forecast.forecast import forecast_verify
+        from harness.cli.forecast import forecast_verify
 
         with interruptible():
             raise typer.Exit(print_forecast(forecast_verify(paths, options), as_json=json))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.api.where import executing_into, foreseen_seconds, locate, recorded, run_of, unit_of
+from harness.api.first_difference import executing_into, foreseen_seconds, locate, recorded, run_of, unit_of
 from harness.cli.arguments import Json
 from harness.cli.interruption import interruptible
 from harness.contract.load import LoadedContract
@@ -20,10 +20,10 @@ from harness.judging.first_difference import FirstDifference
 from harness.judging.verdict import Verdict
 from harness.numbers import counted, dump_json
 from harness.planning.baseline import baseline_checkout
-from harness.planning.where import LIMIT_S
+from harness.planning.plan import LIMIT_S
 from harness.platform.standard_streams import print_error, print_json, print_line, print_lines
 from harness.report.located import located, path_rows
-from harness.report.progress import Progress
+from harness.report.terminal import Progress
 from harness.run_directory.bundle import Bundle
 
 

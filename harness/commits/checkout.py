@@ -1,9 +1,11 @@
-"""Check out the baseline's commit in a private worktree, and remove the worktree when it is no longer needed."""
+"""Ask git about a user's repository, and check out the baseline's commit in a private worktree of it."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -11,10 +13,123 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.commits.import_path import ImportPath, installed, rebased
-from harness.commits.repository import RULE, GitFailed, Repository
 from harness.errors import UsageError
-from harness.evidence.commit_records import TwoCommits
+from harness.evidence.environment_records import CommitFacts, TwoCommits
+from harness.evidence.sources import OF_A_CALL
 from harness.platform.paths import add_working_directory
+
+# Ask git about a user's repository, and make worktrees of it. Hooks of the repository are not run.
+
+RULE = "--baseline takes a commit of the repository in which the system lies"
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_SUBMODULE = "160000"  # mode of an entry that is another repository's commit
+MOST_NAMED = 5
+
+
+class GitFailed(Exception):  # noqa: N818 - it is caught, and reported in the terms of the request
+    """git exited with an error; the text is the last line that it printed."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A working tree with its repository. Methods raise GitFailed where git does."""
+
+    root: Path
+
+    @classmethod
+    def around(cls, folder: Path) -> Repository:
+        """Return the repository that holds a folder. Raises UsageError if git is missing, or finds no repository."""
+        try:
+            answer = _git(folder, "rev-parse", "--show-toplevel")
+        except FileNotFoundError as error:
+            remedy = "install git, or run without --baseline"
+            raise UsageError(RULE, got="no program `git` on this machine", remedy=remedy) from error
+        except GitFailed as error:
+            raise UsageError(RULE, where=str(folder), got=str(error)) from error
+        return cls(Path(answer).resolve())
+
+    def commit(self, name: str) -> str:
+        """Return the commit of a branch, tag or other revision. Raises UsageError if the revision is unknown."""
+        try:
+            return _git(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        except GitFailed as error:
+            remedy = f"fetch it first (`git fetch origin {name}`; in CI, check out with the whole history)"
+            raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=remedy) from error
+
+    def facts(self, commit: str) -> CommitFacts:
+        """Return the commit together with its subject."""
+        return CommitFacts(commit=commit, subject=_git(self.root, "log", "-1", "--format=%s", commit))
+
+    def changes(self, but: Path) -> int:
+        """Return how many files differ from the commit, new ones included, ignored ones and `but` left out."""
+        status = ["status", "--porcelain", "--untracked-files=all"]
+        if but.is_relative_to(self.root) and but != self.root:
+            status += ["--", ".", f":(exclude,literal){but.relative_to(self.root)}"]
+        return len(_git(self.root, *status).splitlines())
+
+    def ignores(self, path: Path) -> bool:
+        """Return True if the repository ignores this path, such as a file of an installed package."""
+        try:
+            _git(self.root, "check-ignore", "--quiet", str(path))
+        except GitFailed:
+            return False
+        return True
+
+    def check_out(self, commit: str, folder: Path) -> None:
+        """Put the commit's files into a new worktree."""
+        _git(self.root, "worktree", "add", "--detach", "--quiet", str(folder), commit)
+
+    def remove(self, folder: Path) -> None:
+        """Remove a worktree, even one that has changes or is locked."""
+        _git(self.root, "worktree", "remove", "--force", "--force", str(folder))
+
+    def lacks(self, folder: Path) -> list[str]:
+        """Describe what a fresh worktree lacks: submodules, and files that Git LFS keeps elsewhere."""
+        entries = [entry.split("\t", 1) for entry in _names(_git(folder, "ls-tree", "-r", "-z", "HEAD"))]
+        submodules = [name for mode, name in entries if mode.startswith(_SUBMODULE)]
+        attributed = _names(_git(folder, "ls-files", "-z", "--", ":(attr:filter=lfs)"))
+        pointers = [name for name in attributed if _is_pointer(folder / name)]
+        kinds = (("submodule", "submodules", submodules), ("file of Git LFS", "files of Git LFS", pointers))
+        return [f"without {_counted(one, many, names)}" for one, many, names in kinds if names]
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split("\0") if name]
+
+
+def _is_pointer(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_POINTER)) == _POINTER
+
+
+def _counted(one: str, many: str, names: Sequence[str]) -> str:
+    more = ", …" if len(names) > MOST_NAMED else ""
+    return f"{len(names)} {one if len(names) == 1 else many} ({', '.join(names[:MOST_NAMED])}{more})"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Run git and return what it prints. Raises GitFailed, and FileNotFoundError if git is not installed."""
+    environment = {name: value for name, value in os.environ.items() if name not in OF_A_CALL} | {"LC_ALL": "C"}
+    done = subprocess.run(
+        ["git", "-c", f"core.hooksPath={os.devnull}", "-C", str(folder), *arguments],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        check=False,
+        start_new_session=True,  # a terminal's SIGINT is the command's, which then removes what git made
+    )
+    if done.returncode != 0:
+        raise GitFailed(_reason(done.stderr) or f"git {arguments[0]} exited with {done.returncode}")
+    return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+def _reason(stderr: bytes) -> str:
+    """Return git's `fatal:` line, or else its last line. What follows `fatal:` is advice, such as whom to trust."""
+    printed = stderr.decode("utf-8", "replace").strip().splitlines()
+    fatal = [line for line in printed if line.startswith("fatal:")]
+    return [*fatal[:1], *printed[-1:], ""][0]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, SchemaValidator, core_schema
 
 from harness.contract.base import UNREAD, Judged, Name, Reason, Strict, Text, Words
-from harness.contract.ends import EndName
+from harness.contract.guards import EndName
 from harness.kinds import kinds, resolve
 
 AnyPart = Judged

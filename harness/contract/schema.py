@@ -2,7 +2,7 @@
 
 Contracts are data: no expressions, no code. Every model is strict (unknown keys, wrong types and non-finite
 numbers are errors). References between parts of a contract (arms, workloads, claims) are checked by
-`harness.contract.references.problems`, which names the path of the offending value so that the loader can point at it.
+`harness.contract.load.problems`, which names the path of the offending value so that the loader can point at it.
 """
 
 # ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only

@@ -10,9 +10,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from harness.contract.claims import claim_kinds, claim_model, part_model
-from harness.contract.portable_scalars import number_of_text
 from harness.contract.schema import Contract, Workload
-from harness.contract.strict_yaml import MOST_ERRORS, Document, Key, nearest
+from harness.contract.strict_yaml import MOST_ERRORS, Document, Key, nearest, number_of_text
 from harness.errors import ContractError
 
 Path = tuple[Key, ...]

@@ -1,16 +1,101 @@
-"""Take a CUDA device's memory from the driver until it is full, next to what torch holds.
-
-It calls libcuda itself: a failed `cudaMalloc` would leave its error for torch's next check to find.
-"""
+"""Ask torch's allocator what it holds of a device's memory, fill the device, and guard the outputs of kernels."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from harness.devices.cuda_driver import DriverError
+from harness.devices.device import has_cuda, synchronize
+from harness.evidence.arm_records import MemorySample
+
+# Ask torch's caching allocator what it holds of the CUDA device's memory, and make it give back
+# what is unused.
+
+
+class Growth(NamedTuple):
+    """Bytes that some work made torch reserve at its peak, by pool, and at its end, and that the device lost.
+
+    `segments` are the sizes of the large pool's driver allocations that came and were there at the end.
+    """
+
+    large: int
+    small: int
+    reserved: int
+    taken: int
+    segments: list[int]
+
+
+def empty_cache() -> None:
+    """Give the driver back what the allocator has cached; without a device there is nothing."""
+    torch.cuda.empty_cache()
+
+
+def reset_peaks() -> None:
+    """Let the allocator's peaks begin anew."""
+    torch.cuda.reset_peak_memory_stats()
+
+
+def free_bytes(device: torch.device | None = None) -> int:
+    """Return what the driver has free on a device, by default the current one. Raises torch's error without CUDA."""
+    return torch.cuda.mem_get_info(device)[0]
+
+
+def reserved_bytes() -> int:
+    """Return what the allocator holds of the device, its cache included; 0 without a device."""
+    return torch.cuda.memory_reserved()
+
+
+def memory_sample(step: int) -> MemorySample | None:
+    """Return torch's own count of CUDA memory now; None without CUDA.
+
+    One call builds all that it counts, without a host sync.
+    """
+    if not has_cuda():
+        return None
+    counted = torch.cuda.memory_stats_as_nested_dict()
+    allocated, reserved = (
+        counted[name]["all"]["current"] if name in counted else 0 for name in ("allocated_bytes", "reserved_bytes")
+    )
+    return MemorySample(step=step, allocated_bytes=allocated, reserved_bytes=reserved)
+
+
+def growth(work: Callable[[], object]) -> Growth:
+    """Execute `work`, which waits for the device, and return the memory that it took.
+
+    Nothing else may use the device meanwhile: what it lost is known by the whole device's free memory.
+    """
+    synchronize()
+    empty_cache()
+    reset_peaks()
+    before, free_before = torch.cuda.memory_stats(), free_bytes()
+    known = _large_segments()
+    work()
+    after, free_after = torch.cuda.memory_stats(), free_bytes()
+    segments = [size for address, size in _large_segments().items() if address not in known]
+    large, small = (
+        after[f"reserved_bytes.{pool}_pool.peak"] - before[f"reserved_bytes.{pool}_pool.current"]
+        for pool in ("large", "small")
+    )
+    reserved = after["reserved_bytes.all.current"] - before["reserved_bytes.all.current"]
+    return Growth(large, small, reserved, free_before - free_after, segments)
+
+
+def _large_segments() -> dict[int, int]:
+    """Return bytes by address of the driver's memory that torch's large pools hold, those of graphs too."""
+    snapshot = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    return {one["address"]: one["total_size"] for one in snapshot if one["segment_type"] == "large"}
+
+
+# It calls libcuda itself: a failed `cudaMalloc` would leave its error for torch's next check to
+# find.
 
 _OUT_OF_MEMORY = 2  # CUresult of cuda.h
 _FIRST_SIZE = 2**36  # bytes
@@ -62,3 +147,81 @@ def _free(library: Any, addresses: list[int | None]) -> None:
     for address in addresses:
         if address is not None:
             library.cuMemFree_v2(ctypes.c_uint64(address))
+
+
+# Give kernels poisoned memory between guards for their outputs: it shows what they did not write,
+# or wrote outside.
+#
+# The poison is a NaN with bits that no computation gives, so that it differs from a computed NaN.
+# Guards are poison, too.
+
+# Quiet NaNs with payloads that no arithmetic gives, by the integer type of the element's size.
+_POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
+    torch.float32: (torch.int32, 0x7FC0DEAD),
+    torch.bfloat16: (torch.int16, 0x7FDE),
+    torch.float16: (torch.int16, 0x7EAD),
+}
+# Elements before and behind a tensor. A kernel may demand 16-byte alignment, which this many elements keep.
+GUARD_ELEMENTS = 64
+_ALLOCATING: frozenset[Callable[..., Any]] = frozenset(
+    {
+        torch.empty,
+        torch.empty_like,
+        torch.empty_strided,
+        torch.empty_permuted,
+        Tensor.new_empty,
+        Tensor.new_empty_strided,
+    }
+)
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """Return the tensor's bits as integers, for comparisons that distinguish one NaN from another."""
+    return tensor.view(_POISON[tensor.dtype][0])
+
+
+def poisoned(tensor: Tensor) -> Tensor:
+    """Return a mask of the elements that are poison."""
+    return bits(tensor) == _POISON[tensor.dtype][1]
+
+
+class GuardedMemory(TorchFunctionMode):
+    """Within the `with`, what torch allocates without filling it is poisoned and lies between guards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffers: list[tuple[Tensor, int]] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in _ALLOCATING and result.dtype in _POISON and result.is_contiguous():
+            return self.poisoned_like(result)
+        return result
+
+    def poisoned_like(self, tensor: Tensor) -> Tensor:
+        """Return a contiguous tensor of the same shape, type and device between guards, full of its type's poison."""
+        integer, pattern = _POISON[tensor.dtype]
+        count = math.prod(tensor.shape)
+        size = count + 2 * GUARD_ELEMENTS
+        buffer = torch.full((size,), pattern, dtype=integer, device=tensor.device).view(tensor.dtype)
+        self._buffers.append((buffer, count))
+        return buffer[GUARD_ELEMENTS : GUARD_ELEMENTS + count].view(tensor.shape)
+
+    def copy_of(self, tensor: Tensor) -> Tensor:
+        """Return a copy of the tensor's values between guards."""
+        return self.poisoned_like(tensor).copy_(tensor)
+
+    def overwritten(self) -> int:
+        """Return how many elements of the guards were changed."""
+        ends = (
+            end
+            for buffer, count in self._buffers
+            for end in (buffer[:GUARD_ELEMENTS], buffer[GUARD_ELEMENTS + count :])
+        )
+        return sum(GUARD_ELEMENTS - int(poisoned(end).sum()) for end in ends)

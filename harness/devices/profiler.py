@@ -5,17 +5,214 @@ A profile can be silently empty if something else has subscribed to CUPTI. So ea
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 
 from harness.devices.device import has_cuda, synchronize
-from harness.devices.device_work import PLANTED, STEP, busy_seconds, launches_in, sees_sync, without_planted
 from harness.devices.host_waits import not_of_the_step
+from harness.evidence.arm_records import DeviceWork, GraphNodes, Launched, OutsideWork
+
+# Sort what the device did in some steps, by a profile: under graph launches, and outside of them.
+
+GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+_COPY, _FILL = "Memcpy ", "Memset "  # how the profiler names what is not a kernel
+NANOSECONDS = 1e-9
+STEP, PLANTED = "harness.step", "harness.planted"  # the profiled ranges around a step, and around a planted sync
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
+# In the names of kernels that wait for another rank: of NCCL (`ncclSymkDevKernel_…` too), of NVSHMEM, and of torch's
+# symmetric memory (torch/csrc/distributed/c10d/symm_mem).
+_WAITING = (
+    "nccl",
+    "nvshmem",
+    "one_shot_all_reduce",
+    "two_shot_all_reduce",
+    "multimem_",
+    "_signal_kernel",
+    "barrier_kernel",
+)
+_API_CALL = re.compile(r"cu(da)?[A-Z]")  # of the driver or the runtime; operators have numbers of their own
+
+
+def launches_in(events: Iterable[Any]) -> int:
+    """Return the number of graph launches among a profile's raw events."""
+    return sum(event.name() in GRAPH_LAUNCHES for event in events)
+
+
+def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) -> DeviceWork:
+    """Sort the device activities of a profile (its raw events) over `steps` steps, each in a range named `STEP`.
+
+    An activity carries the correlation number of the host's call that began it: a graph launch, or another call, in a
+    step. What began between steps is left out: it is the harness's own, or an evaluation's, which may replay graphs
+    too. The profiler demangles kernel names. The census's name (`nodes`) is used if it names the same kernel.
+    """
+    launches = {event.correlation_id() for event in _begun_in(STEP, events) if event.name() in GRAPH_LAUNCHES}
+    in_steps = _begun_in_steps(events)
+    under: dict[int, list[Any]] = defaultdict(list)
+    outside: list[Any] = []
+    for event in events:
+        number = event.correlation_id()
+        if not _on_device(event):
+            continue
+        if number in launches:
+            under[number].append(event)
+        elif number in in_steps:
+            outside.append(event)
+    return DeviceWork(
+        steps=steps,
+        launched=_launched([under.get(number, []) for number in sorted(launches)], _census_names(nodes)),
+        launched_seconds=_seconds(event for events in under.values() for event in events),
+        outside_kernel_seconds=_seconds(event for event in outside if _type(event.name()) == "kernel"),
+        outside=_outside(outside),
+    )
+
+
+def sees_sync(events: Sequence[Any]) -> bool:
+    """Return True if a profile shows its planted sync: the call that waited, and what the device did for it."""
+    planted = _of_planted(events)
+    return any(event.name() in WAITS for event in planted) and any(_on_device(event) for event in planted)
+
+
+def without_planted(events: Sequence[Any]) -> list[Any]:
+    """Return a profile's events without those of its planted sync."""
+    planted = {id(event) for event in _of_planted(events)}
+    return [event for event in events if id(event) not in planted]
+
+
+def _of_planted(events: Sequence[Any]) -> list[Any]:
+    """Return the driver and runtime calls within the planted range, and what the device did for them."""
+    calls = [event for event in _begun_in(PLANTED, events) if _API_CALL.match(event.name())]
+    numbers = {event.correlation_id() for event in calls}
+    return [*calls, *(event for event in events if _on_device(event) and event.correlation_id() in numbers)]
+
+
+def _begun_in_steps(events: Sequence[Any]) -> set[int]:
+    """Return the correlation numbers of the host's calls that began within a step.
+
+    An operator in a step may have the number of a call between steps. As operators begin nothing, it is left out.
+    """
+    inside = _begun_in(STEP, events)
+    known = {id(event) for event in inside}
+    calls = (event for event in events if not _of_device(event) and _API_CALL.match(event.name()))
+    return {event.correlation_id() for event in inside} - {
+        event.correlation_id() for event in calls if id(event) not in known
+    }
+
+
+def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
+    """Return the host's events that began within a range of that name.
+
+    The profiler shows a host range on the device too, for as long as its kernels ran there. That
+    range is ignored: what the host began meanwhile came after the host's own range.
+    """
+    on_host = [event for event in events if not _of_device(event)]
+    ranges = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_host if event.name() == name]
+    return [event for event in on_host if any(begin <= event.start_ns() <= end for begin, end in ranges)]
+
+
+def _on_device(event: Any) -> bool:
+    """Return True for work of the device, not for a host range shown there, which would count its kernels twice."""
+    return _of_device(event) and not event.is_user_annotation()
+
+
+def _of_device(event: Any) -> bool:
+    return str(event.device_type()).endswith("CUDA")
+
+
+def _seconds(events: Iterable[Any]) -> float:
+    return float(NANOSECONDS * sum(event.duration_ns() for event in events))
+
+
+def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
+    """Return the seconds in which any device activity of a profile was under way, overlapping ones counted once.
+
+    Where `ranks` train together, kernels that wait for the others do not count: a profile delays those, to seven times
+    a step's time on two H200s. A single rank never waits, so there every kernel counts as work, whatever its name.
+    """
+    alone = ranks == 1
+    working = [event for event in events if _on_device(event) and (alone or not waits_for_ranks(event.name()))]
+    spans = sorted((event.start_ns(), event.start_ns() + event.duration_ns()) for event in working)
+    busy, until = 0, -1
+    for start, end in spans:
+        busy += max(0, end - max(start, until))
+        until = max(until, end)
+    return NANOSECONDS * busy
+
+
+def waits_for_ranks(kernel: str) -> bool:
+    """Return True if a kernel's time depends on other ranks as much as on its own work, by its name."""
+    return any(word in kernel.lower() for word in _WAITING)
+
+
+def _launched(launches: Sequence[Sequence[Any]], names: Mapping[str, str]) -> list[Launched]:
+    """Group launches that did equal work, in the order of the first of each group."""
+    groups: Counter[tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]] = Counter()
+    for events in launches:
+        types = Counter(_type(event.name()) for event in events)
+        kernels = Counter(names.get(event.name(), event.name()) for event in events if _type(event.name()) == "kernel")
+        groups[tuple(sorted(types.items())), tuple(sorted(kernels.items()))] += 1
+    return [
+        Launched(launches=count, by_type=dict(types), kernels=dict(kernels))
+        for (types, kernels), count in groups.items()
+    ]
+
+
+def _outside(events: Sequence[Any]) -> list[OutsideWork]:
+    counts: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    for event in events:
+        counts[event.name()] += 1
+        seconds[event.name()] += event.duration_ns()
+    return [
+        OutsideWork(name=name, count=counts[name], seconds=NANOSECONDS * spent) for name, spent in seconds.most_common()
+    ]
+
+
+def _type(name: str) -> str:
+    if name.startswith(_COPY):
+        return "memcpy"
+    return "memset" if name.startswith(_FILL) else "kernel"
+
+
+def _census_names(nodes: Sequence[GraphNodes]) -> dict[str, str]:
+    """Return the census's name of each kernel, by the name that the profiler gives it."""
+    return {demangled(name): name for graph in nodes for name in graph.kernels}
+
+
+def demangled(name: str) -> str:
+    """Return a C++ symbol in readable form, by the C++ runtime that the profiler uses too; any other name as it is."""
+    demangle = _demangler()
+    if demangle is None or not name.startswith("_Z"):
+        return name
+    status = ctypes.c_int()
+    text = demangle(name.encode(), None, None, ctypes.byref(status))
+    if not text:
+        return name
+    try:
+        return ctypes.string_at(text).decode(errors="replace")
+    finally:
+        ctypes.CDLL(None).free(ctypes.c_void_p(text))
+
+
+@cache
+def _demangler() -> Any | None:
+    """Return `__cxa_demangle` (Itanium C++ ABI), whose result the caller frees; None where there is none."""
+    try:
+        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except (OSError, AttributeError):
+        return None
+    demangle.restype = ctypes.c_void_p
+    demangle.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    return demangle
+
 
 span = torch.profiler.record_function
 """A range of that name, in a profile that is open."""

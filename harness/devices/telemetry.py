@@ -1,19 +1,28 @@
-"""Sample the machine while a run is under way: clocks, power, temperature, throttling, other users, host load.
-
-The supervisor samples in a thread of its own process, so that the worker's process is not disturbed.
-"""
+"""Sample the machine during a run: clocks, power, throttling, other users, host load, a processor's pace."""
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection
+
+# bound here, before a system is imported: it could replace them in their modules
+from os import listdir
 from pathlib import Path
+from threading import get_native_id
+
+# bound here, before a system is imported: it could replace it in its module
+from time import monotonic, process_time_ns, thread_time_ns
 from typing import Any, Self
 
-from harness.evidence.run_records import TIMED_PHASE, Telemetry, TelemetrySample
+from harness.evidence.run_records import TIMED_PHASE, Block, Telemetry, TelemetrySample, disturbed
 from harness.numbers import dump_json
+
+# The supervisor samples in a thread of its own process, so that the worker's process is not
+# disturbed.
 
 INTERVAL_S = 5.0  # only what is timed is judged by samples
 # Timed blocks may last a tenth of a second. A read of NVML took 0.05 ms on an H200.
@@ -192,3 +201,92 @@ class Gpu:
             return os.getsid(process) in self._workers
         except (ProcessLookupError, PermissionError):
             return False
+
+
+# Measure how fast a processor works just now: the processor time of a thread for a fixed piece of
+# Python.
+#
+# What shares a core with this process (the other hyperthread, often of a neighbour that no list of
+# processes shows), or lowers its clock, slows every step that the host enqueues. Waiting for a
+# processor or for the interpreter's lock is not counted.
+
+PASSES = 20_000  # about a millisecond
+LOOKS = 5
+OWN_SHARE = 0.1  # of the piece's own time: chosen, above what counting itself costs
+
+
+def pace() -> float | None:
+    """Return the seconds of the piece; None if other threads of this process, which are no neighbour, worked too."""
+    process, thread = process_time_ns(), thread_time_ns()
+    value = 0
+    for number in range(PASSES):
+        value += number * number
+    thread = thread_time_ns() - thread
+    others = process_time_ns() - process - thread
+    return thread / 1e9 if others <= OWN_SHARE * thread and not _others_work() else None
+
+
+def _others_work() -> bool:
+    """Return True if another thread of this process is about to work: Linux counts its time a clock tick late."""
+    own = str(get_native_id())
+    try:
+        return any(_works(thread) for thread in listdir("/proc/self/task") if thread != own)  # noqa: PTH208
+    except FileNotFoundError:  # not on Linux
+        return False
+
+
+def _works(thread: str) -> bool:
+    try:
+        with open(f"/proc/self/task/{thread}/stat", "rb") as file:  # noqa: PTH123 - once for each of many threads
+            return file.read().rpartition(b") ")[2].startswith(b"R")
+    except OSError:  # it has ended
+        return False
+
+
+class Paces:
+    """The paces of one process, and their least so far: what its processor does when nothing else works on it."""
+
+    def __init__(self) -> None:
+        self.least = math.inf
+
+    def measure(self) -> float | None:
+        """Measure the pace once more and return it; None as for `pace`."""
+        measured = pace()
+        self.least = min(self.least, measured or math.inf)
+        return measured
+
+    def look(self) -> None:
+        """Measure a few times for the least pace alone, which takes a few milliseconds."""
+        for _ in range(LOOKS):
+            self.measure()
+
+    def disturbed(self, block: Block) -> bool:
+        """Return True if something else worked during this block, as far as this process can know."""
+        return block.pace is not None and disturbed(block.pace, self.least)
+
+
+def slower(one: float | None, other: float | None) -> float | None:
+    """Return the slower of two paces; None if either is not known."""
+    return None if one is None or other is None else max(one, other)
+
+
+# Wait until no other process's work delays a kernel of this one.
+
+SHORT_S = 0.5e-3  # chosen: far more than a kernel and its wait take alone, less than another context's time slice
+QUIET_S = 0.02  # chosen: several time slices
+LIMIT_S = 5.0  # a stopped process has at most a block of 50 enqueued steps left
+
+
+def wait_for_quiet_device() -> None:
+    """Wait until a short kernel has taken no longer than alone for 20 ms, but five seconds at most."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    torch.cuda.synchronize()
+    value = torch.zeros(1, device="cuda")
+    began = quiet_since = monotonic()
+    while (now := monotonic()) - quiet_since < QUIET_S and now - began < LIMIT_S:
+        value.add_(1)
+        torch.cuda.synchronize()
+        if monotonic() - now > SHORT_S:
+            quiet_since = monotonic()

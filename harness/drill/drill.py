@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -9,22 +10,22 @@ from functools import partial
 from pathlib import Path
 
 from harness.api import session
-from harness.api.early_verdicts import AsTheyEnd
 from harness.api.execute import work_of
+from harness.api.judged import AsTheyEnd
 from harness.contract.files_read import RESUME, FilesRead
 from harness.contract.load import LoadedContract, load_contracts, selected
 from harness.devices import environment
 from harness.devices.environment import Machine
-from harness.drill.matrix import headline_of
 from harness.drill.plan import Case, DrillPlan, plan_drill, runs_of
-from harness.drill.rows import controls_of, decidable, row_of, sources_of
+from harness.drill.recheck import controls_of, decidable, row_of, sources_of
 from harness.errors import ExitCode
 from harness.evidence import layout
 from harness.evidence.files import write_text
 from harness.evidence.read_run import has_ended
 from harness.judging.verdict import Status
-from harness.numbers import counted
+from harness.numbers import counted, dump_json
 from harness.planning.plan import Plan
+from harness.report.headline import Headline, of_drill
 from harness.run_directory.bundle import Bundle, Header
 from harness.run_directory.drill_record import (
     FILE,
@@ -34,12 +35,81 @@ from harness.run_directory.drill_record import (
     DrillRecord,
     NotDrilled,
     Row,
+    Triple,
     record_text,
 )
-from harness.run_directory.interrupted_run import Described, made_directory
-from harness.run_directory.journal import changed_since
+from harness.run_directory.interrupted_run import Described, changed_since, made_directory
 from harness.run_directory.writer import KEPT, BundleWriter, require_place
 from harness.system.described import describe, describe_all
+
+# Write the kill matrix as lines of text: survivors first, then what was killed, then what was not
+# run.
+
+
+def count_line(record: DrillRecord) -> str:
+    """Return `28 faults planted · 28 killed · 0 survived · 4 of 4 controls held · 71 not run`."""
+    survived, failed = len(record.survivors), len(record.failed_controls)
+    held = f"{len(record.controls) - failed} of {counted(len(record.controls), 'control')} held"
+    return (
+        f"{counted(len(record.rows), 'fault')} planted · {len(record.rows) - survived} killed · {survived} survived · "
+        f"{held} · {len(record.not_run)} not run"
+    )
+
+
+def headline_of(record: DrillRecord) -> Headline:
+    """Return the headline of a drill, as its page has it: word, sentence and exit code."""
+    return of_drill(record, [control.status for control in record.controls])
+
+
+def shown(record: DrillRecord, directory: Path | None) -> list[str]:
+    """Return the lines for the terminal: the count line first, the headline below the rest, then the report's path."""
+    page = [f"report: {directory / 'report.html'}"] if directory is not None else []
+    return [*lines(record), str(headline_of(record)), *page]
+
+
+def as_json(record: DrillRecord, directory: Path | None) -> str:
+    """Return what `--json` prints: the content of `drill.json`, with the drill's directory."""
+    return dump_json(
+        {**record.model_dump(mode="json"), "run_directory": str(directory) if directory else None}, indent=2
+    )
+
+
+def lines(record: DrillRecord) -> list[str]:
+    """Return everything that a person wants to know of a drill, as lines without colours."""
+    shown = [count_line(record)]
+    for control in record.failed_controls:
+        unit = f"{control.claim} on {control.workload}"
+        shown.append(f"  CONTROL  {unit}: {control.status} {control.reason}: {control.message}")
+    for row in sorted(record.rows, key=lambda row: row.killed):
+        shown += _row(row)
+    for (reason, message), number in Counter((item.reason, item.message) for item in record.not_run).items():
+        shown.append(f"  not run  {counted(number, 'fault')}: {reason}: {message}")
+    shown += _upstream(record)
+    return shown
+
+
+def _row(row: Row) -> list[str]:
+    word = "killed  " if row.killed else "SURVIVED"
+    shown = [f"  {word} {row.claim} on {row.workload}: {row.fault}: {triple(row.seen)}"]
+    if not row.killed:
+        shown += [f"             expected: {triple(row.expected)}", f"             seen: {row.message}"]
+    return shown
+
+
+def _upstream(record: DrillRecord) -> list[str]:
+    """Return a line for each claim whose upstream number alone would have let faults pass."""
+    passed: dict[str, list[str]] = {}
+    for row in record.rows:
+        if row.upstream_alone_passes:
+            passed.setdefault(row.claim, []).append(row.fault)
+    return [f"  upstream's number alone would pass, in {claim}: {', '.join(names)}" for claim, names in passed.items()]
+
+
+def triple(value: Triple) -> str:
+    """Return status, reason and figures in one line: `FAIL differs first_differing_step=1`."""
+    figures = [f"{name}={figure}" for name, figure in value.figures.items()]
+    return " ".join([value.status, value.reason, *figures])
+
 
 MESSAGE = "the drill was ended before all runs of this row had"
 

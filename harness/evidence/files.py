@@ -6,15 +6,69 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
+
+# bound here, before a system is imported: it could replace them in their modules
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 from unicodedata import normalize
 
 from pydantic import BaseModel, ValidationError
 
-from harness.evidence.own_places import remove
+from harness.evidence.base import Record
+from harness.numbers import Count
+
+# Prepare places of the harness's own files and folders in a run directory, where a system may have
+# put something else.
+#
+# What lies at such a place is examined and removed, and never opened: opening would wait for a
+# pipe, or follow a link.
+
+
+def kind(path: Path) -> str:
+    """Return what lies at the path itself, without following links."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:  # also where a part of the way to it is not a folder any more
+        return "nothing"
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFREG: "a file", stat.S_IFLNK: "a link"}
+    return kinds.get(stat.S_IFMT(mode), "something else")
+
+
+def remove(path: Path) -> None:
+    """Remove whatever lies at the path."""
+    found = kind(path)
+    if found == "a folder":
+        shutil.rmtree(path)
+    elif found != "nothing":
+        path.unlink()
+
+
+def make_way(path: Path) -> None:
+    """Remove what lies at the path, unless it is a plain file."""
+    if kind(path) != "a file":
+        remove(path)
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder at `path`; remove anything else that lies there."""
+    if kind(path) != "a folder":
+        remove(path)
+        path.mkdir(parents=True)
+
+
+def empty_folder(path: Path) -> None:
+    """Make an empty folder at the path, removing what lies there, and what blocks the way to it."""
+    remove(path)
+    for parent in path.parents:
+        if kind(parent) != "nothing" and not parent.is_dir():
+            parent.unlink()
+    path.mkdir(parents=True)
+
 
 SIZE_LIMIT = 512 * 2**20  # bytes of one file: a million-step series takes about 60 MB
 Model = TypeVar("Model", bound=BaseModel)
@@ -127,3 +181,75 @@ def first_error(error: Exception) -> str:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     return f"{place}: {first['msg']}"[:300] if place else first["msg"][:300]
+
+
+# Take the digest of evidence as it is written, so that a file which is edited later is seen.
+
+
+class Segment(Record):
+    """Bytes that one process wrote one after the other into a file of its run's directory."""
+
+    name: str
+    start: Count
+    length: Count
+    sha256: str
+
+
+class Written(Record):
+    """All that a worker wrote. In a file that another process wrote to in between, it has several segments."""
+
+    segments: list[Segment]
+
+    def changed(self, directory: Path) -> str | None:
+        """Return the name of a file that does not hold what was written, or holds more; None if there is none."""
+        ends = {each.name: each.start + each.length for each in self.segments}
+        for each in self.segments:
+            try:
+                with (directory / each.name).open("rb") as file:
+                    file.seek(each.start)
+                    same = sha256(file.read(each.length)).hexdigest() == each.sha256
+                    size = file.seek(0, os.SEEK_END)
+            except OSError:
+                return each.name
+            if not same or size != ends[each.name]:
+                return each.name
+        return None
+
+
+class DigestedFile:
+    """A file that is written from its end on, with the digest of what this process wrote. Each write is flushed."""
+
+    def __init__(self, path: Path, mode: str) -> None:
+        self._name, self._file = path.name, path.open(mode)
+        self._segments: list[Segment] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._start = self._end = os.fstat(self._file.fileno()).st_size
+        self._digest = sha256()
+
+    def write(self, text: str) -> None:
+        if os.fstat(self._file.fileno()).st_size != self._end:  # another process wrote
+            self._segments = self.segments()
+            self._begin()
+        written = text.encode("utf-8")
+        self._file.write(written)
+        self._file.flush()
+        self._end += len(written)
+        self._digest.update(written)
+
+    def restart(self) -> None:
+        """Forget all that was written."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._segments = []
+        self._begin()
+
+    def segments(self) -> list[Segment]:
+        """Return what this process wrote so far."""
+        length = self._end - self._start
+        last = Segment(name=self._name, start=self._start, length=length, sha256=self._digest.hexdigest())
+        return [*self._segments, last]
+
+    def close(self) -> None:
+        self._file.close()

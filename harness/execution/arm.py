@@ -24,14 +24,12 @@ from harness.execution.opening import opened
 from harness.execution.parts import Parts
 from harness.execution.recorder import Recorder
 from harness.execution.series_block import Rows, SeriesBlock
-from harness.execution.watchers.capture import capture_evidence, capture_record
 from harness.execution.watchers.capture_attempts import attempts_of
-from harness.execution.watchers.capture_watch import CaptureWatch, Watcher
+from harness.execution.watchers.capture_watch import CaptureWatch, Watcher, capture_evidence, capture_record
 from harness.execution.watchers.draws import DrawWatch
 from harness.execution.watchers.ghost_replay import ghost_replay
-from harness.execution.watchers.moves import median_moved, sampled
 from harness.execution.watchers.reductions import digest_of_all, digest_of_rounded
-from harness.execution.watchers.state_watch import Ends, StateWatch, named_parameters
+from harness.execution.watchers.state_watch import Ends, StateWatch, median_moved, named_parameters, sampled
 from harness.kinds import probe_named
 from harness.system.protocol import CaptureRecord, CountsSkippedSteps, HasParameters, Scalar, TrainingRun
 from harness.system.replay.found_state import plain_name

@@ -1,19 +1,95 @@
-"""Define what a process of a run is asked to do, and what it answers: the models that cross its line."""
+"""Define what a process of a run is asked to do, what it answers, and how it ends: its status, and its stacks."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
+import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
 from harness.evidence import layout
 from harness.evidence.base import Obstacle, Record
+from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.plan_records import Run
-from harness.execution.process_end import end_process
 from harness.processes.child import Child, Ending
 from harness.processes.line import Line
 from harness.system.protocol import NotAvailable
-from harness.system.raised import message_of, obstacle_of, stack_of
+from harness.system.raised import message_of, obstacle_of, stack_of, without_folders
+
+# End a process that has executed a system: at once, and with the status that its evidence has.
+#
+# A system may close the standard streams, or replace them by objects without `flush`, or with one
+# that raises. None of that makes evidence incomplete that is on disk.
+
+_end_threads = threading._shutdown  # type: ignore[attr-defined]
+_exit = os._exit  # a system may put something else in its place
+_STREAMS = ("stdout", "__stdout__", "stderr", "__stderr__")  # behind what stands there now are the interpreter's own
+
+
+def end_process(status: int) -> NoReturn:
+    """End this process without the interpreter's own end: a crash as CUDA ends must not void what was recorded."""
+    for name in _STREAMS:  # what was printed so far goes where it belongs, as far as the streams let it
+        with suppress(BaseException):
+            getattr(sys, name).flush()
+    _exit(status)
+
+
+def end_threads() -> None:
+    """Wait for all threads that are not daemons, and for executors, as an interpreter does before it ends.
+
+    It has no public name; `multiprocessing` ends its processes by the same function.
+    """
+    _end_threads()
+
+
+# Leave a process's stacks in its run's directory: at a crash, at SIGTERM, and whenever its
+# supervisor asks.
+#
+# faulthandler writes them from a signal handler, so that a process which never returns to Python
+# leaves them, too.
+
+STACKS = "stack.txt"
+STACK_EXCERPT = 8000  # characters
+STACKS_LIMIT = 2**20  # bytes
+THREADS = "threads"  # `threads.<process id>`: what a process shows of its threads when it is asked
+# A signal that programs do not use. None where a system has none: macOS.
+SHOW: int | None = getattr(signal, "SIGRTMAX", 2) - 2 or None
+
+
+def leave_stacks(directory: Path) -> None:
+    """Let this process write its stacks into `directory` from now on."""
+    # open until the process ends: faulthandler writes to them from signal handlers
+    stacks = (directory / STACKS).open("a", encoding="utf-8")
+    faulthandler.enable(stacks)
+    # a process that hangs gets SIGTERM first: it leaves its stack, then the default action ends it
+    faulthandler.register(signal.SIGTERM, stacks, chain=True)
+    if SHOW is not None:
+        shown = directory / f"{THREADS}.{os.getpid()}"
+        unnamed = directory / f"new-{shown.name}"  # others of its run begin at the same time
+        faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"))
+        unnamed.rename(shown)  # under this name it says that the signal will not end the process
+
+
+class LeftStacks:
+    """The stacks of a process that begins now, in a file that may hold those of an earlier one."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / STACKS
+        self._begin = len(self._bytes())
+
+    def read(self) -> str:
+        """Return the stacks at a crash or at SIGTERM, most recent call first."""
+        text = self._bytes()[self._begin :].decode("utf-8", "replace")
+        return without_folders(text)[:STACK_EXCERPT]
+
+    def _bytes(self) -> bytes:
+        with suppress(Damaged):
+            return read_bytes(self._path, STACKS_LIMIT)
+        return b""
 
 
 class Job(Record):

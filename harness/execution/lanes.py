@@ -4,7 +4,7 @@ The arms of a run are executed one after the other, and launch-bound arms leave 
 that is judged by series and digests alone (the untrained control) is executed next to the rest. Without a
 GPU a long run would be the last of a session, on one of its processors. Repetitions of an arm always have a
 process of their own, since what a process draws once, such as a seed from its number, repeats within it.
-Run, unit and judges stay as they are: `harness.evidence.lanes` makes one run's evidence of all lanes.
+Run, unit and judges stay as they are: `harness.evidence.sharing` makes one run's evidence of all lanes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from harness.devices.environment import usable_cores
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
-from harness.execution.remaining import write_run
+from harness.execution.sharing import write_run
 from harness.kinds import probe_named
 from harness.system.wrappers import SWAPPED_ARMS
 

@@ -15,11 +15,9 @@ from typing import NoReturn
 
 from harness.evidence import layout
 from harness.execution import rank_seat
-from harness.execution.job import Answer, Job, leave
-from harness.execution.process_end import end_process
-from harness.execution.rank_marks import MARKS, Marks
+from harness.execution.job import Answer, Job, end_process, leave, leave_stacks
+from harness.execution.rank_seat import MARKS, Marks
 from harness.execution.recorder import Recorder
-from harness.execution.stacks import leave_stacks
 from harness.kinds import imported, probe_named
 from harness.numbers import Real
 from harness.processes.line import take_standard_input

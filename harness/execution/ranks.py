@@ -20,13 +20,11 @@ from harness.devices.environment import usable_cores
 from harness.evidence.base import Cause
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised
-from harness.execution.compiling import is_compiling
-from harness.execution.job import name_of
+from harness.execution.job import LeftStacks, name_of
 from harness.execution.rank import IMPORTED, RankAnswer, RankJob, folder_of
-from harness.execution.rank_marks import MARKS, Marks, Position, new_marks
-from harness.execution.rank_seat import ADDRESS
+from harness.execution.rank_seat import ADDRESS, MARKS, Marks, Position, new_marks
 from harness.execution.recorder import Recorder
-from harness.execution.stacks import LeftStacks
+from harness.execution.watched_worker import is_compiling
 from harness.processes.child import Ending, start_child
 from harness.processes.line import ALONE, GO, TOGETHER
 from harness.system.protocol import NotAvailable

@@ -17,11 +17,11 @@ from time import monotonic
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from harness.devices.quiet import wait_for_quiet_device
+from harness.devices.telemetry import wait_for_quiet_device
 from harness.evidence.base import Record
+from harness.evidence.files import DigestedFile, Written
 from harness.evidence.layout import METRIC_NAME, RECORDS, SERIES_COLUMNS, series_name
 from harness.evidence.run_records import Complete, Phase
-from harness.evidence.written import DigestedFile, Written
 from harness.execution.rank_seat import note_phase
 from harness.numbers import dump_json, encode
 from harness.processes.line import ALONE, TOGETHER, WRITTEN, Line

@@ -20,24 +20,20 @@ from harness.commits.checkout import Checkout
 from harness.devices import environment
 from harness.devices.telemetry import Sampler
 from harness.evidence import layout
-from harness.evidence.files import Damaged, read_bytes
-from harness.evidence.own_places import empty_folder, kind, make_way
+from harness.evidence.files import Damaged, empty_folder, kind, make_way, read_bytes
 from harness.evidence.plan_records import Run
-from harness.evidence.read_run import death_from_records, read_records
+from harness.evidence.read_run import ProcessTimes, death_from_records, read_records
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
-from harness.evidence.worker_times import ProcessTimes
 from harness.execution import interpreters
-from harness.execution.gpu_lock import gpu_locks
 from harness.execution.interpreters import Interpreters
-from harness.execution.output import OutputPump
+from harness.execution.job import STACKS, THREADS
 from harness.execution.probes.checkpoint_folder import remove_checkpoint
-from harness.execution.rank_marks import MARKS
+from harness.execution.rank_seat import MARKS
 from harness.execution.recorder import HEARTBEAT
-from harness.execution.remaining import run_text, without_the_arm, write_run
-from harness.execution.stacks import STACKS, THREADS
-from harness.execution.turns import Turns
-from harness.execution.watched_worker import Overrun, Progress, WatchedWorker, raise_if_set
+from harness.execution.sharing import run_text, without_the_arm, write_run
+from harness.execution.turns import Turns, gpu_locks
+from harness.execution.watched_worker import OutputPump, Overrun, Progress, WatchedWorker, raise_if_set
 from harness.kinds import probe_named
 from harness.numbers import dump_json
 from harness.processes.child import Child

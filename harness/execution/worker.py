@@ -19,10 +19,8 @@ from time import monotonic, sleep
 from harness.commits.import_path import ImportPath
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised, Unavailable
-from harness.execution.job import Job
-from harness.execution.process_end import end_process
+from harness.execution.job import Job, end_process, leave_stacks
 from harness.execution.recorder import Recorder
-from harness.execution.stacks import leave_stacks
 from harness.kinds import imported, probe_named
 from harness.processes.line import READY, take_standard_input
 from harness.system.protocol import NotAvailable

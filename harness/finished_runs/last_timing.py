@@ -11,7 +11,7 @@ from harness.errors import EvidenceError
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import situation_of
 from harness.kinds.speed.model import ThroughputRatio
-from harness.kinds.speed.power import LastTiming, Recorded
+from harness.kinds.speed.speed_figures import LastTiming, Recorded
 from harness.run_directory.bundle import Bundle, read_bundle
 from harness.run_directory.places import recorded_before
 from harness.run_directory.shards import name_of

@@ -14,7 +14,8 @@ from harness.evidence.arm_records import RESUMES, CaptureEvidence
 from harness.first_contract.answers import why_untried
 from harness.first_contract.draft import COMPARED, WHY_WARM, Choice, Draft
 from harness.first_contract.trying import Tried
-from harness.judging.excused_ends import own_name
+from harness.judging.controls import OF_BITS, other_operators, ran_otherwise
+from harness.judging.end_state import own_name
 from harness.judging.random_numbers import DECIDED_BY
 from harness.judging.reasons import (
     BASELINE_NOT_REPEATABLE,
@@ -23,7 +24,6 @@ from harness.judging.reasons import (
     NOT_CAPTURED,
     OTHER_RANDOM_NUMBERS,
 )
-from harness.judging.repeats import OF_BITS, other_operators, ran_otherwise
 from harness.judging.verdict import Status, Verdict
 from harness.report.text import line
 from harness.system.protocol import WARM_STEPS

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.first_contract.advice import source_line
+from harness.first_contract.advice import foreseen, source_line
 from harness.first_contract.answers import WORDS, Answer, answers_of, folders, heading, headline_of, why_untried
 from harness.first_contract.choosing import compares
 from harness.first_contract.draft import Draft
-from harness.first_contract.foreseen import foreseen
 from harness.first_contract.trying import Tried
 from harness.judging.verdict import Status
 from harness.numbers import dump_json
-from harness.report.markdown import repeated
-from harness.report.problems import escape
+from harness.report.markdown import escape, repeated
 
 LONGEST = 600  # characters of a sentence
 _FOUND = (Status.ERROR, Status.FAIL)

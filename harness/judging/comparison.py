@@ -16,9 +16,8 @@ from harness.evidence.arm_records import CaptureEvidence
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
 from harness.judging.context import Context, capture_of
-from harness.judging.end_state import require_equal_ends, require_finite_end, require_recorded
+from harness.judging.end_state import ExcusedEnds, require_equal_ends, require_finite_end, require_recorded
 from harness.judging.equal_start import require_equal_start, require_equal_start_state
-from harness.judging.excused_ends import ExcusedEnds
 from harness.judging.guards import control_of, require_frozen, require_guards, require_moving, require_trained
 from harness.judging.launched import JudgedSteps, uncounted, unreplayed, untraced
 from harness.judging.series import (

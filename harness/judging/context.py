@@ -16,8 +16,7 @@ from harness.contract.schema import Contract
 from harness.evidence.arm_records import ArmEnd, CaptureEvidence
 from harness.evidence.base import Obstacle, ProbeName
 from harness.evidence.environment_records import GpuFacts
-from harness.evidence.records import tag
-from harness.evidence.run_evidence import ArmEvidence, OfPackage, RunEvidence
+from harness.evidence.run_evidence import ArmEvidence, OfPackage, RunEvidence, tag
 from harness.evidence.run_records import ArmFailed, PartFailed
 from harness.judging import reasons
 from harness.judging.launched import DEFAULT, Bounds, JudgedSteps

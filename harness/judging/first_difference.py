@@ -19,16 +19,9 @@ from typing import Literal
 from pydantic import Field
 
 from harness.evidence.base import Record
-from harness.evidence.observed_step import (
-    GRADIENT,
-    OBSERVED,
-    UNOBSERVED,
-    ObservedOperator,
-    ObservedStep,
-    ReadTensor,
-)
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
+from harness.evidence.run_records import GRADIENT, OBSERVED, UNOBSERVED, ObservedOperator, ObservedStep, ReadTensor
 
 Answer = Literal["equal", "differs", "not_seen"]
 Pair = tuple[int, int]  # numbers of an operator of the candidate and of one of the baseline

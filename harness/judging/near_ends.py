@@ -13,13 +13,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from harness.contract.ends import Ends
+from harness.contract.guards import Ends
 from harness.evidence.arm_records import MovedApart, State
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
 from harness.judging.context import end_of
+from harness.judging.controls import AS_ROUNDING, Rounding, measured_rounding, require_nudged_alone
 from harness.judging.end_state import roles_of
-from harness.judging.rounding_control import AS_ROUNDING, Rounding, measured_rounding, require_nudged_alone
 from harness.judging.sheet import Sheet, number, settle, some
 from harness.numbers import counted
 

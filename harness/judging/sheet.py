@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from harness.judging import reasons
-from harness.judging.demanded import Demanded, Interval, Relation, tightest
-from harness.judging.verdict import Figure, Judgement, Status
+from harness.judging.verdict import Demanded, Figure, Interval, Judgement, Relation, Status, tightest
 from harness.numbers import agreed, rounded
 
 

@@ -2,7 +2,7 @@
 
 A package offers a row by an entry point that names it (`module:attribute`): a kind in the group
 `contract_harness.kinds`, a probe in the group `contract_harness.probes`. Record types have a group as well
-(`harness.evidence.records`).
+(`harness.evidence.run_evidence`).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Kind(Row):
     """Whether a device that is there and cannot be read is evidence for it, and no obstacle."""
     compares: Reference | None = None
     """`module:attribute` of a function of the part and a run: the series that the judge compares, which charts draw
-    (`harness.judging.compared_series`). None: it compares none."""
+    (`harness.judging.series`). None: it compares none."""
     card: Annotated[tuple[Name, ...], Field(min_length=1)]
     """Anchors of the report's sections that show what it is judged from."""
     evidence_faults: Annotated[tuple[Reference, ...], Field(min_length=1)]

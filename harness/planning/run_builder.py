@@ -3,17 +3,54 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Literal, cast
 
 from harness.contract.base import NUDGED_CONTROLS
-from harness.contract.claims import AnyClaim, AnyPart
+from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract
 from harness.evidence.base import ProbeName
 from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.serving import DEMANDED, NONE, Difference, differences
 from harness.kinds import kind_of, probe_of
-from harness.planning.faults import PlannedFault
+from harness.system.protocol import FaultDescription
+
+# Choose which arms of a run get a planted fault.
+
+
+@dataclass(frozen=True)
+class PlannedFault:
+    """A fault to plant in a contract's runs, in `arms`; no description: the contract's systems do not offer it."""
+
+    name: str
+    description: FaultDescription | None
+    arms: frozenset[str]
+
+
+def plan_fault(name: str, offered: Mapping[str, FaultDescription], claims: Sequence[AnyClaim]) -> PlannedFault:
+    """Choose the arms in which fault `name` is planted, by the claims that it should break.
+
+    These claims list the fault, or the fault lists them (a system's fault), or their kind of judgement (the harness's
+    own). If none of the given claims is one, the fault is planted for all of them: someone wants to see what it does.
+    """
+    description = offered.get(name)
+    if description is None:
+        return PlannedFault(name, None, frozenset())
+    parts = [part for claim in claims for part in parts_of(claim)]
+    breaks = description.breaks
+    named = {claim.id for claim in claims if name in claim.falsified_by or claim.id in breaks}
+    broken = [part for claim in claims for part in parts_of(claim) if claim.id in named or part.kind in breaks]
+    arms = {arm for part in broken or parts for arm in _planted_arms(part, description.plant)}
+    return PlannedFault(name, description, frozenset(arms))
+
+
+def _planted_arms(part: AnyPart, plant: Literal["candidate", "baseline", "both"]) -> list[str]:
+    candidate, baseline = part.candidate_path, part.baseline_path
+    roles = {"candidate": [candidate], "baseline": [baseline], "both": [candidate, baseline]}
+    named = part.arms()
+    return [named[role] for role in roles[plant] if role in named]
+
 
 ID_LIMIT = 150  # characters; a run's id names a directory
 TRIED_TOGETHER = ("operations", "magnitudes")  # of kernel comparisons; a judge reads those that its claim names
@@ -302,3 +339,70 @@ class RunBuilder:
             return identity
         digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
         return f"{identity[: ID_LIMIT - 17]}+{digest}"
+
+
+# Find the first difference between the runs that were made for a unit and the runs that its
+# contract requires.
+#
+# Texts, bounds and guards are not part of a run: evidence can be judged by those of any contract.
+# Everything else in a contract decides what is run, so evidence of another workload, arm, system or
+# probe setting is of something else.
+
+ONE = "one"
+
+
+def first_difference(
+    contract: Contract,
+    claim: AnyClaim,
+    workload: str,
+    made: Sequence[Run],
+    *,
+    unread: int = 0,
+    fault: str | None = None,
+    baseline: str | None = None,
+) -> Difference | None:
+    """Return the first thing in which `made`, the runs that decided a unit, are not what the contract requires.
+
+    None where every part of the claim has the runs that it requires, and every run is required by some part.
+    unread: how many runs of the unit left nothing that says what they were; their absence is reported elsewhere.
+    fault: the fault that was planted on purpose, and that a run may have. baseline: the commit of the baselines.
+    """
+    for name in ("data", "model_directory"):  # a contract names neither; runs that are judged together share them
+        if len({getattr(run, name) for run in made}) > 1:
+            return Difference(name, "one for all runs", "several")
+    used: set[int] = set()
+    for index, part in enumerate(parts_of(claim)):
+        builder = RunBuilder(contract, workload, None, None, None, baseline)
+        builder.add(claim, index, part)
+        demanded = builder.runs()
+        # the position of a run that serves each required run, or None; equal runs differ by their process
+        serving = [
+            next((number for number, run in enumerate(made) if _first(wanted, run, fault) is None), None)
+            for wanted in demanded
+        ]
+        used |= {number for number in serving if number is not None}
+        if serving.count(None) > unread:
+            return _nearest_difference(demanded[serving.index(None)], made, fault)
+    stray = next((run for number, run in enumerate(made) if number not in used), None)
+    return None if stray is None else Difference(f"run {stray.id}", NONE, f"a {stray.probe} run")
+
+
+def arms_demanded(contract: Contract, claim: AnyClaim, workload: str) -> set[str]:
+    """Return every arm that the claim's runs execute on this workload, controls included."""
+    builder = RunBuilder(contract, workload, None, None, None, None)
+    for index, part in enumerate(parts_of(claim)):
+        builder.add(claim, index, part)
+    return {arm for run in builder.runs() for arm in run.arms}
+
+
+def _nearest_difference(wanted: Run, made: Sequence[Run], fault: str | None) -> Difference:
+    alike = [run for run in made if run.probe == wanted.probe]
+    if not alike:
+        return Difference(f"a {wanted.probe} run", ONE, NONE)
+    nearest = next((run for run in alike if run.process == wanted.process), alike[0])
+    return _first(wanted, nearest, fault) or Difference(f"a {wanted.probe} run for each use", ONE, NONE)
+
+
+def _first(wanted: Run, made: Run, fault: str | None) -> Difference | None:
+    unplanted = made.model_copy(update={"fault": None}) if made.fault == fault else made
+    return next(differences(unplanted, wanted, DEMANDED, {arm: arm for arm in wanted.arms}), None)

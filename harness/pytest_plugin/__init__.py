@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from harness.pytest_plugin.fixtures import ContractVerifier, StepCheck
     from harness.pytest_plugin.items import ContractReporter
-    from harness.pytest_plugin.step_check import StepCheck
-    from harness.pytest_plugin.verifier import ContractVerifier
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,8 +56,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     if file_path.suffix.lower() not in {".yaml", ".yml"}:
         return None
     from harness.contract.folders import real
-    from harness.pytest_plugin.beside import FileBeside, files_beside
-    from harness.pytest_plugin.items import ContractFile, asked_for, contract_files
+    from harness.pytest_plugin.items import ContractFile, FileBeside, asked_for, contract_files, files_beside
 
     if not asked_for(parent.config):
         return None
@@ -79,7 +77,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 @pytest.fixture
 def verify_contract(request: pytest.FixtureRequest, tmp_path: Path) -> ContractVerifier:
     """Verify a claim for a system of your own; see `ContractVerifier`."""
-    from harness.pytest_plugin.verifier import ContractVerifier
+    from harness.pytest_plugin.fixtures import ContractVerifier
 
     return ContractVerifier(request.node, tmp_path / "contract")
 
@@ -87,6 +85,6 @@ def verify_contract(request: pytest.FixtureRequest, tmp_path: Path) -> ContractV
 @pytest.fixture
 def check_step(pytestconfig: pytest.Config) -> StepCheck:
     """Try a step without a contract; see `StepCheck`."""
-    from harness.pytest_plugin.step_check import StepCheck
+    from harness.pytest_plugin.fixtures import StepCheck
 
     return StepCheck(pytestconfig)

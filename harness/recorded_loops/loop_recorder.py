@@ -34,9 +34,9 @@ from harness.execution.watchers.reductions import as_hex, digest_on_device
 from harness.execution.watchers.state_watch import numbers, recorded, sketched
 from harness.numbers import dump_json
 from harness.recorded_loops.recordings import HEADER, LOOP, RATE, Line, LoopState, RecordingHeader
-from harness.system.batch_structure import leaves
+from harness.system.batches import leaves
 from harness.system.replay.found_state import found_state
-from harness.system.shards import local
+from harness.system.sharded_tensors import local
 
 LOSS, TERM = "loss", "loss."
 STATE = ("parameters", "buffers", "optimizer")

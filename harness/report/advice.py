@@ -6,30 +6,155 @@ The reason code selects the advice. The judge's message stays as recorded; advic
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
-from harness.contract.claims import AnyClaim, AnyPart, parts_of
-from harness.evidence.arm_records import State
+from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
+from harness.evidence.arm_records import CaptureEvidence, State
+from harness.evidence.redaction import FOLDER
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging.end_state import differing
 from harness.judging.equal_start import start_differences
 from harness.judging.sheet import some
 from harness.judging.verdict import Figure, Status, Verdict
 from harness.numbers import counted, told_apart
-from harness.report.captures_seen import (
-    ENDS_APART,
-    asked_of_a_capture,
-    failing_part,
-    first_execution,
-    left_to_the_host,
-)
-from harness.report.commands import asked_of, command_for
-from harness.report.first_difference import after_a_load, first_difference
-from harness.report.located import located
-from harness.report.text import line
+from harness.report.located import after_a_load, first_difference, located
+from harness.report.text import clean, line
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
+
+# Find the part of a claim that failed, and what its captured steps changed on the host or asked of
+# the capture.
+
+# the judge stops at the loss; the evidence has the end of both arms, too
+ENDS_APART = ("differs", "exceeds_tolerance", "worse")
+TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
+
+
+def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart] | None:
+    """Return the name and the part that gave a claim its status; a simple claim has the name "". None: unknown."""
+    if claim is None:
+        return None
+    if not isinstance(claim, CompositeClaim):
+        return "", parts_of(claim)[0]
+    for name, part in zip(part_names(claim), claim.parts, strict=True):
+        if verdict.figures.get(f"{name}.status", Figure(value=None)).value == str(verdict.status):
+            return name, part
+    return None
+
+
+def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
+    """Yield what the captured steps of a claim changed on the host, if its arms trained differently."""
+    for name, capture in _captures(verdict, claim, runs):
+        if capture.host_changes:
+            changed = some(capture.host_changes, 5)
+            yield f"while it was captured, the step of {name} changed {changed}; no replay does that again"
+
+
+def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
+    """Yield where the captured steps of a claim asked whether they are captured, if its arms trained differently."""
+    for name, capture in _captures(verdict, claim, runs):
+        if capture.asked_whether_captured:
+            asked = some(capture.asked_whether_captured, 3)
+            yield f"while it was captured, the step of {name} asked whether it is, and may do otherwise then: {asked}"
+
+
+def _captures(
+    verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]
+) -> Iterator[tuple[str, CaptureEvidence]]:
+    found = failing_part(verdict, claim)
+    if found is None or verdict.reason not in TRAINED_APART:
+        return
+    for name in dict.fromkeys(found[1].arms().values()):
+        execution = first_execution(runs, name)
+        if execution is not None and execution.capture is not None:
+            yield name, execution.capture
+
+
+def first_execution(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None:
+    return next((run.arms[arm][0] for run in runs if run.arms.get(arm)), None)
+
+
+# Name the commands that repeat a run or a unit of it, from the folder in which the run was started.
+#
+# They leave out where output goes and what it is called: a run directory's name is taken. A command
+# with a path that was redacted is no command.
+
+_FLAGS = ("--gate", "--json", "--plan", "--redact", "--no-redact")
+_OUTPUT = ("--reports", "--name", "--write-contract")
+_KEPT = ("--baseline", "--data", "--model", "--wall-limit")  # without them the unit would be another
+_RUN = ("verify", "drill", "try")  # what makes a run; what pytest was asked stands in no shell
+
+
+def repeats(view: ReportView) -> str | None:
+    """Return the command that repeats the run, as a shell takes it; of several run directories a line for each."""
+    asked = [part.view.header.command for part in view.parts] or [view.header.command]
+    found = dict.fromkeys(filter(None, map(_whole, asked)))
+    return "\n".join(clean(command, 2000) for command in found) or None
+
+
+def repeats_unit(view: ReportView, verdict: Verdict) -> str | None:
+    """Return the command that repeats one unit, by the command of the run directory that decides it."""
+    return command_for(verdict, asked_of(view, verdict))
+
+
+def asked_of(view: ReportView, verdict: Verdict) -> Sequence[str]:
+    """Return the command behind a verdict: on a page of several run directories that of its own."""
+    origin = view.origins.get((verdict.contract, verdict.claim, verdict.workload))
+    part = next((part for part in view.parts if part.name == origin), None)
+    return (part.view if part is not None else view).header.command
+
+
+def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
+    """Return the command that repeats one unit; None if the command behind it is none of a shell, or was redacted."""
+    if tuple(asked[:2]) == ("harness", "try"):
+        return _whole(asked)
+    paths, options = _words(asked)
+    if not paths or _redacted([*paths, *options]):
+        return None
+    own = [path for path in paths if PurePath(path).stem == verdict.contract]
+    unit = ["--claim", verdict.claim, "--workload", verdict.workload]
+    return shlex.join(["harness", "verify", *(own or paths), *options, *unit])
+
+
+def _whole(asked: Sequence[str]) -> str | None:
+    """Return the command without where its output went; None if it names no contract or step, or was redacted."""
+    if len(asked) < 3 or asked[0] != "harness" or asked[1] not in _RUN:
+        return shlex.join(asked) if asked and asked[0] != "harness" else None
+    kept: list[str] = []
+    words = iter(asked[2:])
+    for word in words:
+        if word in _OUTPUT:
+            next(words, "")
+        elif word.partition("=")[0] not in _OUTPUT:
+            kept.append(word)
+    return None if _redacted(kept) else shlex.join([*asked[:2], *kept])
+
+
+def _redacted(words: Sequence[str]) -> bool:
+    return any(FOLDER in word for word in words)
+
+
+def _words(asked: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the contracts in a `harness verify` or `harness drill` command, and the options that shape its units."""
+    if len(asked) < 2 or asked[0] != "harness" or asked[1] not in {"verify", "drill"}:
+        return [], []
+    paths: list[str] = []
+    kept: list[str] = []
+    words = iter(asked[2:])
+    for word in words:
+        if not word.startswith("--"):
+            paths.append(word)
+            continue
+        option, equals, value = word.partition("=")
+        if option not in _FLAGS and not equals:
+            value = next(words, "")
+        if option in _KEPT or (option == "--fault" and asked[1] == "verify"):  # units of a drill are its controls
+            kept += [option, value]
+    return paths, kept
+
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\n]+)')
 

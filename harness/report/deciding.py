@@ -1,4 +1,4 @@
-"""Say in a few words what decided a verdict, next to its demand. The judge names both (`harness.judging.demanded`)."""
+"""Say in a few words what decided a verdict, next to its demand. The judge names both (`harness.judging.verdict`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.judging.demanded import Demanded
-from harness.judging.verdict import Status, Verdict
+from harness.judging.verdict import Demanded, Status, Verdict
 from harness.report.glance import counted_ratios
 from harness.report.text import number, words
 

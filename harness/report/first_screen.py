@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.contract.schema import Workload
 from harness.evidence.environment_records import GitFacts, quoted
-from harness.judging.compared_series import Compared
+from harness.judging.series import Compared
 from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.report.charts import sparkline
 from harness.report.charts.sparkline import Box, around, finite

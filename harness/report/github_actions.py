@@ -3,19 +3,83 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from harness.report.view import ReportView
+from harness.errors import ExitCode
+from harness.judging.verdict import Status, Verdict
+from harness.numbers import counted
+from harness.report import cards
+from harness.report.headline import HELD_SEPARATELY, PARTLY_DECIDED, headline, of_the_whole
+from harness.report.text import line
+from harness.report.view import ReportView
+
+# Format GitHub annotations: workflow commands for stdout, at most ten, the worst first.
+
+# GitHub shows ten annotations of a kind for each step, and drops the rest without a word.
+AT_MOST = 10
+
+
+def github_annotations(view: ReportView) -> list[str]:
+    """Return lines for the log of a GitHub job: what broke or is violated, and with the gate what is open.
+
+    Only what broke or is violated is an error: a unit that is open accuses nobody. Each line has the file and the line
+    of its claim where these are known. The headline comes first if it says more than the lines of these units do.
+    """
+    result = headline(view)
+    wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
+    worst = cards.worst_first(verdict for verdict in view.verdicts if verdict.status in wanted)
+    worst.sort(key=lambda unit: view.waiver(unit) is not None)  # what is signed for takes no line from what is not
+    room = AT_MOST - 1 if _untold(view, worst) else AT_MOST
+    shown = worst if len(worst) <= room else worst[: room - 1]
+    level = "error" if result.code else "warning"
+    planted = f"FIRE DRILL, {view.header.fault} planted: " if view.header.fault else ""
+    lines = [_command(level, planted + result.word, result.sentence)] if room < AT_MOST else []
+    lines += [
+        _command(
+            "error" if cards.word(view, verdict) in {"error", "violated"} else "warning",
+            f"{planted}{verdict.claim} on {verdict.workload}: {cards.word(view, verdict)}",
+            verdict.message,
+            view.places.get((verdict.contract, verdict.claim)),
+        )
+        for verdict in shown
+    ]
+    if len(shown) < len(worst):
+        lines.append(_command(level, "More units", f"the report has {counted(len(worst) - len(shown), 'more unit')}"))
+    return lines
+
+
+def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
+    """Return True if the headline says something that the lines of these units do not."""
+    result = headline(view)
+    if of_the_whole(view, result):
+        return True
+    if result.code is ExitCode.ERROR:
+        return all(unit.status is not Status.ERROR for unit in units)
+    if result.code is not ExitCode.HELD:
+        return all(view.waiver(unit) is not None for unit in units)
+    return result.word in {PARTLY_DECIDED, HELD_SEPARATELY}
+
+
+def _command(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
+    where = f"file={_property(place[0])},line={place[1]}," if place else ""
+    return f"::{level} {where}title={_property(title)}::{_data(line(message, 600))}"
+
+
+def _data(text: str) -> str:
+    """Escape the message of a workflow command."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """Escape a property of a workflow command: as a message, and also the signs that end a property."""
+    return _data(line(text, 200)).replace(":", "%3A").replace(",", "%2C")
 
 
 def annotate(view: ReportView, write: Callable[[str], object]) -> None:
     """Pass each annotation, a line for the log, to `write`; do nothing outside of GitHub Actions."""
     if not _here():
         return
-    from harness.report.annotations import github_annotations
 
     for annotation in github_annotations(view):
         write(annotation)

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from harness.contract.base import Judged
 from harness.contract.claims import AnyPart, CompositeClaim, part_names
 from harness.evidence.run_evidence import RunEvidence
-from harness.judging.compared_series import Compared, judged_series
+from harness.judging.series import Compared, judged_series
 from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.report.blocks import JudgedPlot
 from harness.report.charts.svg import Plot

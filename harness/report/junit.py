@@ -16,9 +16,9 @@ from harness.numbers import counted
 from harness.report.advice import advice
 from harness.report.first_screen import identity, machine
 from harness.report.headline import HELD, Headline, headline, of_the_whole
-from harness.report.run_parts import of_each_part
 from harness.report.sections.kill_matrix import survived
 from harness.report.text import clean, figure, line, sentence
+from harness.report.together import of_each_part
 from harness.report.view import ReportView
 from harness.run_directory.shards import name_of
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Sequence
-from typing import TextIO
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Self, TextIO
 
+from harness.evidence.plan_records import Run
 from harness.judging.sheet import some
 from harness.judging.verdict import Status, Verdict
+from harness.kinds import probe_named
 from harness.numbers import counted
-from harness.platform.standard_streams import print_line
+from harness.platform.standard_streams import StatusLine, print_line
 from harness.report import cards
 from harness.report.advice import advice, telling_figures
 from harness.report.deciding import decided
 from harness.report.headline import Undecided, headline, undecided
-from harness.report.run_parts import notes, part_lines
 from harness.report.text import figure, line, opening, words
-from harness.report.view import ReportView
+from harness.report.together import notes, part_lines
+from harness.report.view import WORDS, ReportView
+from harness.run_directory.drill_record import Row
 
 FEW = 3  # claims that are named of units that were not run for one reason
 STYLES = {
@@ -102,3 +110,176 @@ def _print_together(out: TextIO, group: Undecided) -> None:
     claims = some([line(claim, 80) for claim in group.claims], FEW)
     reason = f"{counted(len(group.units), 'unit')} ({claims}): {line(group.message, 400)}"
     print_line((f"{'not run':>9}  ", STYLES["not run"]), reason, file=out, hang=11)
+
+
+# Show on stderr how a session proceeds: one line at the bottom of a terminal, and next to nothing
+# in a log.
+#
+# Results are printed when the session ends, each unit once, whichever of stdout and stderr lead to
+# the same place.
+
+Recorded = Callable[[Sequence[Run]], Mapping[str, float]]  # the seconds that runs like these took before, by id
+QUIET_S = 300.0  # between two lines of a log: some CI services end a job after ten minutes without output
+
+
+class Progress:
+    """A session's watch, within a block; called from several threads.
+
+    recorded: asked once, in the thread `lookup`, beside the first runs.
+    """
+
+    def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._tally = Counter[str]()  # of units and planted faults, by the word for how they ended
+        self._status, self._lock, self._over = StatusLine(self._stream), threading.Lock(), threading.Event()
+        self._recorded, self._to_go = recorded, TimeToGo([])
+        self._phases: dict[str, tuple[str, float]] = {}  # of runs under way: the phase, and when the run began
+        self._began = self._logged = time.monotonic()
+        self.lookup = threading.Thread()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._tick, daemon=True).start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._over.set()
+        with self._lock:
+            self._status.clear()
+
+    def begins(self, runs: Sequence[Run]) -> None:
+        self._to_go, self._began = TimeToGo(runs), time.monotonic()
+        if self._recorded is not None and runs:
+            self.lookup = threading.Thread(target=self._look_up, args=(self._recorded, runs), daemon=True)
+            self.lookup.start()
+
+    def moves(self, run: Run, phase: str, seconds: float) -> None:
+        with self._lock:
+            if self._has_begun(run.id):
+                self._to_go.moves(run.id, seconds, over=not phase)
+            if phase:
+                self._phases[run.id] = phase, time.monotonic() - seconds
+            else:
+                self._phases.pop(run.id, None)
+            self._show()
+
+    def judged(self, verdict: Verdict) -> None:
+        self._counts(WORDS[verdict.status])
+
+    def drilled(self, row: Row) -> None:
+        self._counts("killed" if row.killed else "SURVIVED")
+
+    def _counts(self, word: str) -> None:
+        with self._lock:
+            self._tally[word] += 1
+            self._show()
+
+    @contextmanager
+    def out_of_the_way(self) -> Iterator[None]:
+        """Clear the terminal's status line for a block in which other code prints, and show it again behind it."""
+        with self._lock:
+            self._status.clear()
+            yield
+            self._show()
+
+    def _has_begun(self, name: str) -> bool:
+        """Return True for a run of the session; what is executed after it has no place in its counts."""
+        return any(run.id == name for run in self._to_go.runs)
+
+    def _time_to_go(self) -> str:
+        seconds = self._to_go.seconds(time.monotonic() - self._began)
+        return "" if seconds is None or len(self._to_go.ended) == len(self._to_go.runs) else in_words(seconds)
+
+    def parts(self) -> list[str]:
+        """Return what is known by now, the most important first; nothing while no run is under way."""
+        if not self._phases:
+            return []
+        name, (phase, began) = list(self._phases.items())[-1]
+        others = f" (+{len(self._phases) - 1} more)" if len(self._phases) > 1 else ""
+        known = (
+            f"{len(self._to_go.ended)} of {counted(len(self._to_go.runs), 'run')}" if self._has_begun(name) else "",
+            ", ".join(f"{number} {word}" for word, number in self._tally.items()),
+            self._time_to_go(),
+            f"{line(name, 60)}{others}",
+            f"{line(phase, 60)}, {time.monotonic() - began:.0f} s",
+        )
+        return [part for part in known if part]
+
+    def _show(self) -> None:
+        """Show the status line. A log gets it now and then, so that a reader sees that something is still done."""
+        parts = self.parts()
+        if parts and self._status.live:
+            self._status.show(parts)
+        elif parts and time.monotonic() - self._logged >= QUIET_S:
+            self._logged = time.monotonic()
+            print_line(" · ".join(parts), file=self._stream)
+            self._stream.flush()
+
+    def _tick(self) -> None:
+        while not self._over.wait(1.0):
+            with self._lock:
+                for name, (_, began) in self._phases.items():
+                    self._to_go.under_way[name] = time.monotonic() - began
+                if not self._over.is_set():
+                    self._show()
+
+    def _look_up(self, recorded: Recorded, runs: Sequence[Run]) -> None:
+        with suppress(Exception):  # no time to go is told, and nothing else depends on it
+            found = recorded(runs)
+            with self._lock:
+                self._to_go.recorded = found
+
+
+@dataclass
+class TimeToGo:
+    """Of one session. recorded: seconds that runs like these took before, by id; those of a run's own kind that have
+    ended here stand for one that was never recorded.
+    """
+
+    runs: Sequence[Run]
+    recorded: Mapping[str, float] = field(default_factory=dict)
+    under_way: dict[str, float] = field(default_factory=dict)  # seconds so far
+    ended: dict[str, float] = field(default_factory=dict)  # seconds in all
+
+    def moves(self, run: str, seconds: float, *, over: bool) -> None:
+        """Note how many seconds a run has taken so far; `over`: in all."""
+        self.under_way.pop(run, None)
+        (self.ended if over else self.under_way)[run] = seconds
+
+    def seconds(self, elapsed: float) -> float | None:
+        """Return the seconds to go, `elapsed` after the first run began; None while they cannot be estimated.
+
+        Runs go side by side, so the seconds left are divided by how many seconds of runs passed in each second so far.
+        Timings take turns: they begin together, and together they take the sum of what each takes.
+        """
+        expected = self._expected()
+        left = [run for run in self.runs if run.id not in self.ended]
+        if elapsed <= 0 or any(run.id not in expected for run in left):
+            return None
+        so_far = self.ended | self.under_way
+        spent = sum(so_far.get(run.id, 0.0) for run in self.runs if not _timed(run))
+        work = sum(max(0.0, expected[run.id] - so_far.get(run.id, 0.0)) for run in left if not _timed(run))
+        timed = [run.id for run in self.runs if _timed(run) and run.id in expected]
+        waited = max((so_far.get(name, 0.0) for name in timed), default=0.0)
+        return work / max(1.0, spent / elapsed) + max(0.0, sum(expected[name] for name in timed) - waited)
+
+    def _expected(self) -> dict[str, float]:
+        here: defaultdict[str, list[float]] = defaultdict(list)
+        for run in self.runs:
+            if run.id in self.ended and not _timed(run):  # a timing's own time is not that of its turns
+                here[run.probe].append(self.ended[run.id])
+        like_it = {run.id: mean(here[run.probe]) for run in self.runs if here[run.probe]}
+        return like_it | {run.id: self.recorded[run.id] for run in self.runs if run.id in self.recorded}
+
+
+def _timed(run: Run) -> bool:
+    return probe_named(run.probe).timed
+
+
+def in_words(seconds: float) -> str:
+    """Return `about 40 s to go`, `about 3 min to go` or `about 1 h 20 min to go`: rounded up, as an estimate."""
+    if seconds < 55:
+        return f"about {max(5, -int(-seconds // 5) * 5)} s to go"
+    minutes = -int(-seconds // 60)
+    if minutes < 60:
+        return f"about {minutes} min to go"
+    return f"about {minutes // 60} h {minutes % 60} min to go"

@@ -12,11 +12,11 @@ from functools import cached_property
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
-from harness.costs.account import Costs
+from harness.costs import Costs
 from harness.evidence.environment_records import CHANGES, GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import situation_of
-from harness.judging.excused_ends import EXCUSED_ENDS, IDLE_EXCUSES
+from harness.judging.end_state import EXCUSED_ENDS, IDLE_EXCUSES
 from harness.judging.first_difference import FirstDifference
 from harness.judging.verdict import Status, Verdict, count
 from harness.kinds import kind_of, probe_named

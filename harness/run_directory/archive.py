@@ -20,7 +20,7 @@ from typing import IO, NoReturn, Protocol
 
 from harness.errors import EvidenceError
 from harness.evidence.files import SIZE_LIMIT
-from harness.run_directory.names import shown, unfit
+from harness.evidence.layout import shown, unfit
 
 SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tgz", ".txz")
 TOP = "run"  # the one folder in an archive written here

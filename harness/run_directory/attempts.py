@@ -11,8 +11,7 @@ from pathlib import Path
 from harness.evidence import layout
 from harness.evidence.files import readable
 from harness.kinds import probe_named
-from harness.run_directory.attempt_records import Attempts, TimedBefore
-from harness.run_directory.bundle import Header
+from harness.run_directory.bundle import Attempts, Header, TimedBefore
 
 _Timing = tuple[str, str, str]  # contract, claim, workload
 # What CI calls the attempt of a job, and the number that it gives to the first one.

@@ -22,23 +22,42 @@ from harness.contract.shared import contract_digest
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import ProbeName, Record
-from harness.evidence.commit_records import TwoCommits
-from harness.evidence.environment_records import Environment
+from harness.evidence.environment_records import Environment, TwoCommits
 from harness.evidence.files import Damaged, read_bytes, read_model
+from harness.evidence.layout import shown, unfit
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run, read_so_far
 from harness.evidence.run_evidence import Death, RunEvidence
-from harness.run_directory.attempt_records import Attempts
 from harness.run_directory.drill_record import ClaimDrilled
-from harness.run_directory.listing import listing
-from harness.run_directory.manifest import listed_file
-from harness.run_directory.names import shown, unfit
+from harness.run_directory.manifest import listed_file, listing
 from harness.run_directory.old_formats import Versioned, header_1
 from harness.run_directory.places import Place, place_of, runs_in
 from harness.run_directory.seal import UNFINISHED, Seal, seal_of
 
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
+
+# Define how often a timing was tried before, as `run.json` holds it.
+
+
+class TimedBefore(Record):
+    """A unit that is timed, and the names of the run directories that timed it, too."""
+
+    contract: str
+    claim: str
+    workload: str
+    directories: list[str]
+
+
+class Attempts(Record):
+    """The timings that were tried before, and which attempt of its CI job a run is, from 1."""
+
+    timings: list[TimedBefore] = Field(default_factory=list)
+    ci: Annotated[int, Field(ge=1)] | None = None  # None: CI does not say
+
+    def directories(self, unit: tuple[str, str, str]) -> list[str]:
+        """Return the other directories that timed a unit (contract, claim, workload)."""
+        return next((one.directories for one in self.timings if (one.contract, one.claim, one.workload) == unit), [])
 
 
 class Narrowed(Record):

@@ -10,36 +10,244 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from dataclasses import field as dataclasses_field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
 
 from harness.devices import environment
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
-from harness.evidence.files import Damaged
+from harness.evidence.base import Record
+from harness.evidence.environment_records import Environment, quoted
+from harness.evidence.files import Damaged, parse, read_bytes, write_text
 from harness.evidence.plan_records import Run
 from harness.evidence.redaction import of_this_machine
+from harness.numbers import dump_json
 from harness.platform.paths import require_existing
-from harness.run_directory.bundle import Bundle, Header, Resumption, altered, read_bundle
-from harness.run_directory.journal import (
-    Journal,
-    JournalFile,
-    alone_in,
-    changed_since,
-    digest_of_each,
-    is_free,
-    read_journal,
-)
-from harness.run_directory.manifest import digest_of
-from harness.run_directory.same_run import another_header, another_machine, another_plan
+from harness.run_directory.bundle import Bundle, Header, Narrowed, Resumption, altered, read_bundle
+from harness.run_directory.manifest import Digest, digest_of, listed_file, listing
 from harness.run_directory.writer import CHANGED, UNFINISHED_NAME, BundleWriter, header_text
 
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
+
+# Keep `journal.json` in a run directory that is being made: how it was begun, and the digest of
+# each ended run.
+#
+# This file alone shows what of an interrupted directory can be resumed, so it is written whole at
+# each end of a run. It goes away when the directory is sealed: from then on the manifest has the
+# digests.
+
+
+class JournalFile(Record):
+    """The whole file, but for its checksum. Values are SHA-256, so that no name of a folder is kept here.
+
+    headers: of `run.json` as it was written last, and before a change that may not have come to pass; options: of the
+    command line, by name; plan: of each run that is executed; ended: of the evidence of each run that came to its end.
+    """
+
+    format_version: Literal[1] = 1
+    headers: list[Digest]
+    options: dict[str, Digest]
+    plan: dict[str, Digest]
+    ended: dict[str, Digest] = Field(default_factory=dict)
+
+
+class _Written(JournalFile):
+    checksum: Digest  # of all else, so that a changed file is distinguished from a whole one
+
+
+def journal_text(content: JournalFile) -> str:
+    values = content.model_dump(mode="json")
+    return dump_json({**values, "checksum": digest_of(dump_json(values))}, indent=1) + "\n"
+
+
+def read_journal(directory: Path) -> JournalFile:
+    """Return the journal of a directory. Raises `Damaged`."""
+    data = read_bytes(directory / layout.JOURNAL)
+    content = JournalFile(**parse(data, _Written, layout.JOURNAL).model_dump(exclude={"checksum"}))
+    if journal_text(content).encode() != data:
+        raise Damaged(f"{layout.JOURNAL} was changed, or is not written as the harness writes it")
+    return content
+
+
+def evidence_digest(evidence: Path, run: str) -> str:
+    """Return the SHA-256 over all files below `evidence/RUN`, with their names, even for a run that left no folder."""
+    folder = evidence / run
+    found = listing(folder)
+    files = [listed_file(folder, name) for name in sorted(found.files)]
+    lines = [f"{file.sha256} {file.size} {file.path}" for file in files]
+    lines += [f"{name}/" for name in sorted(found.folders)] + [f"{name}: unfit" for name in sorted(found.unfit)]
+    return digest_of("\n".join(lines))
+
+
+@dataclass
+class Journal:
+    """The file of one directory, in the hands of the process that makes the directory."""
+
+    directory: Path
+    content: JournalFile
+    _lock: threading.Lock = dataclasses_field(default_factory=threading.Lock, repr=False)
+
+    def write(self) -> None:
+        write_text(self.directory / layout.JOURNAL, journal_text(self.content))
+
+    def note_ends(self, runs: Iterable[str]) -> None:
+        """Note that these runs came to their end, so that their evidence stays as it is.
+
+        Where the directory disappears meanwhile nothing is noted, and the runs are executed again.
+        """
+        with self._lock, suppress(OSError):
+            digests = {run: evidence_digest(self.directory / layout.EVIDENCE, run) for run in runs}
+            self.content = self.content.model_copy(update={"ended": {**self.content.ended, **digests}})
+            self.write()
+
+
+def changed_since(directory: Path, journal: JournalFile) -> list[str]:
+    """Return the ended runs whose evidence is not what the journal noted."""
+    evidence = directory / layout.EVIDENCE
+    return [run for run, digest in sorted(journal.ended.items()) if evidence_digest(evidence, run) != digest]
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Hold the directory, so that no other process makes or resumes it. Raises UsageError where one already does."""
+    from filelock import FileLock, Timeout  # comes with the extra `run`, as all that executes anything
+
+    lock = FileLock(directory / layout.LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UsageError(
+            "one process at a time makes a run directory", where=str(directory), got="another one is at work in it"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_free(lock: Path) -> bool:
+    """Return True if no process holds a lock as `alone_in` takes it, or the file is missing. Do not create it."""
+    import fcntl
+
+    try:
+        descriptor = os.open(lock, os.O_RDWR)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def digest_of_each(values: Mapping[str, object]) -> dict[str, str]:
+    """Return the SHA-256 of each value as JSON."""
+    return {name: digest_of(dump_json(value, sort_keys=False)) for name, value in values.items()}
+
+
+# Compare a run that resumes with the one that was begun, and find the first difference, in words.
+
+_MACHINE = ("gpu", "cpu", "host_memory_gib", "platform", "variables", "redacted")
+
+
+def another_header(begun: Header, now: Header) -> str | None:
+    """Return the first difference between what was begun and what is requested now; None where there is none."""
+    return next(_differences(begun, now), None)
+
+
+def another_machine(begun: Environment, now: Environment) -> str | None:
+    """Return the first difference of machine, packages or sources since a run was begun; None where there is none."""
+    return next(_environment(begun, now), None)
+
+
+def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
+    """Return the first option that neither header nor contracts hold, or the first run, that differs; else None."""
+    for name, digest in now.options.items():
+        if begun.options.get(name) != digest:
+            return f"another {name}, or other files under it"
+    runs = [run for run in {**begun.plan, **now.plan} if begun.plan.get(run) != now.plan.get(run)]
+    return f"another plan: run {runs[0]} is executed otherwise" if runs else None
+
+
+def other_commits(begun: Environment, now: Environment) -> Iterator[tuple[str, str, str]]:
+    """Yield the systems that were at another commit, or changed since it in one of the two, each with both commits.
+
+    An unknown commit is not another one: of a system that only one run has, or that lies in no repository.
+    """
+    for system in sorted({*begun.trainers} & {*now.trainers}):
+        there, here = begun.trainers[system].commit, now.trainers[system].commit
+        if there is not None and here is not None and there != here:
+            yield system, there, here
+
+
+def _differences(begun: Header, now: Header) -> Iterator[str]:
+    if (begun.purpose, begun.fault) != (now.purpose, now.fault):
+        yield f"{_purpose(now)}, it was begun as {_purpose(begun)}"
+    if begun.narrowed != now.narrowed:
+        yield f"{_narrowed(now.narrowed)}, it was begun with {_narrowed(begun.narrowed)}"
+    yield from _digests("contract", begun.digests.contracts, now.digests.contracts)
+    if begun.commits != now.commits:
+        yield "other commits of candidate or baseline"
+    yield from _digests("sources of the package", begun.digests.packages, now.digests.packages)
+    if begun.digests.source != now.digests.source:
+        yield "other sources"
+    for system, there, here in other_commits(begun.environment, now.environment):
+        yield f"the trainer {system} at the commit {quoted(here)}, it was begun at {quoted(there)}"
+    yield from _environment(begun.environment, now.environment)
+    waivers = [[waiver.model_dump(exclude={"expired"}) for waiver in header.waivers] for header in (begun, now)]
+    if waivers[0] != waivers[1]:
+        yield "other waivers"
+    if begun.units != now.units or begun.runs != now.runs:
+        yield "another plan: its units or runs are others"
+
+
+def _purpose(header: Header) -> str:
+    return f"the fault {header.fault}" if header.fault is not None else f"a {header.purpose} without --fault"
+
+
+def _narrowed(narrowed: Narrowed) -> str:
+    named = [*(f"--claim {name}" for name in narrowed.claims), *(f"--workload {name}" for name in narrowed.workloads)]
+    return " ".join(named) or "all claims and workloads"
+
+
+def _digests(what: str, begun: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    for name in {**begun, **now}:
+        if begun.get(name) != now.get(name):
+            yield f"{what} {name} with digest {_short(now.get(name))}, it was begun with {_short(begun.get(name))}"
+
+
+def _short(digest: str | None) -> str:
+    return "none" if digest is None else digest[:12]
+
+
+def _environment(begun: Environment, now: Environment) -> Iterator[str]:
+    for field in _MACHINE:
+        if (there := getattr(begun, field)) != (here := getattr(now, field)):
+            yield f"another machine: {field} {_shown(here)}, it was begun with {_shown(there)}"
+    if (there := begun.job.node) != (here := now.job.node):
+        yield f"another node: {_shown(here)}, it was begun on {_shown(there)}"
+    for package in sorted({*begun.versions, *now.versions}):
+        if (there := begun.versions.get(package)) != (here := now.versions.get(package)):
+            yield f"{package} {here}, it was begun with {package} {there}"
+    if begun.git != now.git:
+        here, there = (quoted(each.commit) if each.commit else "none" for each in (now.git, begun.git))
+        yield f"the commit {here}, it was begun at {there}"
+
+
+def _shown(facts: object) -> str:
+    return f"({facts})"[:200]
+
 
 ANEW = "run it anew, without --resume"
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
+from harness.evidence.layout import shown
 from harness.platform.paths import require_existing
 from harness.run_directory.archive import SUFFIXES, is_archive, unpack
-from harness.run_directory.names import shown
 
 _RULE = "evidence is read from a run directory or an archive of one"
 

@@ -10,18 +10,19 @@ from pathlib import Path, PurePosixPath
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.files import Damaged, write_text
-from harness.run_directory.listing import Listing, listing
+from harness.evidence.layout import shown
 from harness.run_directory.manifest import (
     ListedFile,
+    Listing,
     Manifest,
     digest_of,
     is_seen,
     listed_file,
+    listing,
     manifest_text,
     read_manifest,
     seen_digest,
 )
-from harness.run_directory.names import shown
 from harness.run_directory.places import Place
 
 UNFINISHED = "the run did not finish, or its manifest.json was taken away"

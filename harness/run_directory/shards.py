@@ -21,7 +21,7 @@ from harness.judging.verdict import Verdict
 from harness.kinds import probe_named
 from harness.run_directory.attempts import timings
 from harness.run_directory.bundle import Bundle, Header
-from harness.run_directory.same_run import other_commits
+from harness.run_directory.interrupted_run import other_commits
 
 NOT_IN_ANY_SHARD = Obstacle(reason="not_planned", message="no shard of this gate planned this unit")
 NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this unit, and the run did not plan it")

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
-from harness.evidence.files import half_written, parse, write_text
-from harness.evidence.lanes import lane_folders
-from harness.evidence.own_places import make_way, own_folder, remove
+from harness.evidence.files import half_written, make_way, own_folder, parse, remove, write_text
+from harness.evidence.layout import shown
 from harness.evidence.run_evidence import Death
+from harness.evidence.sharing import lane_folders
 from harness.numbers import dump_json
 from harness.platform.signals_noted import raise_if_noted
 from harness.run_directory.bundle import Bundle, Header, unused
-from harness.run_directory.listing import listing
-from harness.run_directory.manifest import digest_of, is_seen, manifest_text, read_manifest
-from harness.run_directory.names import shown
+from harness.run_directory.manifest import digest_of, is_seen, listing, manifest_text, read_manifest
 from harness.run_directory.output_paths import temporary_folder
 from harness.run_directory.places import Place
 from harness.run_directory.seal import BEING_WRITTEN, manifest_of, write_manifest

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from harness.system.evaluated_values import require_values
+from harness.system.adapter_checks import require_values
 from harness.system.faulty_run import SCALE, FaultyRun
 from harness.system.replay.generators import seed_all
 

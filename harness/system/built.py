@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.system.adapter_checks import AdapterError, describe_value, require_callable_with
-from harness.system.loader_batches import OWN_ORDER, LoaderBatches, shuffled_by_the_process
+from harness.system.batches import OWN_ORDER, LoaderBatches, shuffled_by_the_process
 from harness.system.protocol import CaptureRecord, Expectation, FaultDescription, NotAvailable
 from harness.system.users_code import definition, return_place
 

@@ -26,9 +26,8 @@ from harness.errors import HarnessError, SystemResolutionError
 from harness.evidence.modules import is_harness, is_users
 from harness.processes.line import take_standard_input
 from harness.system.description_text import NotADescription, to_plain
-from harness.system.error_text import named, text_of
 from harness.system.resolve import resolve
-from harness.system.users_code import attribute_place
+from harness.system.users_code import attribute_place, named, text_of
 
 MOST = 500  # characters of a message
 _exit = os._exit  # a system may put something else in its place

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from harness.system.protocol import Expectation, FaultDescription, HasParameters, HasState, TrainingRun
-from harness.system.shards import local
+from harness.system.sharded_tensors import local
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,20 +13,218 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from harness.system.adapter_checks import AdapterError
+from harness.evidence.arm_records import CAPTURES_ITSELF
+from harness.system.adapter_checks import AdapterError, require_loss
 from harness.system.built import StepFunction
-from harness.system.made_runs import AskedRun, WaitingRun, as_asked, made_step_faults
-from harness.system.protocol import Scalar, SystemDescription
+from harness.system.faulty_run import FAULTY_STEP, FaultyRun, described_faults, planted
+from harness.system.protocol import (
+    CaptureRecord,
+    FaultDescription,
+    HasState,
+    Scalar,
+    SystemDescription,
+    TrainingRun,
+)
 from harness.system.step_function import StepFunctionSystem
+from harness.system.step_function_run import StepFunctionRun
 from harness.system.users_code import definition
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from harness.contract.schema import Arm, Workload
+
+# Wrap a plain run, of a made step or a made trainer, by what its arm or a planted fault changes.
+
+_GROUP = "of_made_steps"  # of the table of faults
+MOMENTUM = 0.1  # torch's default for BatchNorm
+# a compiled step draws random numbers as the step that is written does, or no dropout would be equal in both
+AS_DRAWN: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
+
+
+class AskedRun(StepFunctionRun):
+    """The step as its arm asks for it, through torch.compile or not; its state is found from the step as written."""
+
+    _compiled: Callable[[Any], Tensor] | None
+
+    def __init__(self, opened: StepFunctionRun, arm: Arm) -> None:
+        self._compiles = bool(arm.settings().get("compile"))
+        super().__init__(opened._function, capture=arm.capture, layers=opened._layers, warm_steps=arm.warm_steps)
+
+    def _begin(self, function: StepFunction) -> None:
+        import torch
+
+        super()._begin(function)
+        self._compiled = torch.compile(function.step, options=AS_DRAWN) if self._compiles else None
+
+    def step_body(self) -> Callable[[], Tensor]:
+        compiled, written, copied = self._compiled, self._function.step, self._copied_batch()
+        if compiled is None:
+            return super().step_body()
+
+        def step() -> Tensor:
+            return require_loss(compiled(copied()), written, "step(batch)")
+
+        return step
+
+
+class WaitingRun(AskedRun):
+    """Reads one value from the device in each step, and does nothing else."""
+
+    def step_body(self) -> Callable[[], Tensor]:
+        first = next(iter(self._parameters.values()))
+
+        def wait() -> Tensor:
+            total = first.detach().abs().sum()  # a loss is real, also where parameters are complex
+            total.item()
+            return total
+
+        return wait
+
+
+class UndoneRun(FaultyRun):
+    """From one step on the parameters are put back after every update."""
+
+    def __init__(self, inner: TrainingRun, steps: int, first: int = 0) -> None:
+        super().__init__(inner, steps)
+        self._first, self._before = first, list[Any]()
+
+    def step(self, index: int) -> Tensor:
+        if index >= self._first and not self._before:
+            self._before = [parameter.clone() for parameter in self._trained()]
+        loss = self._inner.step(index)
+        if self._before:
+            for parameter, before in zip(self._trained(), self._before, strict=True):
+                parameter.copy_(before)
+        return loss
+
+
+class StoppedTraining(UndoneRun):
+    def __init__(self, inner: TrainingRun, steps: int) -> None:
+        super().__init__(inner, steps, first=steps // 2)
+
+
+class BarelyTrained(FaultyRun):
+    """Keeps a millionth of the way that the parameters have gone from their start."""
+
+    def __init__(self, inner: TrainingRun, steps: int) -> None:
+        super().__init__(inner, steps)
+        self._before = [parameter.clone() for parameter in self._trained()]
+
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        for parameter, before in zip(self._trained(), self._before, strict=True):
+            parameter.copy_(before + 1e-6 * (parameter - before))
+        return loss
+
+
+class OtherLosses(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        return self._inner.step(index) * (1 + random.SystemRandom().random() / 1000)
+
+
+class LargerLosses(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        return self._inner.step(index) * 1.01
+
+
+class CapturedAnew(FaultyRun):
+    """Drops the capture before some steps. A capture by the step itself stays: its record says how many it made."""
+
+    def __init__(self, inner: TrainingRun, steps: int, *, each_step: bool) -> None:
+        self._each_step = each_step
+        super().__init__(inner, steps)
+
+    def _replace_capabilities(self) -> None:
+        record = getattr(self._inner, "capture_record", None)
+        if record is not None and self._inner.facts().get(CAPTURES_ITSELF):
+            self.capture_record = lambda: self._changed(record())
+
+    def _changed(self, record: CaptureRecord) -> CaptureRecord:
+        return replace(record, captures=record.replays if self._each_step else record.captures + 1)
+
+    def step(self, index: int) -> Tensor:
+        if self._each_step or index == FAULTY_STEP:
+            cast("StepFunctionRun", self._inner).forget_captures()
+        return self._inner.step(index)
+
+
+class StatisticsUpdatedTwice(FaultyRun):
+    """Keeps a running mean of its losses, and a count of them, in buffers, as BatchNorm does of its inputs."""
+
+    def __init__(self, inner: TrainingRun, steps: int, times: int) -> None:
+        import torch
+
+        device = str(inner.facts().get("device", "cpu"))
+        self._times = times
+        self._statistics = {
+            "planted.running_mean": torch.zeros((), device=device),
+            "planted.num_batches_tracked": torch.zeros((), dtype=torch.int64, device=device),
+        }
+        super().__init__(inner, steps)
+
+    def _replace_capabilities(self) -> None:
+        if isinstance(self._inner, HasState):
+            self.state = self._with_statistics
+
+    def step(self, index: int) -> Tensor:
+        mean, count = self._statistics.values()
+        loss = self._inner.step(index)
+        for _ in range(self._times):
+            mean.lerp_(loss.detach().reshape(()).float(), MOMENTUM)
+            count += 1
+        return loss
+
+    def _with_statistics(self) -> Mapping[str, Mapping[str, Tensor]]:
+        found = cast("HasState", self._inner).state()
+        return {**found, "buffers": {**found.get("buffers", {}), **self._statistics}}
+
+
+class OtherGradients(FaultyRun):
+    """Gradients that are read are so many times what the step left."""
+
+    def __init__(self, inner: TrainingRun, steps: int, factor: float) -> None:
+        self._factor = factor
+        super().__init__(inner, steps)
+
+    def _replace_capabilities(self) -> None:
+        gradients = getattr(self._inner, "gradients", None)
+        if gradients is not None:
+            self.gradients = lambda: {name: each * self._factor for name, each in gradients().items()}
+
+
+class SkippedUpdate(FaultyRun):
+    def skipped_steps(self) -> int:
+        return 1
+
+
+@cache
+def made_step_faults() -> dict[str, FaultDescription]:
+    """Return the faults that any made step has, by name."""
+    return described_faults(_GROUP)
+
+
+def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyRun:
+    """Return the run with a fault of made steps planted. steps: how many steps the run will make."""
+    if fault == "statistics_updated_twice":
+        settings = arm.settings()
+        optimized = arm.capture != "none" or any(settings.get(name) for name in ("compile", "optimized", "arguments"))
+        return StatisticsUpdatedTwice(opened, steps, 2 if optimized else 1)
+    return planted(opened, _GROUP, fault, steps)
+
+
+def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> TrainingRun:
+    """Return the run changed as its arm asks, or by a fault of made steps."""
+    if fault is not None:
+        return with_fault(opened, arm, fault, steps)
+    return UndoneRun(opened, steps) if arm.settings().get("trains") is False else opened
 
 
 class MadeStepSystem(StepFunctionSystem):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from harness.devices import device_memory
-from harness.devices.allocator import empty_cache, free_bytes, reset_peaks
 from harness.devices.device import wait_for
+from harness.devices.device_memory import empty_cache, free_bytes, reset_peaks
 from harness.system.faulty_run import LAST_STEP, LATE, FaultyRun
 
 SPARED = 2**31  # bytes of the device that a spike leaves free

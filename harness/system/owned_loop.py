@@ -13,8 +13,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from harness.errors import HarnessError
-from harness.system.batch_checks import require_batch
-from harness.system.batch_structure import tensors_alone
+from harness.system.batches import require_batch, tensors_alone
 from harness.system.protocol import CaptureRecord, Scalar
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class OwnedLoop:
         batch, watches = given
         for watch in watches:
             self._watching.enter_context(watch)
-        from harness.system.replay.cpu_checks import as_on_a_device
+        from harness.system.replay.cpu_as_device import as_on_a_device
 
         if all(tensor.device.type == "cpu" for tensor in batch.values()):
             self._watching.enter_context(as_on_a_device())

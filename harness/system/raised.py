@@ -8,9 +8,8 @@ from pathlib import Path
 
 from harness.errors import HarnessError
 from harness.evidence.base import Obstacle
-from harness.system.error_text import named, notes_of, text_of
 from harness.system.protocol import NotAvailable
-from harness.system.users_code import innermost_frame
+from harness.system.users_code import innermost_frame, named, notes_of, text_of
 
 _MESSAGE_LIMIT = 4000  # characters
 _STACK_LIMIT = 20_000

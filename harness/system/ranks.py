@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from harness.system.batch_structure import leaves, replaced
+from harness.system.batches import leaves, replaced
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,9 +10,8 @@ from typing import Any, NoReturn, cast
 from harness.commits.import_path import in_use
 from harness.errors import SystemResolutionError
 from harness.platform.paths import add_working_directory
-from harness.system.error_text import named
 from harness.system.protocol import NotAvailable, SystemDescription, TrainingSystem
-from harness.system.users_code import definition, relative
+from harness.system.users_code import definition, named, relative
 
 
 class RetiredSystem:

@@ -18,8 +18,7 @@ from harness.system.adapter_checks import (
     require_state,
     require_updated,
 )
-from harness.system.batch_checks import require_batch
-from harness.system.batch_structure import structure_of
+from harness.system.batches import require_batch, structure_of
 from harness.system.built import StepFunction
 from harness.system.protocol import CaptureRecord, GradientWatch, NotAvailable, Scalar
 from harness.system.users_code import innermost_frame
@@ -106,7 +105,7 @@ class StepFunctionRun:
         return loss
 
     def _as_on_a_device(self) -> AbstractContextManager[None]:
-        from harness.system.replay.cpu_checks import as_on_a_device
+        from harness.system.replay.cpu_as_device import as_on_a_device
 
         return as_on_a_device() if self._device.type == "cpu" else nullcontext()
 
@@ -141,7 +140,7 @@ class StepFunctionRun:
 
     def evaluate(self) -> Mapping[str, float]:
         """Evaluate by the function's `evaluate`. Raises `NotAvailable` without one, `AdapterError` without numbers."""
-        from harness.system.evaluated_values import require_values
+        from harness.system.adapter_checks import require_values
 
         evaluate = self._function.given("evaluate")
         return require_values(evaluate(), evaluate)
@@ -343,7 +342,7 @@ class StepFunctionRun:
 
     def _capture(self, shape: _Shape) -> None:
         """Capture the step over `shape`; a failure is kept for the record, and training goes on uncaptured."""
-        from harness.system.replay.fake_leftovers import FakeTensorsLeftError
+        from harness.system.replay.fake_step import FakeTensorsLeftError
 
         static = lambda: {**shape.static, **self._parameters}
         capture = self._capture_graph if self._device.type == "cuda" else self._record_trace

@@ -15,7 +15,7 @@ MODULES = {name: path for path in SOURCES if (name := module_name(path)).startsw
 # module -> (what it does by itself, why it may)
 EXCEPTIONS = {
     "harness.execution.arm": (STEPS | RECORDS, "the life of an arm"),
-    "harness.execution.watchers.capture": ({"CaptureEvidence"}, "makes what the life of an arm records"),
+    "harness.execution.watchers.capture_watch": ({"CaptureEvidence"}, "makes what the life of an arm records"),
     "harness.execution.probes.paired": ({"opened"}, "detectors of host syncs look at an arm that is not judged"),
     "harness.execution.probes.kernels": ({"opened"}, "inventory of what steps launch; a digest launches kernels, too"),
     "harness.execution.probes.prewarm": ({"opened"}, "memory is full; a digest would load a module that no step needs"),
@@ -69,9 +69,12 @@ def test_an_exception_is_still_one(module: str) -> None:
     [
         ("from harness.execution.opening import opened", ["opened"]),
         ("def run():\n    from harness.execution.arm import arm_end as end, open_arm", ["arm_end"]),
-        ("from harness.execution.watchers import capture\ncapture.capture_evidence(training)", ["capture_evidence"]),
+        (
+            "from harness.execution.watchers import capture_watch as capture\ncapture.capture_evidence(training)",
+            ["capture_evidence"],
+        ),
         ("recorder.write(arm_records.ArmEnd(arm=arm))", ["ArmEnd"]),
-        ("from harness.extras.attestation.envelope import opened\nopened()", []),
+        ("from harness.extras.attestation import opened\nopened()", []),
         ("opened = 1\nself.opened = opened", []),
     ],
 )

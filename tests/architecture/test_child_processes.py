@@ -13,8 +13,8 @@ GIT, SLURM = "git, which is no Python of the harness", "Slurm's own commands"
 EXEMPT = {
     "harness.processes.kept": "the keeper under which `child` starts a process",
     "harness.processes.keeper": "becomes the command that it keeps, and imports nothing",
-    "harness.commits.repository": GIT,
-    "harness.evidence.git": GIT,
+    "harness.commits.checkout": GIT,
+    "harness.evidence.sources": GIT,
     "harness.extras.fleet.engines": SLURM,
     "harness.extras.fleet.job": "the command `harness` as a person starts it: no model crosses",
 }

@@ -11,8 +11,7 @@ import pytest
 from import_statements import ROOT, SOURCES, module_name
 
 from harness.evidence.base import ArmRecord, RunRecord
-from harness.evidence.records import _ROWS, BUILT_IN
-from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.evidence.run_evidence import _ROWS, BUILT_IN, ArmEvidence, RunEvidence
 
 REGISTRY = "harness.evidence.run_evidence"
 MOST = 2  # record types that code outside of the registry may name together: a pair is no list

@@ -14,8 +14,7 @@ from published_pages import REPORTS, PageOf
 from report_in_browser import Variant, show
 from report_views import decided_by, drilled, full_view, header, ratio_of, verdict
 
-from harness.judging.demanded import Demanded
-from harness.judging.verdict import Figure, Status, Verdict
+from harness.judging.verdict import Demanded, Figure, Status, Verdict
 from harness.report.html import render
 from harness.report.view import ReportView
 

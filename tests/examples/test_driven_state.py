@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from harness.contract.schema import Arm, Workload
 from harness.extras.trainers.lightning_trainer import LightningSystem
 from harness.extras.trainers.transformers_trainer import TransformersTrainerSystem
-from harness.system.replay.fake_leftovers import FakeTensorsLeftError
+from harness.system.replay.fake_step import FakeTensorsLeftError
 from harness.system.replay.generators import seed_all
 from harness.system.replay.traced import TracedStep, fake_pass
 

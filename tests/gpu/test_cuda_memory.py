@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from harness.devices.cuda_memory import CudaMemory
-from harness.devices.peak_watch import PeakWatch
+from harness.devices.peak_watch import CudaMemory, PeakWatch
 from harness.evidence.arm_records import MemoryPeak
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 PRELUDE = """
 import json
 import torch
-from harness.devices.device_work import launches_in
+from harness.devices.profiler import launches_in
 from harness.devices.launch_counter import counter_of_this_process
 from harness.devices.profiler import Watched, graph_launches, prime_profiler
 

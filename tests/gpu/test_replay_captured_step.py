@@ -12,10 +12,10 @@ from step_function_systems import Chooses, OwnOptimizer, Regression, Waits
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Needs, Workload
-from harness.devices.census import census, clipped_by
+from harness.devices.graphs import census, clipped_by
 from harness.evidence.arm_records import CaptureEvidence, HostSyncEvidence, MemoryEvidence
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.records import parsed
+from harness.evidence.run_evidence import parsed
 from harness.execution.probes import paired
 from harness.execution.recorder import Recorder
 from harness.execution.watchers.host_sync import observe_syncs
@@ -156,7 +156,7 @@ def test_the_census_names_kernels_and_finds_copies_to_the_host() -> None:
 def test_arguments_of_captured_kernels_are_read() -> None:
     from cuda.bindings import runtime
 
-    from harness.devices.census import _kernel_parameters, _nodes, _pointer_arguments
+    from harness.devices.graphs import _kernel_parameters, _nodes, _pointer_arguments
 
     pytest.importorskip("triton")
     from scaling_kernel import scale

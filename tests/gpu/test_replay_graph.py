@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.devices.census import node_count
 from harness.devices.graphs import (
     CaptureMode,
     CudaGraph,
@@ -19,6 +18,7 @@ from harness.devices.graphs import (
     MemPoolId,
     capture,
     graph_pool_handle,
+    node_count,
 )
 
 pytestmark = [

@@ -12,7 +12,7 @@ from observed_steps import observed_steps, require_own_bits, run_of_example
 from reference_where import run_of_reference
 from torch import Tensor
 
-from harness.api.where import locate
+from harness.api.first_difference import locate
 from harness.devices.graphs import capture
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import RunEvidence

@@ -18,13 +18,13 @@ def loaded() -> None:
 
     import harness.api.session
     import harness.cli.application
+    import harness.cli.forecast
     import harness.cli.verify
     import harness.execution.lanes
     import harness.execution.schedule
     import harness.execution.sharing
-    import harness.forecast.estimates
     import harness.judging.registry
-    import harness.pytest_plugin.verifier
+    import harness.pytest_plugin.fixtures
     import harness.report.html
     import harness.system.wrappers
 

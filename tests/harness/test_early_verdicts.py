@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.api import session
-from harness.api.early_verdicts import AsTheyEnd
+from harness.api.judged import AsTheyEnd
 from harness.cli.application import application
 from harness.drill import drill as fire_drill
 from harness.evidence.plan_records import Run

@@ -25,11 +25,10 @@ from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.finished_runs.rejudge import rejudged
 from harness.report.html import render
-from harness.report.markdown import render_markdown
-from harness.report.problems import escape
+from harness.report.markdown import escape, render_markdown
 from harness.report.terminal import print_results
 from harness.run_directory.bundle import read_bundle
-from harness.run_directory.journal import alone_in
+from harness.run_directory.interrupted_run import alone_in
 from harness.run_directory.verdict_file import verdict_text
 
 pytestmark = pytest.mark.usefixtures("warm_commands")

@@ -17,7 +17,7 @@ from harness.evidence.run_evidence import Death
 from harness.execution.watched_worker import Progress as Moved
 from harness.finished_runs.rejudge import rejudged
 from harness.report.located import located
-from harness.report.progress import Progress
+from harness.report.terminal import Progress
 from harness.run_directory.verdict_file import write_verdicts
 
 RUN = Path("harness-reports/run")

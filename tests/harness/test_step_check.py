@@ -66,11 +66,11 @@ def test_the_answers_decide_the_test(
     def try_step(draft: Draft, *, reports: None, options: session.VerifyOptions) -> Tried:
         return Tried(draft, session.Judgement(replace(view_with(*verdicts), gate=options.gate)), reports)
 
-    monkeypatch.setattr("harness.pytest_plugin.step_check.try_step", try_step)
+    monkeypatch.setattr("harness.pytest_plugin.fixtures.try_step", try_step)
     outcomes, printed = run(pytester, '"train.py:make_step"', *options)
     assert outcomes == {outcome: 1}
     assert shown in printed
-    assert ("step_check.py" in printed) is False  # no frame of the harness
+    assert ("fixtures.py" in printed) is False  # no frame of the harness
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_cannot_be_tried_fails_the_test(
     outcomes, printed = run(pytester, arguments)
     assert outcomes == {"failed": 1}
     assert told in printed
-    assert "step_check.py" not in printed
+    assert "fixtures.py" not in printed
 
 
 @pytest.mark.slow

@@ -16,11 +16,10 @@ from harness.contract.schema import Contract
 from harness.evidence.read_run import read_run
 from harness.execution.probes import step_accuracy
 from harness.execution.recorder import Recorder
-from harness.execution.remaining import write_run
+from harness.execution.sharing import write_run
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Verdict
-from harness.planning.faults import PlannedFault
-from harness.planning.run_builder import RunBuilder
+from harness.planning.run_builder import PlannedFault, RunBuilder
 from reference_impl.faults import FAULTS
 
 SHIPPED = Path(__file__).parents[2] / "contracts" / "step-accuracy-v1.yaml"

@@ -11,10 +11,9 @@ from needed_programs import absent
 from planning import NO_GPU
 
 from harness.contract.load import load_contract
-from harness.evidence.observed_step import OBSERVED, UNOBSERVED, ObservedStep
 from harness.evidence.plan_records import Run
-from harness.planning.plan import plan
-from harness.planning.where import where_run
+from harness.evidence.run_records import OBSERVED, UNOBSERVED, ObservedStep
+from harness.planning.plan import plan, where_run
 from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS
 

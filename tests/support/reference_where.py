@@ -9,8 +9,7 @@ from claims_in_process import CLAIM, Loaded, contract_of
 from harness.contract.schema import Contract
 from harness.devices.environment import machine
 from harness.evidence.plan_records import Run
-from harness.planning.plan import plan
-from harness.planning.where import where_run
+from harness.planning.plan import plan, where_run
 from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS
 

@@ -8,8 +8,8 @@ from typing import Any
 from run_builders import stand_in_run
 
 from harness.evidence.plan_records import Run
+from harness.evidence.read_run import ProcessTimes, WorkerTimes
 from harness.evidence.run_records import Complete, Phase
-from harness.evidence.worker_times import ProcessTimes, WorkerTimes
 
 STARTED = 1000.0  # when the process began, by the machine's clock
 IMPORTED = 2.0  # seconds from there to the worker's first record

@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.contract.claims import parts_of
 from harness.contract.load import load_contracts
 from harness.finished_runs.last_timing import last_timings
-from harness.kinds.speed.power import LastTiming
+from harness.kinds.speed.speed_figures import LastTiming
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"

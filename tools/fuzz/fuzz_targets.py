@@ -20,17 +20,15 @@ from pydantic import ValidationError
 
 from harness.cli.explain import WIDTH, _explanation
 from harness.contract import strict_yaml
-from harness.contract.load import LoadedContract, load_contract
-from harness.contract.references import problems
+from harness.contract.load import LoadedContract, load_contract, problems
 from harness.contract.schema import Contract
 from harness.contract.waivers import load_waivers
 from harness.devices.cuda_driver import Gpu
 from harness.devices.environment import Machine
 from harness.devices.ptx import parse_target, parse_version, read_module
 from harness.errors import ContractError, EvidenceError, SystemResolutionError, UsageError
-from harness.extras.upstream.importing import decide
+from harness.extras.upstream.importing import contract_text, decide
 from harness.extras.upstream.items import read_upstream
-from harness.extras.upstream.written import contract_text
 from harness.lint import lint
 from harness.planning.plan import plan
 from harness.system.described import describe_all

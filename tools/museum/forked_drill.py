@@ -13,7 +13,7 @@ from harness.contract.load import LoadedContract
 from harness.contract.schema import Contract
 from harness.drill.expectations import is_killed
 from harness.drill.plan import Case, plan_drill, runs_of
-from harness.drill.rows import evidence_of, sources_of
+from harness.drill.recheck import evidence_of, sources_of
 from harness.evidence import layout
 from harness.evidence.plan_records import Unit
 from harness.evidence.read_run import read_run

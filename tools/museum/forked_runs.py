@@ -59,7 +59,7 @@ AHEAD = (
     "harness.execution.probes.evaluation",
     "harness.execution.probes.resume",
     "harness.execution.probes.long_replay",
-    "harness.system.replay.imports",
+    "harness.system.replay.generators",
 )
 
 

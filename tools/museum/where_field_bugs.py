@@ -18,13 +18,13 @@ import field_bugs
 import forked_runs
 from verify_field_bugs import drafted, wanted_of
 
-from harness.api.where import locate
+from harness.api.first_difference import locate
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Status
-from harness.planning.where import where_run
+from harness.planning.plan import where_run
 from harness.report.located import located, path_rows
 from harness.system.replay import sites
 

@@ -19,9 +19,9 @@ import field_bugs
 import forked_runs
 from where_field_bugs import executing, forget_scripts
 
-from harness.api.where import locate
+from harness.api.first_difference import locate
 from harness.contract.load import load_contracts
-from harness.planning.where import where_run
+from harness.planning.plan import where_run
 from harness.report.located import located
 
 TRAINERS = field_bugs.ROOT / "tests" / "support" / "public_trainers.py"

@@ -202,7 +202,7 @@ def ask(fault: str, options: argparse.Namespace) -> dict[str, object]:
     from claims_in_process import executed
     from reference_where import run_of_reference
 
-    from harness.api.where import locate
+    from harness.api.first_difference import locate
     from harness.evidence.plan_records import Run
     from harness.evidence.run_evidence import RunEvidence
     from harness.report.located import located

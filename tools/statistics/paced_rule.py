@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from harness.judging import statistics
 from harness.judging.statistics import Array, Reading
-from harness.kinds.speed.pace import FEWEST_ROUNDS
+from harness.kinds.speed.timing import FEWEST_ROUNDS
 
 
 def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Reading, Reading]:

@@ -1,6 +1,6 @@
 """Measure the error rates of claims over several seeds by simulation, and write them to reports/statistics/.
 
-Every experiment is a whole comparison, decided by the judge's own code (`harness.kinds.seeds.paired_seeds`); of each
+Every experiment is a whole comparison, decided by the judge's own code (`harness.kinds.seeds.not_worse`); of each
 point some experiments are also put before the judge as evidence, and any disagreement ends the script.
 
     python tools/statistics/seed_error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
@@ -18,7 +18,7 @@ from published_points import publish
 from simulated_seeds import BY_MEAN, NOISES, contract_of, verdict_of
 
 from harness.judging.verdict import Status
-from harness.kinds.seeds import paired_seeds
+from harness.kinds.seeds import not_worse
 
 NUMBERS = (5, 8, 12, 20)
 STRICT = ((8, 0.99), (12, 0.99), (20, 0.99))  # seeds and confidence, for the normal noise
@@ -67,7 +67,7 @@ def simulate(noise: str, seeds: int, confidence: float, experiments: int, seed: 
     contract = contract_of(seeds, confidence)
     for place in PLACES:
         excess = differences + place
-        decided = paired_seeds.decide(excess, confidence)
+        decided = not_worse.decide(excess, confidence)
         for index in range(min(JUDGED_TWICE, experiments)):
             verdict = verdict_of(contract, excess[index])
             if ANSWER.get(verdict.status) != int(decided[index]):

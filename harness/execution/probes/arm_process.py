@@ -10,14 +10,12 @@ from contextlib import ExitStack
 from typing import Literal
 
 from harness.commits.import_path import ImportPath
-from harness.devices.quiet import wait_for_quiet_device
+from harness.devices.telemetry import wait_for_quiet_device
 from harness.evidence.base import Record
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Block, TimingEvidence
-from harness.execution.job import Answer, Job
-from harness.execution.process_end import end_process
+from harness.execution.job import Answer, Job, end_process, leave_stacks
 from harness.execution.recorder import Recorder
-from harness.execution.stacks import leave_stacks
 from harness.numbers import Real
 from harness.processes.line import Line, take_standard_input
 

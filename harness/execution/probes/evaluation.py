@@ -18,7 +18,7 @@ from harness.execution.recorder import Recorder
 from harness.execution.watchers.loose_watch import LOOSE
 from harness.execution.watchers.reductions import digests
 from harness.execution.watchers.state_watch import Ends, watched_state
-from harness.system.evaluated_values import require_values
+from harness.system.adapter_checks import require_values
 from harness.system.protocol import Evaluates, NotAvailable, TrainingRun
 
 WITHOUT, WITH = 0, 1

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from harness.devices.guarded_memory import GuardedMemory, bits, poisoned
+from harness.devices.device_memory import GuardedMemory, bits, poisoned
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import KernelCase, KernelErrors, KernelMatchEvidence, KernelPeer, PeerErrors
 from harness.execution.probes.kernels import records

@@ -22,8 +22,8 @@ from time import monotonic
 
 import torch
 
-from harness.devices.allocator import memory_sample
 from harness.devices.device import has_cuda, synchronize
+from harness.devices.device_memory import memory_sample
 from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock, ReplayRound
 from harness.evidence.plan_records import Run
 from harness.execution.announced import REPLAY_ROUNDS, WARMUP_STEPS, replay_block_steps

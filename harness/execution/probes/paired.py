@@ -13,7 +13,7 @@ from functools import partial
 
 from torch import Tensor
 
-from harness.devices.allocator import memory_sample
+from harness.devices.device_memory import memory_sample
 from harness.errors import UsageError
 from harness.evidence.arm_records import (
     DetectorReading,
@@ -33,9 +33,8 @@ from harness.execution.watchers.gradient_reader import GradientReader, KeptGradi
 from harness.execution.watchers.host_sync import OBSERVED_STEPS, observe_syncs
 from harness.execution.watchers.made_gradients import MadeGradients
 from harness.execution.watchers.micro_batches import MicroBatchWatch
-from harness.execution.watchers.moves import MOVES, Moves
 from harness.execution.watchers.rank_watch import RankWatch
-from harness.execution.watchers.state_watch import Ends
+from harness.execution.watchers.state_watch import MOVES, Ends, Moves
 from harness.system.protocol import (
     HasGradients,
     HasParameters,

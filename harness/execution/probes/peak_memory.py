@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from harness.devices.cuda_memory import CudaMemory
 from harness.devices.device import has_cuda
-from harness.devices.peak_watch import PeakWatch
+from harness.devices.peak_watch import CudaMemory, PeakWatch
 from harness.evidence.arm_records import MemoryPeak
 from harness.evidence.plan_records import Run
 from harness.execution import rank_seat

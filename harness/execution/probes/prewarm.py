@@ -17,9 +17,9 @@ from dataclasses import asdict
 import torch
 
 from harness.devices import device_memory
-from harness.devices.allocator import empty_cache, free_bytes, reserved_bytes
 from harness.devices.cuda_driver import devices
 from harness.devices.device import synchronize
+from harness.devices.device_memory import empty_cache, free_bytes, reserved_bytes
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import JitEvent, PrewarmEvidence
 from harness.execution.announced import of_shapes

@@ -6,8 +6,8 @@ so what has grown is what a re-capture leaves behind.
 
 from __future__ import annotations
 
-from harness.devices.allocator import memory_sample
 from harness.devices.device import synchronize
+from harness.devices.device_memory import memory_sample
 from harness.evidence.arm_records import MemoryEvidence, MemorySample
 from harness.evidence.plan_records import Run
 from harness.execution.announced import captures_of, shapes_of

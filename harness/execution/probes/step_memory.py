@@ -11,10 +11,9 @@ from typing import NoReturn, Self
 from harness.evidence.base import Record
 from harness.evidence.plan_records import Run
 from harness.execution.announced import of_shapes
-from harness.execution.job import Answer, ProcessFailed, answered, leave
+from harness.execution.job import Answer, ProcessFailed, answered, end_process, leave
 from harness.execution.opening import opened
 from harness.execution.probes.kernels import train
-from harness.execution.process_end import end_process
 from harness.processes.child import start_child
 from harness.processes.line import GO, Line, take_standard_input
 from harness.system.protocol import TrainingRun
@@ -102,7 +101,7 @@ def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
 
     What lies outside torch's pools is known by the whole device's free memory, so nothing else may use the device.
     """
-    from harness.devices.allocator import growth
+    from harness.devices.device_memory import growth
 
     grown = growth(lambda: train(training, of_shapes(run)))
     # An instantiated graph lives outside torch's pools. Without one, whatever the driver gives is made too late.

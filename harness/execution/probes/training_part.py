@@ -17,10 +17,8 @@ from typing import NoReturn
 from harness.evidence.base import Cause
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import ArmFailed
-from harness.execution.job import Answer, Job, leave
-from harness.execution.process_end import end_threads
+from harness.execution.job import Answer, Job, LeftStacks, end_threads, leave, leave_stacks
 from harness.execution.recorder import HEARTBEAT, Recorder
-from harness.execution.stacks import LeftStacks, leave_stacks
 from harness.processes.child import Child, Ending, start_child
 from harness.processes.line import Line, take_standard_input
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from harness.devices.torch_settings import deterministic_algorithms
-from harness.evidence.observed_step import GRADIENT, OBSERVED, UNOBSERVED, ObservedStep
 from harness.evidence.plan_records import Run
+from harness.evidence.run_records import GRADIENT, OBSERVED, UNOBSERVED, ObservedStep
 from harness.execution.opening import opened
 from harness.execution.recorder import Recorder
 from harness.execution.watchers.reductions import digests

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from harness.devices.graphs import watched_graphs
 from harness.errors import HarnessError
 from harness.system.replay.captured_step import CaptureFailedError
-from harness.system.replay.operators import OperatorWatch
+from harness.system.replay.operations import OperatorWatch
 from harness.system.replay.traced import TracedStep
 
 _COUNTING: list[CaptureAttempts] = []  # the last one counts: of the arm that is being opened, or that works

@@ -8,7 +8,7 @@ from typing import Self
 
 from harness.evidence.arm_records import Draws
 from harness.system.replay import generators
-from harness.system.replay.operators import OperatorWatch
+from harness.system.replay.operations import OperatorWatch
 
 
 class DrawWatch:

@@ -35,7 +35,7 @@ from harness.execution.watchers.state_watch import named_parameters, watched_sta
 from harness.system.protocol import HasInputs, HasStateRoots
 from harness.system.raised import message_of
 from harness.system.replay.state import StateGuard
-from harness.system.shards import local
+from harness.system.sharded_tensors import local
 
 NAMED = 20  # outputs, at most
 AGAIN = 5  # replays alone, at most: a step that sums up gradients changes parameters in some of them

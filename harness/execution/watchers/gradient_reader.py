@@ -17,7 +17,7 @@ from harness.execution.watchers.made_gradients import MadeGradients
 from harness.execution.watchers.reductions import norm, reduce_gradients, reduce_groups
 from harness.system.protocol import HasGradientNorms, HasGradients, HasParameters, RecordsUnderWatch, TrainingRun
 from harness.system.replay.found_state import plain_name
-from harness.system.shards import whole
+from harness.system.sharded_tensors import whole
 
 Tensors = Mapping[str, Tensor]
 

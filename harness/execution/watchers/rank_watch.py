@@ -25,7 +25,7 @@ from harness.system.protocol import HasInputs, HasStateRoots, TrainingRun
 from harness.system.ranks import rank
 from harness.system.replay.generators import Accessors, global_generators
 from harness.system.replay.reachable import reach
-from harness.system.shards import elements, is_replicated
+from harness.system.sharded_tensors import elements, is_replicated
 
 
 class RankWatch:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from harness.devices.graphs import is_capturing
 from harness.evidence.arm_records import GroupNorm, Sketch, TensorReduction
-from harness.system.shards import is_distributed, whole
+from harness.system.sharded_tensors import is_distributed, whole
 
 _CHUNK = 1 << 24  # words hashed at a time: 128 MiB of positions
 _KEEP = 1 << 16  # positions of at most so many words are cached: batches are hashed at every step

@@ -23,10 +23,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.devices.graphs import is_capturing, nodes_captured_so_far, watched_graphs
-from harness.evidence.observed_step import ObservedOperator, ReadTensor
+from harness.evidence.run_records import ObservedOperator, ReadTensor
 from harness.execution.watchers.reductions import as_hex, digest_on_device
 from harness.system.replay import launches
-from harness.system.replay.host_made import LIFT, tensors_in
+from harness.system.replay.cpu_as_device import LIFT, tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.replay.operations import is_repeated, repeated_site
 from harness.system.replay.sites import BETWEEN, Site, SiteFinder

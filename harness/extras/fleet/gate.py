@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from harness.api import session
 from harness.errors import EvidenceError, ExitCode, UsageError
-from harness.extras.fleet import moved
+from harness.extras.fleet import job as moved
 from harness.extras.fleet.engines import JOBS, Engine
 from harness.extras.fleet.job import OWNER, Outcome, ShardJob
 from harness.extras.fleet.shards import Shard

@@ -17,10 +17,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
-from harness.system.batch_structure import replaced
+from harness.system.batches import LoaderBatches, replaced
 from harness.system.built import StepFunction
 from harness.system.capturable import make_capturable
-from harness.system.loader_batches import LoaderBatches
 from harness.system.owned_loop import Batch, OwnedLoop, OwnedLoopRun
 from harness.system.protocol import Scalar, SystemDescription
 from harness.system.step_function_run import StepFunctionRun

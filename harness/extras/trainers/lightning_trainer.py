@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.extras.trainers.driven_trainer import DrivenTrainer, DrivenTrainerSystem, UnsuitableTrainerError
-from harness.system.loader_batches import OWN_ORDER, shuffled_by_the_process
+from harness.system.batches import OWN_ORDER, shuffled_by_the_process
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from harness.contract import strict_yaml
+from harness.contract.base import says_something
 from harness.contract.folders import files_of_folder, real
+from harness.contract.load import loaded_from
+from harness.contract.schema import SCHEMA_VERSION
 from harness.errors import ContractError
-from harness.extras.upstream.forms import Executable, recognized
-from harness.extras.upstream.items import Item, UpstreamContract, read_upstream
-from harness.extras.upstream.sections import CLAIM_SECTIONS
+from harness.extras.upstream.items import CLAIM_SECTIONS, Item, UpstreamContract, read_upstream
+from harness.extras.upstream.judgements import ARMS, Executable, recognized
 from harness.platform.paths import require_existing
 
 
@@ -93,3 +101,124 @@ def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) 
         if judgement["kind"] == "trajectory_match" and [judgement["candidate"], judgement["baseline"]] == arms:
             return item
     return None
+
+
+# Write what was imported as a contract: recognized items as claims, all others in its list of
+# unchecked items.
+
+SYSTEM = "reference_impl.system:QLoRASystem"
+_CANARY: dict[str, Any] = {"model": "qwen2-1.5b", "batch_size": 4, "seq_len": 512}  # upstream's own shape
+_NEEDS: dict[str, Any] = {"device": "cuda", "memory_gib": 16}
+_FEWER = "import fewer files into one contract"
+_IF_FAILS = ("if_fails", "action_if_falsified")
+_LONGEST = 600  # characters of an upstream text that are kept in one field
+_HEAD = """\
+# Written by `harness import`. Claims have the numbers of the files named in `upstream`; what no claim kind can judge
+# is listed under `unchecked`. The workloads are upstream's canary on the reference trainer: change them, `system` and
+# `arms` to judge another one, and name planted faults in `falsified_by`.
+"""
+
+
+def contract_text(imported: Sequence[Imported], path: Path) -> str:
+    """Return a contract in YAML, named after the file `path`. Raises ContractError where nothing was recognized.
+
+    The text is read back as `harness check` reads it; what is larger than the language allows is refused.
+    """
+    ids = _claim_ids(imported)
+    claims = [_claim(item, executable, each, ids) for each in imported for item, executable in each.executable]
+    if not claims:
+        got = f"none among {sum(len(each.contract.items) for each in imported)} items"
+        raise ContractError("a contract has a claim at least", where=str(path), got=got, remedy="leave out --write")
+    steps = sorted({executable.steps for each in imported for _, executable in each.executable})
+    arms = {arm for claim in claims for arm in _arms(claim)}
+    contract = {
+        "schema": SCHEMA_VERSION,
+        "id": _name(path.stem),
+        "title": f"Claims of {len(imported)} upstream contract{'' if len(imported) == 1 else 's'}",
+        "system": SYSTEM,
+        "workloads": {_workload(count): {**_CANARY, "steps": count, "needs": dict(_NEEDS)} for count in steps},
+        "arms": {arm: dict(settings) for arm, settings in ARMS.items() if arm in arms},
+        "claims": claims,
+        "unchecked": [_unchecked(item, why, each) for each in imported for item, why in each.unchecked],
+    }
+    text = _HEAD + yaml.dump(contract, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    if (size := len(text.encode())) > strict_yaml.MAX_BYTES:
+        rule = f"a contract has at most {strict_yaml.MAX_BYTES} bytes"
+        raise ContractError(rule, where=str(path), got=str(size), remedy=_FEWER)
+    try:
+        loaded_from(strict_yaml.parse(text, where=str(path)), path)  # what the language refuses is never written
+    except ContractError as error:  # its line is in no file that anybody could look into
+        raise ContractError(error.rule, where=str(path), got=error.got, remedy=_FEWER) from error
+    return text
+
+
+def _claim_ids(imported: Sequence[Imported]) -> dict[str, str]:
+    """Return the ids of the executable items by place: upstream's, after the contract's where that is not unique."""
+    items = [(each.contract.id, item) for each in imported for item, _ in each.executable]
+    given = Counter(_name(item.id) for _, item in items)
+    ids: dict[str, str] = {}
+    taken: set[str] = set()
+    for contract, item in items:
+        wanted = _name(item.id) if given[_name(item.id)] == 1 else _name(f"{contract}.{item.id}")
+        name, number = wanted, 2
+        while name in taken:
+            name, number = f"{wanted[:90]}-{number}", number + 1
+        taken.add(name)
+        ids[item.where] = name
+    return ids
+
+
+def _claim(item: Item, executable: Executable, each: Imported, ids: dict[str, str]) -> dict[str, Any]:
+    judgement = dict(executable.judgement)
+    if judgement["kind"] == "throughput_ratio" and (trajectory := trajectory_of(executable, each.executable)):
+        judgement["trajectory"] = ids[trajectory.where]
+    fails = next((item.texts[key] for key in _IF_FAILS if item.texts.get(key)), "")
+    return {
+        "id": ids[item.where],
+        "title": _text(item.title, item.id),
+        **judgement,
+        "judged_on": [_workload(executable.steps)],
+        "why": _text(executable.why, item.id),
+        "if_fails": _text(fails, "Upstream does not say."),
+        "upstream": _text(f"{item.id} of {each.contract.id} ({item.where})", item.id),
+    }
+
+
+def _arms(claim: dict[str, Any]) -> list[str]:
+    named = [claim[key] for key in ("candidate", "baseline", "control") if key in claim]
+    return [arm["arm"] if isinstance(arm, dict) else arm for arm in named]
+
+
+def _unchecked(item: Item, why: str, each: Imported) -> dict[str, str]:
+    source = f"{each.contract.id}: {item.section} ({item.where})"
+    return {"id": _text(item.id, "unnamed"), "title": _text(item.title, item.id), "source": source, "why": why}
+
+
+def _workload(steps: int) -> str:
+    return f"canary-{steps}"
+
+
+def _text(text: str, otherwise: str) -> str:
+    """Return the text as the language accepts it: shortened if too long; `otherwise` if it says nothing."""
+    kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+    return kept if says_something(kept) else otherwise
+
+
+def _name(text: str) -> str:
+    """Return a name that the language accepts, as close to the text as the allowed characters permit."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).lstrip("_.-")[:100] or "unnamed"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what is not a plain word: YAML 1.2 reads `1e-5` as a number where PyYAML writes it as a string."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the reader takes none
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./:-]*[A-Za-z0-9]", text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _represent_text)

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
-from harness.judging.compared_series import Compared
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, executed, replicas
 from harness.judging.end_state import note_watched
-from harness.judging.series import Bounds, losses, require_equal
+from harness.judging.series import Bounds, Compared, losses, require_equal
 from harness.judging.sheet import Sheet, number, require_steps, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Evaluation

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.kinds.checks import HALF, MISSING_RUN, NO_GUARDS, NO_STEPS, OLDER
 from harness.kinds.kind import Kind
-from harness.kinds.shared_reasons import HALF, MISSING_RUN, NO_GUARDS, NO_STEPS, OLDER
 
 ROWS = (
     Kind(

@@ -7,8 +7,7 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import end_of
 from harness.kinds.between_steps.evaluation import evaluated_and_not
 from harness.kinds.between_steps.model import Evaluation, Resume
-from harness.kinds.between_steps.resume import chain_of, compared
-from harness.kinds.between_steps.training_chain import Joint
+from harness.kinds.between_steps.resume import Joint, chain_of, compared
 from harness.numbers import counted
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.charts import plots

@@ -19,11 +19,10 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, end_of, executed
-from harness.judging.demanded import Demanded, Interval
 from harness.judging.end_state import note_watched
 from harness.judging.series import Bounds, difference, losses, require_equal
 from harness.judging.sheet import Sheet, number, require_steps, settle
-from harness.judging.verdict import Judgement
+from harness.judging.verdict import Demanded, Interval, Judgement
 from harness.kinds.captures.model import SLICE, LongReplay
 from harness.numbers import counted
 

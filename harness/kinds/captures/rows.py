@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.kinds.checks import ALONE, MISSING_RUN, NO_GUARDS, NO_STEPS
 from harness.kinds.kind import Kind
-from harness.kinds.shared_reasons import ALONE, MISSING_RUN, NO_GUARDS, NO_STEPS
 
 _OWN_CONTROL = "A control may wait for the device and do nothing else."
 _COUNTED = "Waits are counted in each arm, and the arms are not compared."
@@ -26,10 +26,10 @@ ROWS = (
     Kind(
         name="capture_fallback",
         model="harness.kinds.captures.model:CaptureFallback",
-        judge="harness.kinds.captures.capture_fallback:judge",
+        judge="harness.kinds.captures.capture:judge_fallback",
         probes={"paired": ()},
         capabilities=frozenset({"capture", "parameters", "inputs"}),
-        compares="harness.judging.compared_series:of_two_arms",
+        compares="harness.judging.series:of_two_arms",
         card=("trajectories",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
@@ -68,4 +68,4 @@ ROWS = (
         leaves_out={"watched": "Its steps are timed, and so would be the watch of each."},
     ),
 )
-SECTIONS = ("harness.kinds.captures.section:sections", "harness.kinds.captures.long_replay_section:section")
+SECTIONS = ("harness.kinds.captures.section:sections", "harness.kinds.captures.section:long_replay_section")

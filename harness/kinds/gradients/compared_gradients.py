@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from harness.evidence.arm_records import Gradients, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
-from harness.judging.rounding_control import AS_ROUNDING, measured_rounding
+from harness.judging.controls import AS_ROUNDING, measured_rounding
 from harness.judging.series import ROUNDING
 from harness.judging.sheet import number, settle, some
 from harness.kinds.gradients.model import Accumulation, GradientMatch

@@ -20,9 +20,9 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, end_of, executed
+from harness.judging.controls import require_nudged_alone
 from harness.judging.end_state import note_watched
 from harness.judging.guards import require_active_clip
-from harness.judging.rounding_control import require_nudged_alone
 from harness.judging.series import ROUNDING
 from harness.judging.sheet import Sheet, number, settle, some
 from harness.judging.verdict import Judgement

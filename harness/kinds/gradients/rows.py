@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.kinds.checks import MISSING_RUN, NO_GUARDS
 from harness.kinds.kind import Kind
-from harness.kinds.shared_reasons import MISSING_RUN, NO_GUARDS
 
 ROWS = (
     Kind(

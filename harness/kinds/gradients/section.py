@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from harness.evidence.arm_records import Gradients
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judging.compared_series import of_deciding_rank
 from harness.judging.context import executed
+from harness.judging.series import of_deciding_rank
 from harness.judging.sheet import Settled
 from harness.kinds.gradients.compared_gradients import Compared, compared_tensors, records_of
 from harness.kinds.gradients.gradient_match import judged_records

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from harness.kinds.checks import SHARED_CHECKS
+from harness.kinds.checks import MISSING_RUN, SHARED_CHECKS
 from harness.kinds.kind import Kind
-from harness.kinds.shared_reasons import MISSING_RUN
 
 _NOT_TRAINED = "Its probe trains no arm: kernels are compiled, listed or executed alone."
 _KERNELS = dict.fromkeys(SHARED_CHECKS, _NOT_TRAINED)
@@ -23,7 +22,7 @@ ROWS = (
     Kind(
         name="prewarm",
         model="harness.kinds.kernels.model:Prewarm",
-        judge="harness.kinds.kernels.prewarm:judge",
+        judge="harness.kinds.kernels.compiled_kernels:judge_prewarm",
         probes={"kernels": ("target", "scope"), "prewarm": ("target", "handles", "memory_filled")},
         capabilities=frozenset({"kernels"}),
         card=("jit", "ptx"),
@@ -33,7 +32,7 @@ ROWS = (
     Kind(
         name="ptx_target",
         model="harness.kinds.kernels.model:PtxTarget",
-        judge="harness.kinds.kernels.ptx_target:judge",
+        judge="harness.kinds.kernels.compiled_kernels:judge_ptx_target",
         probes={"kernels": ("target",)},
         capabilities=frozenset({"kernels"}),
         judges_unreadable_device=True,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from harness.kinds.checks import ALONE, MISSING_RUN, NO_GUARDS, NO_STEPS
 from harness.kinds.kind import Kind
-from harness.kinds.shared_reasons import ALONE, MISSING_RUN, NO_GUARDS, NO_STEPS
 
 ROWS = (
     Kind(
         name="memory_steady",
         model="harness.kinds.memory.model:MemorySteady",
-        judge="harness.kinds.memory.memory_steady:judge",
+        judge="harness.kinds.memory.judges:judge_steady",
         probes={"paired": (), "recapture": ("after",)},
         capabilities=frozenset({"parameters", "inputs"}),
         card=("memory",),
@@ -23,7 +23,7 @@ ROWS = (
     Kind(
         name="peak_memory",
         model="harness.kinds.memory.model:PeakMemory",
-        judge="harness.kinds.memory.peak_memory:judge",
+        judge="harness.kinds.memory.judges:judge_peak",
         probes={"peak_memory": ()},
         capabilities=frozenset({"parameters", "inputs"}),
         card=("peak_memory",),

@@ -21,7 +21,7 @@ from harness.contract.base import (
     StepsCompared,
     refuse,
 )
-from harness.contract.ends import Ends
+from harness.contract.guards import Ends
 
 RandomNumbers = Literal["shared", "separate"]
 

@@ -10,12 +10,11 @@ import numpy as np
 from harness.evidence.arm_records import RankSteps
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
-from harness.judging.compared_series import Compared
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, end_of, executed
 from harness.judging.end_state import note_distance, note_watched, require_distance
 from harness.judging.near_ends import require_near_ends
-from harness.judging.series import Bounds, losses, note_difference, require_equal
+from harness.judging.series import Bounds, Compared, losses, note_difference, require_equal
 from harness.judging.sheet import Sheet, number, require_steps, settle
 from harness.judging.verdict import Judgement
 from harness.kinds.ranks.executions import buffers_apart, named, of_ranks, rank_steps, readers

@@ -10,23 +10,123 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from harness.evidence.run_evidence import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
-from harness.judging.context import Context
-from harness.judging.demanded import Demanded, Interval
+from harness.judging.context import Context, replicas
 from harness.judging.end_state import note_watched
 from harness.judging.series import values
 from harness.judging.sheet import Sheet, number, settle
-from harness.judging.statistics import Array, fewest_processes, trimmed
-from harness.judging.verdict import Judgement
-from harness.kinds.between_steps.training_chain import in_processes
-from harness.kinds.seeds import paired_seeds
-from harness.kinds.seeds.interrupted_seeds import joined, note_chains, require_chains, require_steps_after_load
-from harness.kinds.seeds.model import NotWorse
+from harness.judging.statistics import PROBABLY, Array, Spread, fewest_processes, may_dissent, trimmed
+from harness.judging.verdict import Demanded, Interval, Judgement
+from harness.kinds.between_steps.resume import Chain, in_processes, join, note_checkpoint, require_checkpoints
+from harness.kinds.seeds.model import MOST_SEEDS, NotWorse
 from harness.kinds.seeds.unequal_seeds import executions_by_seed, require_steps_with_each, require_unequal_seeds
 from harness.kinds.trajectory.trajectory_match import require_precisions
+
+# Join the parts of a candidate that, with each seed, was saved and then loaded by another process.
+
+
+def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> None:
+    """Settle FAIL where too few steps were trained after the load; do nothing without `save_at`."""
+    if part.save_at is None:
+        return
+    executions = replicas(run, part.candidate, 2 * len(part.seeds))
+    needed = max(part.guards.steps, part.last) - part.save_at
+    for seed, first, second in zip(part.seeds, executions[::2], executions[1::2], strict=True):
+        before, after = (len(half.series.loss) for half in (first, second))
+        if after < needed:
+            sheet.figure("steps_run", before + after, "steps")
+            settle(
+                reasons.VACUOUS_STEPS,
+                f"{after} steps after the load were run with seed {seed}, {needed} are demanded",
+            )
+
+
+def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
+    """Return the run as if the candidate had trained with each seed at once, and its chains by seed.
+
+    Without `save_at` return the run as it is, without chains. Settles ERROR for halves that are missing or wrong.
+    """
+    if part.save_at is None:
+        return run, []
+    executions = replicas(run, part.candidate, 2 * len(part.seeds))
+    pairs = zip(part.seeds, executions[::2], executions[1::2], strict=True)
+    chains = [_of_seed(part.candidate, seed, part.save_at, first, second) for seed, first, second in pairs]
+    return replace(run, arms={**run.arms, part.candidate: [each.whole for each in chains]}), chains
+
+
+def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmEvidence) -> Chain:
+    """Return both halves as a chain; settle ERROR where the second has another seed. `_of_seeds` checks the first."""
+    there = second.start.facts.get("seed")
+    if there != seed:
+        settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} went on with seed {there} where {seed} is demanded")
+    return join(arm, [first, second], saves=[save_at], steps_before_load=0)
+
+
+def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> None:
+    """Settle unless, with each seed, another process loaded what the first one had trained, captured where required."""
+    for chain in chains:
+        for joint in chain.joints:
+            comparison.captured(joint.first, joint.second, role="half")
+        require_checkpoints(chain)
+        comparison.finite_ends(in_processes(arm, chain))
+
+
+def note_chains(chains: list[Chain], sheet: Sheet) -> None:
+    """Note the figures of the checkpoint that lost most in its load."""
+    if chains:
+        note_checkpoint(max((chain.worst for chain in chains), key=lambda joint: len(joint.lost)), sheet)
+
+
+# Compute the statistics of `not_worse`: pure functions over the last axis, so that a simulation
+# runs the same code.
+#
+# The unit of replication is a seed: both arms train from one start on one order of batches, and the
+# pair yields one number, its excess: by how much the candidate is worse, less what the claim
+# allows. docs/statistics.md derives the rule. Shapes: `...` any number of experiments, N seeds.
+
+
+def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_is_better: bool) -> Array:
+    """Return by how much the candidate's values [..., N] are worse than the baseline's by more than the margin; at most
+    0 where they are not."""
+    worse = candidate - baseline if lower_is_better else baseline - candidate
+    return np.asarray(worse - margin)
+
+
+def interval(excess: Array, confidence: float) -> tuple[Array, Array]:
+    """Return the ends of the one-sided intervals of the trimmed mean, each at this confidence: [...]."""
+    mean, reach = trimmed(excess, confidence)
+    return mean - reach, mean + reach
+
+
+def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
+    """Return 1 where it is not worse by more than the margin, -1 where it is worse, else 0. [...]
+
+    PASS needs the interval and the agreement of all seeds but those that may dissent, whose chance is bounded whatever
+    the noise's shape. FAIL needs the interval alone.
+    """
+    low, high = interval(excess, confidence)
+    dissenting = may_dissent(excess.shape[-1], confidence)
+    reached = np.sort(excess, axis=-1)[..., -1 - dissenting]
+    held = (high <= 0) & (reached <= 0)
+    return np.asarray(held.astype(np.int8) - (low > 0).astype(np.int8), dtype=np.int8)
+
+
+def seeds_to_decide(excess: Array, confidence: float) -> int | None:
+    """Return how many seeds, more than these [N], would probably decide, by their spread; None: no number would.
+
+    An estimate, with a normal approximation.
+    """
+    spread = Spread.of(excess)
+    for seeds in range(max(fewest_processes(confidence), len(excess) + 1), MOST_SEEDS + 1):
+        cleared = abs(spread.mean) >= spread.reach(confidence, seeds)
+        agreed = spread.mean > 0 or spread.agreement(-spread.mean, seeds, confidence) >= PROBABLY
+        if cleared and agreed:
+            return seeds
+    return None
 
 
 @dataclass(frozen=True)
@@ -41,12 +141,12 @@ class Pairs:
     @property
     def worse(self) -> Array:
         """Return by how much the candidate is worse with each seed."""
-        return paired_seeds.excesses(self.candidate, self.baseline, 0.0, lower_is_better=self.lower_is_better)
+        return excesses(self.candidate, self.baseline, 0.0, lower_is_better=self.lower_is_better)
 
     @property
     def excess(self) -> Array:
         """Return by how much the candidate is worse with each seed, less what is allowed."""
-        return paired_seeds.excesses(self.candidate, self.baseline, self.margins, lower_is_better=self.lower_is_better)
+        return excesses(self.candidate, self.baseline, self.margins, lower_is_better=self.lower_is_better)
 
 
 def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
@@ -90,7 +190,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     for group in groups:
         comparison.end(group)
     if answer == 0:
-        needed = paired_seeds.seeds_to_decide(pairs.excess, part.confidence)
+        needed = seeds_to_decide(pairs.excess, part.confidence)
         sheet.figure("seeds_to_decide", needed, "seeds")
         settle(reasons.UNDECIDED_DIFFERENCE, _sentence(part, pairs))
     return comparison.held(_sentence(part, pairs))
@@ -136,7 +236,7 @@ def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
             reasons.TOO_FEW_SEEDS,
             f"{len(part.seeds)} seeds cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
         )
-    answer = int(paired_seeds.decide(pairs.excess, part.confidence))
+    answer = int(decide(pairs.excess, part.confidence))
     if answer < 0:
         sheet.holds(_demanded(part, pairs))
         settle(reasons.WORSE, _sentence(part, pairs))
@@ -145,7 +245,7 @@ def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
 
 def _note(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
     mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
-    low, high = (float(each) for each in paired_seeds.interval(pairs.excess, part.confidence))
+    low, high = (float(each) for each in interval(pairs.excess, part.confidence))
     sheet.note(_demanded(part, pairs))
     sheet.figure("worse_by", mean, part.metric)
     sheet.figure("worse_by_at_most", mean + reach, part.metric)

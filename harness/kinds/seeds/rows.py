@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.kinds.checks import CONTROL, HALF, MISSING_RUN, NO_STEPS
 from harness.kinds.kind import Kind
-from harness.kinds.shared_reasons import CONTROL, HALF, MISSING_RUN, NO_STEPS
 
 ROWS = (
     Kind(

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.sheet import Settled
-from harness.kinds.seeds.interrupted_seeds import joined
 from harness.kinds.seeds.model import NotWorse
-from harness.kinds.seeds.not_worse import pairs_of
+from harness.kinds.seeds.not_worse import joined, pairs_of
 from harness.report.blocks import Part, Section, table
 from harness.report.charts.svg import CANDIDATE, LIMIT, MUTED, Plot, draw, drawn_once, legend, plain, reads_as
 from harness.report.glance import JudgedPart, judged_parts

@@ -27,7 +27,6 @@ from harness.kinds.speed.disturbances import (
     require_unhindered_host,
 )
 from harness.kinds.speed.model import ThroughputRatio
-from harness.kinds.speed.pace import Counted, counted
 from harness.kinds.speed.speed_figures import (
     measured,
     median_seconds,
@@ -38,15 +37,17 @@ from harness.kinds.speed.speed_figures import (
     require_apart,
     undecided,
 )
-from harness.kinds.speed.timed_launches import (
+from harness.kinds.speed.timing import (
+    Counted,
     Process,
+    counted,
     require_declared_baseline,
     require_launches,
+    require_one_after_another,
     require_profiled,
 )
-from harness.kinds.speed.timing import require_one_after_another
-from harness.kinds.trajectory.equal_training import named_trajectory, require_equal_training
 from harness.kinds.trajectory.model import TrajectoryMatch
+from harness.kinds.trajectory.repeatability import named_trajectory, require_equal_training
 
 ANSWERS = {1: "proves it", 0: "decides nothing", -1: "refutes it"}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.kinds.checks import MISSING_RUN, NO_GUARDS, NO_STEPS, OLDER
 from harness.kinds.kind import Kind
-from harness.kinds.shared_reasons import MISSING_RUN, NO_GUARDS, NO_STEPS, OLDER
 
 _REFERENCE = "The reference computes in another precision, so that equal values have other digests."
 _FOLLOWS = "A reference makes each step from the candidate's state, and trains nothing by itself."
@@ -54,4 +54,4 @@ ROWS = (
         },
     ),
 )
-SECTIONS = ("harness.kinds.steps.section:section", "harness.kinds.steps.accuracy_section:section")
+SECTIONS = ("harness.kinds.steps.section:match_section", "harness.kinds.steps.section:accuracy_section")

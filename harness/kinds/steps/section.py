@@ -1,10 +1,15 @@
-"""Show single steps against a reference: each quantity's largest error, where it was, and what rounding alone gave."""
+"""Show steps next to a reference's: each quantity's largest error, and errors of gradients by kind of tensor."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
 from harness.evidence.arm_records import ComparedStep, StepReading
-from harness.evidence.run_evidence import RunEvidence
-from harness.kinds.steps.model import StepMatch
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.kinds.steps.model import StepAccuracy, StepMatch
+from harness.kinds.steps.step_accuracy import Errors, gradient_errors, loss_errors, median_ratio
 from harness.numbers import counted
 from harness.report.blocks import Part, Section, table
 from harness.report.glance import judged_parts
@@ -14,10 +19,10 @@ from harness.report.view import ReportView
 Row = tuple[int, StepReading]
 
 
-def section(view: ReportView) -> Section | None:
+def match_section(view: ReportView) -> Section | None:
     """Return a section with a part for each run that a claim about single steps judged, None where there is none."""
     kept = [
-        _part(f"{judged.where} · {judged.claim.candidate}", run, judged.claim)
+        _match_part(f"{judged.where} · {judged.claim.candidate}", run, judged.claim)
         for judged in judged_parts(view, StepMatch)
         for run in judged.runs
         if _steps(run, judged.claim)
@@ -34,10 +39,10 @@ def _steps(run: RunEvidence, claim: StepMatch) -> list[ComparedStep]:
     return [step for execution in run.arms.get(claim.candidate, [])[:1] for step in execution.compared_steps]
 
 
-def _part(title: str, run: RunEvidence, claim: StepMatch) -> Part:
+def _match_part(title: str, run: RunEvidence, claim: StepMatch) -> Part:
     steps = _steps(run, claim)
     facts = run.arms[claim.reference][0].start.facts if run.arms.get(claim.reference) else {}
-    by = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if name in _MADE_BY)
+    by = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if name in _MATCH_MADE_BY)
     text = (
         f"{counted(len(steps), 'step')} of {claim.candidate} against {claim.reference}, "
         f"with {claim.yardstick} as the yardstick."
@@ -48,15 +53,93 @@ def _part(title: str, run: RunEvidence, claim: StepMatch) -> Part:
         for reading in step.readings:
             quantities.setdefault(reading.quantity, []).append((step.step, reading))
     columns = ["quantity", "tensors", "largest error", "at step", "tensor", "yardstick's largest"]
-    part.tables.append(table("Largest errors", columns, [_row(name, rows) for name, rows in quantities.items()]))
+    part.tables.append(table("Largest errors", columns, [_match_row(name, rows) for name, rows in quantities.items()]))
     return part
 
 
-_MADE_BY = ("dtype", "transformers", "peft", "torch", "dequantized_by")
+_MATCH_MADE_BY = ("dtype", "transformers", "peft", "torch", "dequantized_by")
 
 
-def _row(quantity: str, rows: list[Row]) -> list[object]:
+def _match_row(quantity: str, rows: list[Row]) -> list[object]:
     step, worst = max(rows, key=lambda row: larger(row[1].error))
     noise = [reading.yardstick for _, reading in rows if reading.yardstick is not None]
     largest = max(noise, key=larger) if noise else None
     return [quantity, worst.tensors, float(worst.error), step, worst.tensor, largest]
+
+
+# Show errors of a step and of a peer's against a reference: of gradients by kind of tensor, of
+# losses by seed.
+
+SHOWN = 12  # rows of a table; the run directory holds all
+_MADE_BY = ("dtype", "device", "transformers", "peft", "torch", "dequantized_by")
+
+
+def accuracy_section(view: ReportView) -> Section | None:
+    """Return a section with a part for each run that a step's accuracy was judged by, None where there is none."""
+    kept = [
+        _part(judged.where, run, judged.claim)
+        for judged in judged_parts(view, StepAccuracy)
+        for run in judged.runs
+        if run.step_errors
+    ]
+    lead = (
+        "Errors against a reference of higher precision, beside those of a peer: another implementation in the step's "
+        "own precision. Gradients after clipping: the L2 norm of the difference over that of the reference's gradient, "
+        "at the candidate's parameters and on its batch; the root mean square over seeds and steps. Losses: the mean "
+        "absolute difference over all steps, each arm on its own trajectory."
+    )
+    return Section("step_accuracy", "Step accuracy", lead, kept) if kept else None
+
+
+def _part(title: str, run: RunEvidence, claim: StepAccuracy) -> Part:
+    gradients = gradient_errors(run.step_errors)
+    part = Part(title, list(_made_by(run, claim)), runs=[run.run_id])
+    columns = [f"error of {claim.candidate}", f"error of {claim.peer}", "ratio"]
+    kinds: dict[str, list[Errors]] = {}
+    for each in gradients:
+        kinds.setdefault(each.name.rpartition(".")[2], []).append(each)
+    rows = [_kind_row(kind, errors) for kind, errors in {**kinds, "all": gradients}.items() if errors]
+    heads = ["tensors", "number", *(f"median {name}" for name in columns), "largest ratio"]
+    part.tables.append(table("Gradients by kind of tensor", heads, rows))
+    worst = sorted(gradients, key=lambda each: larger(each.ratio), reverse=True)
+    heads = ["tensor", *columns]
+    part.tables.append(
+        table("Gradients, largest ratio first", heads, [_row(each) for each in worst], folded=True, shown=SHOWN)
+    )
+    part.tables.append(
+        table("Losses by seed", ["seed", *columns], [_row(each) for each in _by_seed(run, claim)], folded=True)
+    )
+    return part
+
+
+def _made_by(run: RunEvidence, claim: StepAccuracy) -> Iterator[str]:
+    for role, arm in claim.arms().items():
+        facts = run.arms[arm][0].start.facts if run.arms.get(arm) else {}
+        by = ", ".join(f"{name.replace('_', ' ')} {facts[name]}" for name in _MADE_BY if name in facts)
+        yield f"The {role}, {arm}: {by or 'nothing is known of it'}."
+
+
+def _kind_row(kind: str, errors: Sequence[Errors]) -> list[object]:
+    ours, theirs = (float(np.median([getattr(each, arm) for each in errors])) for arm in ("candidate", "peer"))
+    return [kind, len(errors), ours, theirs, median_ratio(errors), max((each.ratio for each in errors), key=larger)]
+
+
+def _row(errors: Errors) -> list[object]:
+    return [errors.name, errors.candidate, errors.peer, errors.ratio]
+
+
+def _by_seed(run: RunEvidence, claim: StepAccuracy) -> Iterator[Errors]:
+    """Yield the errors of each seed, then of all; a series that an arm left unfinished is left out."""
+    arms = (claim.candidate, claim.peer, claim.reference)
+    series = {}
+    for replica, seed in enumerate(claim.seeds()):
+        losses = [_losses(run.arms.get(arm, []), replica) for arm in arms]
+        if seed in claim.loss_seeds and len({len(each) for each in losses}) == 1 and len(losses[0]):
+            series[seed] = losses
+            yield loss_errors(str(seed), [losses])
+    if len(series) > 1:
+        yield loss_errors("all", series.values())
+
+
+def _losses(executions: Sequence[ArmEvidence], replica: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return executions[replica].series.loss if replica < len(executions) else np.empty(0)

@@ -23,8 +23,7 @@ from harness.contract.base import (
     StepsCompared,
     Strict,
 )
-from harness.contract.ends import Ends
-from harness.contract.guards import Bounded, Guards
+from harness.contract.guards import Bounded, Ends, Guards
 
 RelativeBound = Annotated[Positive | None, Demand("exceeds_tolerance", exceeded_bound="max_relative_difference")]
 RUNS = 5  # of each arm under `noise`: fewer have too few divisions for a false-alarm rate of 1 %

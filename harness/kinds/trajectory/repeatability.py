@@ -1,18 +1,84 @@
-"""Judge `repeatability`: N runs of one arm with one seed agree, in bits or within a bound."""
+"""Judge `repeatability`: an arm repeats its training in every bit; and `runs_differ`: it must not."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from harness.evidence.run_evidence import RunEvidence
-from harness.judging.compared_series import Compared
+import numpy as np
+
+from harness.contract.claims import parts_of
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
-from harness.judging.context import Context, replicas
+from harness.judging.context import Context, executed, replicas
 from harness.judging.end_state import distance, note_distance, note_watched, require_distance
-from harness.judging.series import Bounds, Difference, losses, note_difference, require_equal
-from harness.judging.sheet import Sheet, number
+from harness.judging.series import (
+    Bounds,
+    Compared,
+    Difference,
+    difference,
+    first_true,
+    losses,
+    note_difference,
+    require_equal,
+)
+from harness.judging.sheet import Sheet, number, require_steps, settle
 from harness.judging.verdict import Judgement
-from harness.kinds.trajectory.model import Repeatability
+from harness.kinds.speed.model import compares_timed_steps
+from harness.kinds.trajectory.model import Repeatability, RunsDiffer, TrajectoryMatch
+from harness.kinds.trajectory.trajectory_match import require_precisions
+
+# Check what a measurement of two arms must show besides its numbers: that both trained, and alike.
+
+
+def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
+    """Return the trajectory_match claim of the contract with this id; settle when there is none.
+
+    Of several in one claim return the first that can be about measured steps: a bound of another metric, or one that
+    applies before any update, would let different losses pass.
+    """
+    named = [claim for claim in context.contract.claims if claim.id == claim_id]
+    found = [each for claim in named for each in parts_of(claim) if isinstance(each, TrajectoryMatch)]
+    if not found:
+        settle(reasons.EVIDENCE_MISSING, f"the contract has no trajectory_match claim {claim_id}")
+    chosen = next((each for each in found if compares_timed_steps(each)), found[0])
+    trajectory = context.resolved(chosen)
+    return trajectory if isinstance(trajectory, TrajectoryMatch) else chosen
+
+
+def require_equal_training(
+    trajectory: TrajectoryMatch,
+    named: Mapping[str, ArmEvidence],
+    comparison: Comparison,
+    sheet: Sheet,
+    *,
+    nothing: str,
+    same_system: bool,
+) -> None:
+    """Settle unless the measured steps of both arms satisfy `trajectory`, and trained, by the rules of its own judge.
+
+    `named`: the baseline, then the candidate; `nothing`: the sentence where no step was recorded; `same_system`:
+    True if one system trains both.
+    """
+    (theirs, baseline), (ours, candidate) = named.items()
+    require_precisions(trajectory, candidate, baseline)
+    group = Group(
+        named,
+        same_system=same_system,
+        same_formats=same_system and trajectory.precisions is None,
+        more_in=ours if trajectory.equality == "within" else None,
+        bits=trajectory.equality == "bitwise",
+    )
+    comparison.begin(group)
+    bounds = Bounds(trajectory.max_abs_difference, trajectory.max_relative_difference)
+    found = difference(losses(candidate), losses(baseline), trajectory.compare, bounds)
+    if found.steps == 0:
+        settle(reasons.VACUOUS_STEPS, nothing)
+    # `noise` is judged over all processes
+    require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}", sheet, beside=True)
+    note_watched(named, sheet)
+    comparison.end(group)
 
 
 def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
@@ -56,3 +122,48 @@ def compared(part: Repeatability, run: RunEvidence) -> list[Compared]:
 def _badness(found: Difference) -> tuple[bool, bool, float, int]:
     # a NaN difference compares as nothing; it is the worst
     return (math.isnan(found.largest), found.first_exceeding is not None, found.largest, found.differing)
+
+
+# Judge `runs_differ`: two arms that differ in a setting differ in their losses, and in what else it
+# must reach.
+
+
+def judge_differing(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
+    """Judge in this order: finiteness, code that ran, steps, losses, batches, start, and that both arms trained."""
+    run = context.only_run("paired")
+    ours, theirs = executed(run, part.candidate), executed(run, part.baseline)
+    named = {part.baseline: theirs, part.candidate: ours}
+    comparison, group = Comparison(part, context, sheet), Group(named)
+    comparison.captured(theirs, ours)
+    note_watched(named, sheet)
+    comparison.begin(group)
+    steps = min(len(ours.series.loss), len(theirs.series.loss))
+    sheet.count("steps", steps)
+    require_steps(steps, max(part.steps, part.losses_from + 1), sheet)
+    equal = losses(ours)[:steps].view(np.int64) == losses(theirs)[:steps].view(np.int64)
+    same_batch = np.array(ours.series.batch_digest[:steps]) == np.array(theirs.series.batch_digest[:steps])
+    later = np.flatnonzero(equal[part.losses_from :]) + part.losses_from
+    first_batch = first_true(same_batch)
+    sheet.figure("losses_equal", int(equal.sum()), "steps")
+    sheet.figure("batches_equal", int(same_batch.sum()), "steps")
+    sheet.figure("start_equal", ours.start.trainable_digest == theirs.start.trainable_digest)
+    names = f"{part.candidate} and {part.baseline}"
+    of = steps - part.losses_from
+    if not sheet.meets("losses_equal", len(later), "none", noun="steps have equal losses", of=of):
+        settle(
+            reasons.LOSSES_EQUAL,
+            f"the losses of {names} are equal in bits at {len(later)} of the steps from "
+            f"{part.losses_from} on, first at step {later[0]}",
+        )
+    same = int(same_batch.sum())
+    if part.batches and not sheet.meets("batches_equal", same, "none", noun="steps read the same batch", of=steps):
+        settle(
+            reasons.BATCHES_EQUAL,
+            f"{names} read the same batch at {same} of {steps} steps, first at step {first_batch}",
+        )
+    if part.start and ours.start.trainable_digest == theirs.start.trainable_digest:
+        settle(reasons.START_EQUAL, f"{names} start from equal trainable parameters")
+    comparison.end(group)
+    beside = [what for what, demanded in (("batches", part.batches), ("starts", part.start)) if demanded]
+    also = f", and so do their {' and '.join(beside)}" if beside else ""
+    return comparison.held(f"the losses of {names} differ in bits at every step from {part.losses_from} on{also}")

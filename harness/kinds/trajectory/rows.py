@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.kinds.checks import CONTROL, MISSING_RUN, NO_GUARDS, NO_STEPS
 from harness.kinds.kind import Kind
-from harness.kinds.shared_reasons import CONTROL, MISSING_RUN, NO_GUARDS, NO_STEPS
 
 _NOISE = "The baseline's second run shows its noise, and no claim says how that run ends."
 
@@ -33,7 +33,7 @@ ROWS = (
     Kind(
         name="runs_differ",
         model="harness.kinds.trajectory.model:RunsDiffer",
-        judge="harness.kinds.trajectory.runs_differ:judge",
+        judge="harness.kinds.trajectory.repeatability:judge_differing",
         probes={"paired": ()},
         capabilities=frozenset({"parameters", "inputs"}),
         card=("trajectories",),

@@ -10,13 +10,11 @@ import numpy as np
 
 from harness.contract.claims import AnyPart
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judging.compared_series import Compared, judged_series
-from harness.judging.series import LOSS
+from harness.judging.series import LOSS, Compared, judged_series
 from harness.kinds import kind_of, kinds
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.charts import plots
-from harness.report.charts.decimate import Doubles
-from harness.report.charts.plots import Role
+from harness.report.charts.plots import Doubles, Role
 from harness.report.glance import named_parts
 from harness.report.text import line, number, several
 from harness.report.view import ReportView

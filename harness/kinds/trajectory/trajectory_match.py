@@ -14,9 +14,9 @@ import numpy as np
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
-from harness.judging.compared_series import ANY, Compared
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, end_of, executed, replicas
+from harness.judging.controls import moved_by_rounding
 from harness.judging.end_state import (
     differing,
     distance,
@@ -27,11 +27,12 @@ from harness.judging.end_state import (
 )
 from harness.judging.near_ends import require_near_ends
 from harness.judging.own_noise import require_decided, require_within_noise
-from harness.judging.rounding_control import moved_by_rounding
 from harness.judging.series import (
+    ANY,
     EXACT,
     LOSS,
     Bounds,
+    Compared,
     called,
     difference,
     losses,

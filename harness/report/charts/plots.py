@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from harness.report.charts.decimate import Doubles, decimate
 from harness.report.charts.svg import (
     BASELINE,
     CANDIDATE,
@@ -34,6 +34,30 @@ from harness.report.text import label, number, several
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# Make series small for drawing, with their spikes kept.
+
+Doubles = NDArray[np.float64]
+
+
+def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
+    """Return indices and values [<= points, or 4], finite ones only: the smallest and largest of each bucket, in order.
+
+    values: [T] by step. A series of at most `points` finite values comes back whole.
+    """
+    index = np.flatnonzero(np.isfinite(values))
+    finite = values[index]
+    if len(finite) <= points:
+        return index.astype(np.float64), finite
+    buckets = max(1, (points - 2) // 2)  # two values each, beside the first and the last of all
+    size = -(-len(finite) // buckets)
+    starts = np.arange(0, len(finite), size)
+    kept = {0, len(finite) - 1}
+    for start in starts.tolist():
+        piece = finite[start : start + size]
+        kept.update((start + int(piece.argmin()), start + int(piece.argmax())))
+    chosen = np.array(sorted(kept))
+    return index[chosen].astype(np.float64), finite[chosen]
 
 
 MARKS = ("o", "s", "^", "D", "v", "P")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.report.charts.decimate import Doubles, decimate
+from harness.report.charts.plots import Doubles, decimate
 
 if TYPE_CHECKING:
     from markupsafe import Markup

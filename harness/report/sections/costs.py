@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from harness.costs.account import Costs, PhaseSeconds
-from harness.costs.kinds import Kind
+from harness.costs import Costs, Kind, PhaseSeconds
 from harness.report.blocks import ROWS_SHOWN, Part, Section, Table
 from harness.report.charts.svg import INK, SERIES, Plot
 from harness.report.text import line, several

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from harness.system.replay.host_made import tensors_in
+from harness.system.replay.cpu_as_device import tensors_in
 from harness.system.replay.observer import Observer
-from harness.system.shards import local
+from harness.system.sharded_tensors import local
 
 _SMALL = 64  # elements; so large a tensor of other values than one number is remembered as it is
 _aten = torch.ops.aten

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 from torch import distributed
 from torch.overrides import TorchFunctionMode
 
-from harness.system.replay.frames import of_current_stack
-from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.places import Slot
+from harness.system.replay.sites import of_current_stack
+from harness.system.replay.snapshots import HostChanges
 from harness.system.replay.stand_ins import as_written, standing_in
 
 _ARITHMETIC = (

@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from harness.system.replay import generators
 from harness.system.replay.holders import asked
 from harness.system.replay.reachable import Reachable, reach
-from harness.system.shards import local
+from harness.system.sharded_tensors import local
 
 StateByCategory = dict[str, dict[str, Tensor]]
 _COMPILED = "_orig_mod."

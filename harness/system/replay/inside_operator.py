@@ -16,8 +16,7 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from harness.system.replay.cpu_checks import READS
-from harness.system.replay.host_made import tensors_in
+from harness.system.replay.cpu_as_device import READS, tensors_in
 from harness.system.replay.observer import Observer, leaves_the_step
 
 # what their operators wait for is known by name and tag

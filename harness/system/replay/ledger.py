@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from harness.system.replay.host_made import LIFT
+from harness.system.replay.cpu_as_device import LIFT
 from harness.system.replay.observer import Observer
 
 # Bits of what memory is made of; the bits above are marks. WHOLE: parameters, and not by way of a single number alone.

@@ -15,7 +15,7 @@ from harness.errors import HarnessError
 from harness.system.protocol import WARM_STEPS
 from harness.system.replay.first_values import FirstValues, writing_to
 from harness.system.replay.places import Place, joined, parts_of
-from harness.system.shards import local
+from harness.system.sharded_tensors import local
 
 # torch's own whose lazily created tensors start at zero, so that "not created yet" and "zero" train alike.
 _STARTS_AT_ZERO = (

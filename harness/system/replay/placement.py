@@ -20,10 +20,9 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
-from harness.system.replay.frames import asked_at
-from harness.system.replay.host_made import tensors_in
-from harness.system.replay.named_devices import MOVES, caller, is_of_an_optimizer, names_a_device
+from harness.system.replay.cpu_as_device import MOVES, caller, is_of_an_optimizer, names_a_device, tensors_in
 from harness.system.replay.observer import Observer
+from harness.system.replay.sites import asked_at
 from harness.system.replay.stand_ins import standing_in
 from harness.system.replay.unrepeated import unrepeated
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import ctypes
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
+from harness.system.replay import generators
+from harness.system.replay.found_state import same
 from harness.system.replay.holders import asked
-from harness.system.replay.places import Change, Elements, Place, Slot, Stays
+from harness.system.replay.places import Change, Elements, Place, Slot, Stays, Values
+from harness.system.replay.reachable import Reachable, reach
 
 _UNREADABLE = object()
 
@@ -61,3 +68,128 @@ class Snapshot:
     def _others(self) -> Iterator[tuple[Place, Any]]:
         """Return the places that hold something else than they did."""
         return ((place, held) for place, held in self._held.values() if not asked(partial(place.is_as, held), True))
+
+
+# Find what one execution of a step changes on the host: numbers, numpy's arrays, tensors that are
+# bound anew or given other memory, and the host's generators. If a device's graph is replayed,
+# tensors in the host's memory count, too.
+#
+# A replay executes no Python, so it does none of that again: training that needs it goes wrong
+# without an error.
+
+_NUMBERS = (bool, int, float)
+KeptUp = list[tuple[Slot, str]]  # slots, each with the name of the result that every replay puts there
+
+
+def keep_up(kept: KeptUp, results: Mapping[str, Tensor]) -> None:
+    """Put a replay's results where the recorded execution left its own, such as `self.accuracy = …`.
+
+    A replay executes no Python, so its results would otherwise stay in memory that nothing reads.
+    """
+    for slot, name in kept:
+        slot.put(results[name])
+
+
+class HostChanges:
+    """Made before an execution of the step; asked after it, while what it bound is still bound."""
+
+    def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
+        """Remember what is there. of_device: replays are of a device's graph, and repeat nothing done on the CPU."""
+        self._roots, self._of_device = roots, of_device
+        found = reach(*roots)
+        memories = [] if of_device else _memories(found)
+        self._places = Snapshot(each for each in found.places if not _is_of_a_tensor(each, memories))
+        self._kept_by_optimizers = Snapshot(found.of_optimizers)
+        self._generators = generators.global_generators() | found.generators
+        self._memory = [(path, each, same(each)) for path, each in found.named_tensors()]
+        self._in_place: dict[int, tuple[str, Tensor, int]] = {}
+        if of_device:
+            held = [*self._places.tensors(), *self._kept_by_optimizers.tensors()]
+            for path, each in [*found.named_tensors(), *((slot.name, each) for slot, each in held)]:
+                if _is_of_host(each):
+                    self._in_place.setdefault(id(each), (path, each, each._version))
+        self._drawn_before = self._drawn()
+
+    def kept_up(self, results: Mapping[str, Tensor]) -> KeptUp:
+        """Return the slots that the execution left its results in; `results` are its tensors by name.
+
+        Slots of a list that grew are left out: a replay appends nothing.
+        """
+        by_elements = {same(tensor): name for name, tensor in results.items()}
+        held = [*self._places.tensors(), *self._kept_by_optimizers.tensors()]
+        before = {id(tensor) for _, tensor in held}
+        grown = {id(each.slot.place.owner) for each in self._places.changes() if each.slot.key is None}
+        found = reach(*self._roots) if results else None
+        now = () if found is None else Snapshot([*found.places, *found.of_optimizers]).tensors()
+        return [
+            (slot, by_elements[same(tensor)])
+            for slot, tensor in now
+            if id(tensor) not in before and same(tensor) in by_elements and id(slot.place.owner) not in grown
+        ]
+
+    def found(self, kept: KeptUp) -> list[str]:
+        """Return what changed, each by its path and how, except what replays keep up."""
+        changes = [str(each) for each in self._changes(self._places, kept)]
+        changes += [
+            f"{path} (a tensor on the host, changed in place)"
+            for path, tensor, version in self._in_place.values()
+            if tensor._version != version
+        ]
+        changes += [
+            f"{path} (other memory, by an assignment to `.data`)"
+            for path, tensor, before in self._memory
+            if same(tensor) != before
+        ]
+        now = self._drawn()
+        drawn = [f"{name} (numbers drawn on the host)" for name in now if now[name] != self._drawn_before.get(name)]
+        return list(dict.fromkeys([*changes, *drawn]))
+
+    def replaced(self, kept: KeptUp) -> list[tuple[str, Tensor]]:
+        """Return the tensors, each with its path, in whose place replays put a result."""
+        bound = {slot.identity for slot, _ in kept}
+        changes = [each for each in self._places.changes() if each.slot.identity in bound]
+        return [(each.slot.name, each.was) for each in changes if isinstance(each.was, Tensor)]
+
+    def numbers(self, kept: KeptUp) -> list[Slot]:
+        """Return the slots whose number became another number."""
+        changes = [*self._changes(self._places, kept), *self._changes(self._kept_by_optimizers, kept)]
+        return [each.slot for each in changes if type(each.was) in _NUMBERS and type(each.now) in _NUMBERS]
+
+    def restore(self) -> None:
+        """Restore what places held, except those of optimizers."""
+        self._places.restore()
+
+    def _changes(self, snapshot: Snapshot, kept: KeptUp) -> list[Change]:
+        bound = {slot.identity for slot, _ in kept}
+        return [each for each in snapshot.changes() if each.slot.identity not in bound]
+
+    def _drawn(self) -> dict[str, bytes | str]:
+        """Return the states of the host's generators. What a recording draws with torch is drawn by replays, too."""
+        with _disable_current_modes():
+            return {
+                name: state.cpu().numpy().tobytes() if isinstance(state, Tensor) else repr(state)
+                for name, state in generators.states(self._generators).items()
+                if not isinstance(state, Tensor) or (self._of_device and not name.startswith("torch.cuda"))
+            }
+
+
+def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
+    """Return the memory [n bytes] of each loose tensor on the host."""
+    strided = [each for each in found.tensors.values() if _is_of_host(each) and each.layout is torch.strided]
+    storages = [each.untyped_storage() for each in strided]
+    # by addresses: within a recorded step a call of torch would count as the step's
+    return [
+        np.ctypeslib.as_array((ctypes.c_uint8 * each.nbytes()).from_address(each.data_ptr()))
+        for each in storages
+        if each.nbytes()
+    ]
+
+
+def _is_of_a_tensor(place: Place, memories: Sequence[np.ndarray[Any, Any]]) -> bool:
+    """Return True for an array in the memory of a tensor: a replay repeats what is computed there."""
+    array = place.owner if isinstance(place, Values) else None
+    return isinstance(array, np.ndarray) and any(np.may_share_memory(array, memory) for memory in memories)
+
+
+def _is_of_host(value: Tensor) -> bool:
+    return value.device.type == "cpu" and not (value.is_inference() or value.is_pinned())

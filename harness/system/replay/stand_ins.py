@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from harness.devices.graphs import answering_whether_captured, is_capturing
-from harness.system.replay.frames import asked_at
+from harness.system.replay.sites import asked_at
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from harness.system.replay.optimizer_state import StateError as StateError  # no
 from harness.system.replay.places import Place, Slot
 from harness.system.replay.reachable import reach, tensors_of
 from harness.system.replay.snapshots import Snapshot
-from harness.system.shards import local
+from harness.system.sharded_tensors import local
 
 State = Callable[[], Mapping[str, Tensor]]
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from harness.system.replay.frames import Place, of_current_stack
-from harness.system.replay.host_made import HostMade
+from harness.system.replay.cpu_as_device import HostMade
 from harness.system.replay.observer import Observer
+from harness.system.replay.sites import Place, of_current_stack
 
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _SHOWN = 8

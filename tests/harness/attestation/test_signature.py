@@ -17,8 +17,7 @@ from sealing import forge
 from harness.api import session
 from harness.cli import attest as command
 from harness.errors import HarnessError, UsageError
-from harness.extras.attestation.envelope import PAYLOAD_TYPE, sign
-from harness.extras.attestation.statement import statement_of, statement_text, verify
+from harness.extras.attestation import PAYLOAD_TYPE, sign, statement_of, statement_text, verify
 
 RUN, FILE = Path("harness-reports/run"), Path("harness-reports/run.intoto.json")
 KEY, PUBLIC = Path("key.pem"), Path("key.pub")

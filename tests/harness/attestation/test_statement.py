@@ -13,7 +13,7 @@ from sealing import forge
 from harness.api import session
 from harness.cli.attest import attest, beside
 from harness.errors import EvidenceError, UsageError
-from harness.extras.attestation.statement import statement_of, statement_text
+from harness.extras.attestation import statement_of, statement_text
 
 
 def verified(*behaviours: str, **options: Any) -> Path:
@@ -135,6 +135,6 @@ def test_an_attestation_lies_beside_its_directory(folder: Path) -> None:
 
 def test_without_the_library_it_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = verified("held")
-    monkeypatch.setattr("harness.extras.attestation.envelope.find_spec", lambda _name: None)
+    monkeypatch.setattr("harness.extras.attestation.find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"`pip install 'cryptography>=.*' 'securesystemslib>=.*'` adds it"):
         attest(directory, key=Path("key.pem"))

@@ -18,11 +18,10 @@ from harness.api.session import Judgement, VerifyOptions, verify
 from harness.contract.load import load_contracts
 from harness.errors import EvidenceError, UsageError
 from harness.evidence.plan_records import Run
-from harness.finished_runs.rejudge import judged, rejudged
+from harness.finished_runs.rejudge import contradictions, judged, rejudged
 from harness.judging.verdict import Status
-from harness.report.progress import Progress
+from harness.report.terminal import Progress
 from harness.run_directory.bundle import read_bundle
-from harness.run_directory.contradictions import contradictions
 
 FINDER = """\
 import importlib.util, sys

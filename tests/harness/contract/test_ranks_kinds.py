@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from run_builders import make_contract
 
-from harness.contract.references import problems
+from harness.contract.load import problems
 
 AGREE = {"id": "A", "kind": "ranks_agree", "candidate": "two", "steps": 3}
 MATCH = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.extras.upstream.forms import recognized
 from harness.extras.upstream.items import Item
+from harness.extras.upstream.judgements import recognized
 
 CAPTURED = {"mechanism": "cuda_graph", "candidate": "graphed"}
 FIRST_AND_LAST = [0, 1, 99]

@@ -12,8 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ContractError
-from harness.extras.upstream.items import Item, LeftOut, UpstreamContract, read_upstream, reasons
-from harness.extras.upstream.sections import CLAIM_SECTIONS, NO_CLAIM, NOT_NAMED
+from harness.extras.upstream.items import (
+    CLAIM_SECTIONS,
+    NO_CLAIM,
+    NOT_NAMED,
+    Item,
+    LeftOut,
+    UpstreamContract,
+    read_upstream,
+    reasons,
+)
 
 WIDGET = """\
 metadata: {version: 1.0.0, description: "Widgets are\\n  even."}

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from times_builders import STARTED, clocked, old
 
-from harness.costs.account import Costs, PhaseSeconds, costs, joined
-from harness.costs.kinds import Kind
-from harness.evidence.worker_times import WorkerTimes
+from harness.costs import Costs, Kind, PhaseSeconds, costs, joined
+from harness.evidence.read_run import WorkerTimes
 
 TIMED = "timed"
 

@@ -14,13 +14,12 @@ from run_builders import make_contract
 from times_builders import run_named
 
 from harness.api import session
-from harness.api.where import foreseen_seconds
+from harness.api.first_difference import foreseen_seconds
 from harness.cli.printing import print_costs
-from harness.costs.account import Costs, PhaseSeconds, costs_of
-from harness.costs.kinds import Kind
+from harness.costs import Costs, Kind, PhaseSeconds, costs_of
 from harness.evidence.base import ProbeName
 from harness.evidence.environment_records import Environment, GpuFacts
-from harness.evidence.worker_times import ProcessTimes
+from harness.evidence.read_run import ProcessTimes
 from harness.execution.supervisor import write_process_times
 from harness.run_directory.bundle import Bundle, Header, Resumption, read_bundle
 from harness.run_directory.verdict_file import verdict_text

@@ -11,7 +11,7 @@ import pytest
 from import_statements import SOURCES
 from run_builders import make_contract
 
-from harness.costs.kinds import Kind, control_arms, kind_of
+from harness.costs import Kind, control_arms, kind_of
 from harness.evidence import run_records
 from harness.execution import recorder
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from times_builders import STARTED, clocked, old
 
-from harness.costs.kinds import Kind
-from harness.costs.spans import Span, on_gpu, spans
-from harness.evidence.worker_times import WorkerTimes
+from harness.costs import Kind, Span, on_gpu, spans
+from harness.evidence.read_run import WorkerTimes
 
 OPEN, STEPS = "plain.0: open", "plain.0: steps"
 

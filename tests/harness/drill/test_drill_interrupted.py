@@ -9,8 +9,8 @@ import pytest
 from small_drill import execute_here, run_here, write_contract
 
 from harness.cli import judge, pack
+from harness.drill import drill
 from harness.drill import drill as fire_drill
-from harness.drill import matrix
 from harness.errors import EvidenceError
 from harness.evidence.plan_records import Run
 from harness.execution import supervisor
@@ -79,7 +79,7 @@ def test_wherever_it_is_read_the_faults_that_never_ran_were_not_killed(
     cases = ET.parse(directory / "junit.xml").getroot()  # noqa: S314 - written just now
     assert cases.get("errors") == "1"
     record = read_record(directory / "drill.json")
-    shown = matrix.headline_of(record)
+    shown = drill.headline_of(record)
     assert (shown.code, str(shown)) == (
         12,
         "ERROR: The drill was interrupted: 3 of 4 planned faults were killed, 1 was never planted.",

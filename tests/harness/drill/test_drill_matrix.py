@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.drill.drill import DrillResult
-from harness.drill.matrix import as_json, count_line, lines
+from harness.drill.drill import DrillResult, as_json, count_line, lines
 from harness.errors import EvidenceError
 from harness.run_directory.drill_record import (
     FILE,

@@ -7,7 +7,7 @@ from typing import Any
 from evidence_builders import arm, paired
 
 from harness.contract.schema import Arm, Workload
-from harness.drill.merge import arms_to_execute, donor_for, merged, reduced
+from harness.drill.plan import arms_to_execute, donor_for, merged, reduced
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import Death
 from harness.system.wrappers import SWAPPED_ARMS

@@ -10,7 +10,7 @@ import pytest
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contract, load_contracts
 from harness.drill.evidence_faults import offered_by
-from harness.drill.numbers import demanded, unbroken
+from harness.drill.expectations import demanded, unbroken
 from harness.lint import lint
 from harness.system.described import describe
 

@@ -7,7 +7,7 @@ import yaml
 
 from harness.cli import judge
 from harness.drill.drill import DrillOptions, DrillResult, drill
-from harness.drill.rows import decidable
+from harness.drill.recheck import decidable
 from harness.errors import ExitCode
 from harness.run_directory.drill_record import Control, Row, Triple
 

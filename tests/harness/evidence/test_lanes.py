@@ -13,9 +13,8 @@ from small_drill import execute_here, in_lanes
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.read_run import has_ended, read_run, read_so_far
+from harness.evidence.read_run import has_ended, read_run, read_so_far, read_times
 from harness.evidence.run_evidence import Death, RunEvidence
-from harness.evidence.worker_times import read_times
 from harness.execution.lanes import lane_directories
 
 SYSTEM = "step_function_systems:Regression"

@@ -15,9 +15,9 @@ from recorded import RUN, end, read, start
 from toy_packages import harness_with
 
 from harness.errors import KindError
-from harness.evidence import records
+from harness.evidence import run_evidence
 from harness.evidence.base import RunRecord
-from harness.evidence.records import BUILT_IN, of_packages
+from harness.evidence.run_evidence import BUILT_IN, of_packages
 from harness.evidence.run_records import Complete, PartFailed
 from harness.evidence.sharing import seen_by
 from harness.execution.recorder import Recorder, StepRows
@@ -71,7 +71,7 @@ def install(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
         folder = tmp_path_factory.mktemp("packages")
         (folder / "odd_records.py").write_text(source)
         entries = list(Distribution.at(metadata_in(folder, "records:Drift")).entry_points)
-        monkeypatch.setattr(installed, "entry_points", lambda group: entries if group == records.GROUP else [])
+        monkeypatch.setattr(installed, "entry_points", lambda group: entries if group == run_evidence.GROUP else [])
         monkeypatch.syspath_prepend(folder)
         importlib.invalidate_caches()
         return importlib.import_module("odd_records").Drift
@@ -170,7 +170,7 @@ def test_a_package_with_a_broken_type_is_named(install: Install, source: str, pr
 
 def test_no_package_adds_nothing() -> None:
     assert of_packages() == ()
-    assert len({records.tag(kind) for kind in BUILT_IN}) == len(BUILT_IN)
+    assert len({run_evidence.tag(kind) for kind in BUILT_IN}) == len(BUILT_IN)
 
 
 def test_a_packages_probe_writes_them_and_its_judge_reads_them(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.evidence.read_run import read_run
-from harness.evidence.records import BUILT_IN, tag
+from harness.evidence.run_evidence import BUILT_IN, tag
 
 REPORTS = Path(__file__).parents[3] / "reports" / "gates"
 # between them they hold all record types but these

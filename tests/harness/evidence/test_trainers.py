@@ -11,7 +11,7 @@ import pytest
 from harness.api.run_header import VerifyOptions, header_of
 from harness.contract.load import load_contract
 from harness.devices import environment
-from harness.evidence.git import trainers
+from harness.evidence.sources import trainers
 from harness.planning.plan import Plan
 
 

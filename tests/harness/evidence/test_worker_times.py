@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from recorded import RUN, start
 
+from harness.evidence.read_run import ProcessTimes, WorkerTimes, read_times
 from harness.evidence.run_records import Complete, Phase
-from harness.evidence.worker_times import ProcessTimes, WorkerTimes, read_times
 from harness.execution.recorder import Recorder
 from harness.execution.supervisor import write_process_times
 from harness.numbers import dump_json

@@ -13,10 +13,10 @@ from run_builders import stand_in_run
 from waiting import LIMIT_S
 
 from harness.evidence.files import read_model
+from harness.evidence.read_run import ProcessTimes
 from harness.evidence.run_records import ArmFailed
-from harness.evidence.worker_times import ProcessTimes
 from harness.execution import watched_worker
-from harness.execution.remaining import without_the_arm
+from harness.execution.sharing import without_the_arm
 from harness.execution.supervisor import Company, execute
 from harness.execution.watched_worker import WatchedWorker
 from harness.processes.child import Child

@@ -15,8 +15,8 @@ import torch
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import Block, TimingEvidence
-from harness.execution.probes import arm_helpers, throughput
-from harness.execution.probes.arm_helpers import Helpers
+from harness.execution.probes import throughput
+from harness.execution.probes.throughput import Helpers
 from harness.execution.recorder import Recorder
 from harness.kinds.speed.disturbances import HELPERS_SHARE
 
@@ -127,10 +127,10 @@ def test_a_native_thread_that_calls_python_is_of_the_pool() -> None:
         noted.set()
         over.wait()
 
-    before = set(arm_helpers._clocks())
+    before = set(throughput._clocks())
     _thread.start_new_thread(serve, ())
     noted.wait()
-    listed = set(arm_helpers._clocks())
+    listed = set(throughput._clocks())
     over.set()
     assert listed <= before
 

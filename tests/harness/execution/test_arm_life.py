@@ -11,13 +11,13 @@ from claims_in_process import executed
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
-from harness.devices import pace
+from harness.devices import telemetry
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import ArmEvidence
 from harness.execution.arm import ArmLife
 from harness.execution.recorder import Recorder
-from harness.execution.remaining import write_run
+from harness.execution.sharing import write_run
 from harness.execution.watchers import capture_watch
 from harness.execution.watchers.capture_watch import Watcher
 
@@ -52,7 +52,7 @@ def run_of(probe: str, settings: dict[str, object], *arms: str) -> Run:
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_every_probe_records_the_same_of_an_arm(probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "pace", lambda: 1e-3)  # nothing else works here: no round is timed again
+    monkeypatch.setattr(telemetry, "pace", lambda: 1e-3)  # nothing else works here: no round is timed again
     settings, steps = PROBES[probe]
     arms = ("captured",) if probe in ("recapture", "long_replay") else ("plain", "captured")
     evidence = executed(run_of(probe, settings, *arms), tmp_path / "run")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from cuda.bindings import driver, runtime
 
-from harness.devices.census import CensusError, _checked, _pointer_arguments, _type_name, clipped_by
+from harness.devices.graphs import CensusError, _checked, _pointer_arguments, _type_name, clipped_by
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from harness.evidence.arm_records import Clip
-from harness.execution.watchers.clip_watch import ClipWatch
+from harness.execution.watchers.made_gradients import ClipWatch
 
 Parameters = list[nn.Parameter]
 

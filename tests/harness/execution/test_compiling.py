@@ -8,8 +8,8 @@ import pytest
 from run_builders import stand_in_run
 
 from harness.evidence.run_evidence import Death
-from harness.execution.compiling import shows_compiler
 from harness.execution.supervisor import execute
+from harness.execution.watched_worker import shows_compiler
 
 pytestmark = pytest.mark.usefixtures("stand_in", "warm_commands", "ends_alone")
 HEARTBEAT_S, LONGER_S = 1.5, 5

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from harness.devices import cuda_memory
-from harness.devices.cuda_memory import CudaMemory
-from harness.devices.peak_watch import Levels, PeakWatch
+from harness.devices import peak_watch
+from harness.devices.peak_watch import CudaMemory, Levels, PeakWatch
 
 
-@pytest.mark.parametrize("name", cuda_memory._RESETS)
+@pytest.mark.parametrize("name", peak_watch._RESETS)
 def test_a_reset_by_either_name_is_told_and_done(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[object] = []
     monkeypatch.setattr(torch._C, name, done.append, raising=False)
@@ -50,7 +49,7 @@ def test_a_rank_asks_about_its_own_device(rank: int | None, monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "get_device_properties", note)
     monkeypatch.setitem(vars(torch._C), "_cuda_resetPeakMemoryStats", note)
     monkeypatch.setitem(sys.modules, "pynvml", Nvml([7]))
-    monkeypatch.setattr(cuda_memory, "REST_S", 0.0)
+    monkeypatch.setattr(peak_watch, "REST_S", 0.0)
     memory = CudaMemory(rank)
     memory.reserved()
     memory.peaks()
@@ -103,13 +102,13 @@ class Nvml:
 
 def test_what_one_gpu_does_not_tell_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pynvml", Nvml([7]))
-    gpus = cuda_memory._Nvml()
+    gpus = peak_watch._Nvml()
     assert (gpus.in_use(), gpus.processes()) == ({"GPU-0": 7}, {"GPU-0": 2, "GPU-1": 0})
 
 
 def test_the_device_is_at_rest_once_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory of a process that has just ended is given back a little later."""
     monkeypatch.setitem(__import__("sys").modules, "pynvml", Nvml([900, 500, 100]))
-    monkeypatch.setattr(cuda_memory, "sleep", lambda _: None)
-    monkeypatch.setattr(cuda_memory, "REST_S", 0.01)
-    assert cuda_memory._Nvml().at_rest()[0] == {"GPU-0": 100}
+    monkeypatch.setattr(peak_watch, "sleep", lambda _: None)
+    monkeypatch.setattr(peak_watch, "REST_S", 0.01)
+    assert peak_watch._Nvml().at_rest()[0] == {"GPU-0": 100}

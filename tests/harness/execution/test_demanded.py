@@ -11,7 +11,7 @@ from run_builders import make_contract
 from harness.contract.claims import AnyClaim
 from harness.contract.schema import Arm, Contract
 from harness.evidence.plan_records import Run
-from harness.planning.demanded import first_difference
+from harness.planning.run_builder import first_difference
 
 COVERAGE = {"id": "V", "kind": "prewarm", "candidate": "graphed", "scope": "coverage", "target": "sm_90"}
 PREWARM = {"id": "W", "kind": "prewarm", "candidate": "graphed", "scope": "device", "handles": ["cublas"]}

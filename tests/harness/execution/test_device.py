@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from harness.devices import allocator, device
-from harness.devices.allocator import Growth
+from harness.devices import device, device_memory
+from harness.devices.device_memory import Growth
 
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what a machine without CUDA does")
 
@@ -18,9 +18,9 @@ without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what 
 def test_without_cuda_nothing_is_waited_for_held_or_selected() -> None:
     device.synchronize()
     device.wait_for(torch.ones(1))
-    allocator.empty_cache()
+    device_memory.empty_cache()
     assert (device.has_cuda(), device.select(0), device.generators()) == (False, None, {})
-    assert (allocator.reserved_bytes(), allocator.memory_sample(0)) == (0, None)
+    assert (device_memory.reserved_bytes(), device_memory.memory_sample(0)) == (0, None)
 
 
 @pytest.fixture
@@ -79,5 +79,5 @@ def test_what_some_work_takes_is_counted_from_an_empty_cache(calls: list[str], m
     )
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free.pop(0), 2000))
     monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: list(segments))
-    assert allocator.growth(work) == Growth(large=50, small=3, reserved=40, taken=100, segments=[40])
+    assert device_memory.growth(work) == Growth(large=50, small=3, reserved=40, taken=100, segments=[40])
     assert calls == ["synchronize", "empty_cache", "reset_peak_memory_stats", "work"]

@@ -9,7 +9,7 @@ from between_steps import EVERY, STEPS, evaluated
 
 from harness.drill.expectations import is_killed
 from harness.evidence.arm_records import Evaluated
-from harness.evidence.records import parsed
+from harness.evidence.run_evidence import parsed
 from harness.system.wrappers import HARNESS_FAULTS
 
 

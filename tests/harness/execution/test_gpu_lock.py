@@ -16,11 +16,11 @@ import pytest
 from waiting import LIMIT_S
 
 from harness.errors import HarnessError
-from harness.execution.gpu_lock import ALONE, POLL_S, GpuTurn, gpu_lock, lock_path
+from harness.execution.turns import ALONE, POLL_S, GpuTurn, gpu_lock, lock_path
 
 HOLD = """
 import sys
-from harness.execution.gpu_lock import gpu_lock
+from harness.execution.turns import gpu_lock
 with gpu_lock("GPU-a", print):
     print("held", flush=True)
     sys.stdin.read()
@@ -64,7 +64,7 @@ def test_a_gpu_in_use_is_waited_for_and_the_wait_is_announced() -> None:
 
 TURN = """
 import sys, time
-from harness.execution.gpu_lock import ALONE, GpuTurn
+from harness.execution.turns import ALONE, GpuTurn
 turn = GpuTurn(["GPU-a"], lambda waiting: None)
 def used(share):
     turn.take(share)

@@ -33,7 +33,7 @@ from harness.execution.watchers.sync_detectors import (
     syncs_of_profile,
     waits_within,
 )
-from harness.system.replay.frames import Place
+from harness.system.replay.sites import Place
 
 WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=8)
 SOURCE = Path(step_function_systems.__file__).read_text().splitlines()

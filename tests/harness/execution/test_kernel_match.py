@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
-from harness.devices.guarded_memory import GuardedMemory
+from harness.devices.device_memory import GuardedMemory
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import KernelCase
 from harness.execution.probes import kernel_match

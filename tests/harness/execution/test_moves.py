@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import MovedApart
-from harness.execution.watchers.moves import SAMPLED, Moves, copied, median_moved, movable, moved, sampled
+from harness.execution.watchers.state_watch import SAMPLED, Moves, copied, median_moved, movable, moved, sampled
 
 WEIGHT, MEAN, COUNT = "parameters weight", "buffers mean", "buffers count"
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
-from harness.execution.probes.nudge import _alike, _multiply, nudge
+from harness.execution.opening import _alike, _multiply, nudge
 from harness.system.step_function import StepFunctionSystem
 from harness.system.step_function_run import StepFunctionRun
 

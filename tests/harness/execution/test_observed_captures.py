@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from harness.evidence.observed_step import ObservedOperator, ObservedStep
+from harness.evidence.run_records import ObservedOperator, ObservedStep
 from harness.execution.watchers import reductions, step_operators
 from harness.execution.watchers.reductions import as_hex, digest_on_device, digests
 from harness.execution.watchers.step_operators import ObservedCaptures, StepOperators
 from harness.judging.first_difference import aligned, difference_of
 from harness.system.replay import launches
-from harness.system.replay.host_made import tensors_in
+from harness.system.replay.cpu_as_device import tensors_in
 from harness.system.replay.sites import SiteFinder
 
 

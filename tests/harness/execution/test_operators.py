@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from harness.evidence.run_evidence import ArmEvidence
 from harness.execution.watchers.capture_attempts import CaptureAttempts
 from harness.judging.verdict import Status
-from harness.system.replay.operators import OperatorWatch
+from harness.system.replay.operations import OperatorWatch
 from harness.system.replay.traced import TracedStep
 
 

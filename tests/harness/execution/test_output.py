@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.execution.output import OutputPump
+from harness.execution.watched_worker import OutputPump
 
 PRINTED = 3 * OutputPump.KEPT
 

@@ -11,7 +11,7 @@ from harness.errors import EvidenceError
 from harness.evidence.read_run import read_records, read_run
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
-from harness.execution.remaining import without_the_arm
+from harness.execution.sharing import without_the_arm
 from harness.execution.supervisor import execute
 
 pytestmark = pytest.mark.usefixtures("stand_in", "warm_commands")

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.devices import pace as module
-from harness.devices.pace import Paces, pace, slower
+from harness.devices import telemetry as module
+from harness.devices.telemetry import Paces, pace, slower
 from harness.evidence.run_records import Block
 
 
@@ -20,7 +20,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, paces: Iterator[float | None]) -> 
     monkeypatch.setattr(module, "pace", lambda: next(paces))
 
 
-ALONE = "from harness.devices.pace import pace; print(*[pace() for _ in range(20)])"
+ALONE = "from harness.devices.telemetry import pace; print(*[pace() for _ in range(20)])"
 
 
 def test_a_pace_is_processor_time_of_the_same_work() -> None:

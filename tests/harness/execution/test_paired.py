@@ -20,7 +20,7 @@ from harness.errors import UsageError
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence
 from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.records import parsed
+from harness.evidence.run_evidence import parsed
 from harness.execution import series_block
 from harness.execution.probes import paired
 from harness.execution.recorder import Recorder

@@ -14,9 +14,9 @@ from harness.devices.environment import Machine
 from harness.evidence.read_run import read_run
 from harness.execution.probes import paired
 from harness.execution.recorder import Recorder
-from harness.execution.watchers import capture, gradient_reader, host_sync
+from harness.execution.watchers import capture_watch, gradient_reader, host_sync
+from harness.execution.watchers.host_sync import SeriesWatch
 from harness.execution.watchers.micro_batches import MicroBatchWatch
-from harness.execution.watchers.step_watch import SeriesWatch
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Verdict
 from harness.numbers import dump_json
@@ -82,7 +82,7 @@ def exclude(*_arguments: object, **_keywords: object) -> Any:
 # What raises -> the claims that read what it sees, and what their sentences name.
 PLANTED: dict[str, tuple[object, str, set[str], str]] = {
     "gradients": (gradient_reader, "reduce_gradients", {"GRADIENTS", "PARTS"}, "gradients of arm"),
-    "the census": (capture, "_moved", {"CAPTURES", "SAME"}, "capture of arm captured"),
+    "the census": (capture_watch, "_moved", {"CAPTURES", "SAME"}, "capture of arm captured"),
     "the watch over steps, at its beginning": (SeriesWatch, "step", {"CAPTURES", "SAME"}, "capture of arm captured"),
     "the watch over steps, behind each": (SeriesWatch, "_keep", {"CAPTURES", "SAME"}, "capture of arm captured"),
     "the dispatch mode": (host_sync, "by_dispatch_mode", {"SYNCS"}, "under the detector dispatch_mode"),

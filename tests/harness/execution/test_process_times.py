@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from run_builders import stand_in_run
 
-from harness.costs.spans import spans
-from harness.evidence.worker_times import WorkerTimes, read_times
+from harness.costs import spans
+from harness.evidence.read_run import WorkerTimes, read_times
 from harness.execution.interpreters import start
 from harness.execution.supervisor import Company, execute
 
@@ -52,7 +52,7 @@ def test_no_moment_of_a_process_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_was_locked_is_held_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.execution.gpu_lock.private_folder", lambda: tmp_path)
+    monkeypatch.setattr("harness.execution.turns.private_folder", lambda: tmp_path)
     execute(stand_in_run("one_arm"), tmp_path / "run", gpu_uuid="GPU-of-a-test")
     process = read_times(tmp_path / "run")[0].process
     assert process is not None

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from harness.devices import profiler as profiling
-from harness.devices.device_work import (
+from harness.devices.profiler import (
     PLANTED,
+    Watched,
     busy_seconds,
     device_work,
+    graph_launches,
     launches_in,
     sees_sync,
     without_planted,
 )
-from harness.devices.profiler import Watched, graph_launches
 from harness.execution import rank_seat
 
 

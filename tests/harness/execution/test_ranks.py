@@ -18,13 +18,13 @@ from harness.devices.environment import Machine
 from harness.evidence.plan_records import PlannedArm
 from harness.evidence.read_run import read_run
 from harness.evidence.run_records import Complete
-from harness.execution import gpu_lock, ranks
-from harness.execution.gpu_lock import gpu_locks
+from harness.execution import ranks, turns
 from harness.execution.lanes import lanes
-from harness.execution.rank_marks import Marks, Position, new_marks
+from harness.execution.rank_seat import Marks, Position, new_marks
 from harness.execution.ranks import RankEnded
 from harness.execution.recorder import Recorder
-from harness.execution.remaining import write_run
+from harness.execution.sharing import write_run
+from harness.execution.turns import gpu_locks
 from harness.planning.gpu_needs import gpus_of
 from harness.planning.obstacles import find_obstacle
 from harness.system.protocol import Arm, SystemDescription
@@ -86,7 +86,7 @@ def test_ranks_use_a_gpu_each_and_all_are_locked_in_one_order(monkeypatch: pytes
         held.append(uuid)
         return tmp_path / uuid
 
-    monkeypatch.setattr(gpu_lock, "lock_path", path)
+    monkeypatch.setattr(turns, "lock_path", path)
     with gpu_locks(["GPU-1", "GPU-0", "GPU-1"], print):
         assert held == ["GPU-0", "GPU-1"]
 

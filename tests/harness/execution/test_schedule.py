@@ -16,9 +16,9 @@ from harness.devices.environment import Machine
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.execution import schedule
-from harness.execution.gpu_lock import ALONE
 from harness.execution.interpreters import Interpreters
 from harness.execution.schedule import Schedule, Task, Work, tasks_of
+from harness.execution.turns import ALONE
 
 GPU = Gpu(name="NVIDIA H200", uuid="GPU-a", architecture="sm_90", memory_gib=100.0)
 WITH_GPU = Machine(True, "", (GPU,), 64.0)

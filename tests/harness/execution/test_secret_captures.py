@@ -13,10 +13,10 @@ from claims_in_process import CLAIM, executed, judged
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
-from harness.devices import pace
+from harness.devices import telemetry
 from harness.evidence.arm_records import ArmEnd
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.records import parsed
+from harness.evidence.run_evidence import parsed
 from harness.execution import opening
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import TrainingRun
@@ -162,6 +162,6 @@ FOLLOWED = Run(
 def test_of_arms_that_are_open_together_each_has_its_own_count(
     run: Run, found: dict[str, set[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "pace", lambda: 1e-3)
+    monkeypatch.setattr(telemetry, "pace", lambda: 1e-3)
     executed(run, tmp_path / "run")
     assert counts(tmp_path / "run") == found

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
-from harness.devices import allocator
+from harness.devices import device_memory
 from harness.evidence.arm_records import MemorySample
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.execution import series_block
@@ -126,22 +126,22 @@ def test_memory_is_read_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(device)
         return counted
 
-    monkeypatch.setattr(allocator, "has_cuda", lambda: True)
+    monkeypatch.setattr(device_memory, "has_cuda", lambda: True)
     monkeypatch.setattr(torch.cuda.memory, "memory_stats_as_nested_dict", table)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", table)
     expected = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     asked.clear()
-    sample = allocator.memory_sample(3)
+    sample = device_memory.memory_sample(3)
     assert sample is not None
     assert (sample.step, sample.allocated_bytes, sample.reserved_bytes) == (3, *expected) == (3, 5, 11)
     assert len(asked) == 1
 
 
 def test_before_cuda_is_used_no_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert allocator.memory_sample(0) is None
-    monkeypatch.setattr(allocator, "has_cuda", lambda: True)
+    assert device_memory.memory_sample(0) is None
+    monkeypatch.setattr(device_memory, "has_cuda", lambda: True)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", dict)
-    assert allocator.memory_sample(0) == MemorySample(step=0, allocated_bytes=0, reserved_bytes=0)
+    assert device_memory.memory_sample(0) == MemorySample(step=0, allocated_bytes=0, reserved_bytes=0)
 
 
 class Shows:

@@ -17,8 +17,7 @@ from harness.evidence import layout
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import has_ended, read_run
 from harness.evidence.run_evidence import RunEvidence
-from harness.execution.remaining import write_run
-from harness.execution.sharing import Hosted, hosted, write_guests
+from harness.execution.sharing import Hosted, hosted, write_guests, write_run
 from harness.execution.supervisor import execute
 from harness.judging.registry import judge_unit
 from harness.planning.plan import plan

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.execution.stacks import SHOW
+from harness.execution.job import SHOW
 
 # The second process begins between the first one's two looks at its file.
 BEGINS_BETWEEN = """
 import os, sys
 from pathlib import Path
-from harness.execution.stacks import leave_stacks
+from harness.execution.job import leave_stacks
 
 directory, rename, own = Path(sys.argv[1]), Path.rename, os.getpid()
 

@@ -18,7 +18,7 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.execution import opening
 from harness.execution.probes import step_accuracy
 from harness.execution.recorder import Recorder
-from harness.execution.remaining import write_run
+from harness.execution.sharing import write_run
 from harness.system.protocol import NotAvailable
 from harness.system.replay.traced import TracedStep
 

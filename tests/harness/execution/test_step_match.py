@@ -14,7 +14,7 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, ComparedStep
 from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.records import parsed
+from harness.evidence.run_evidence import parsed
 from harness.execution.probes import step_match
 from harness.execution.recorder import Recorder
 from harness.system.protocol import NotAvailable

@@ -10,7 +10,7 @@ import torch
 
 from harness.devices import host_waits
 from harness.devices.host_waits import SyncWarnings, WaitingCalls, not_of_the_step
-from harness.execution.watchers.step_watch import SeriesWatch
+from harness.execution.watchers.host_sync import SeriesWatch
 from harness.execution.watchers.sync_detectors import sync_here
 
 

@@ -16,7 +16,7 @@ import torch
 from step_function_systems import Regression
 
 from harness.contract.schema import Arm, Workload
-from harness.devices import pace
+from harness.devices import telemetry
 from harness.devices.profiler import Watched
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import TimingEvidence
@@ -34,7 +34,7 @@ SYSTEM = "step_function_systems:Regression"
 @pytest.fixture(autouse=True)
 def nothing_else_works_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds that something disturbs are timed again (`test_pace`)."""
-    monkeypatch.setattr(pace, "pace", lambda: 1e-3)
+    monkeypatch.setattr(telemetry, "pace", lambda: 1e-3)
 
 
 def make_run(**changes: object) -> Run:
@@ -96,14 +96,14 @@ def test_disturbed_rounds_are_timed_again_up_to_as_many_as_were_asked_for(
     disturbed_rounds: set[int], rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rounds are demanded. In a disturbed one the last block is: its pace is measured before and after."""
-    before_the_rounds = 4 * pace.LOOKS
+    before_the_rounds = 4 * telemetry.LOOKS
     measured = iter(range(10_000))
 
     def paced() -> float:
         number = next(measured) - before_the_rounds
         return 2e-3 if number % 8 == 7 and number // 8 in disturbed_rounds else 1e-3
 
-    monkeypatch.setattr(pace, "pace", paced)
+    monkeypatch.setattr(telemetry, "pace", paced)
     evidence = timing(execute(make_run(), tmp_path / "run"))
     assert [block.round for block in evidence.blocks] == [number for number in range(rounds) for _ in range(4)]
     slow = {block.round for block in evidence.blocks if block.pace == 2e-3}

@@ -12,7 +12,7 @@ from lazy_systems import Lazy
 from planning import NO_GPU
 from pydantic import ValidationError
 
-from harness.contract.references import problems
+from harness.contract.load import problems
 from harness.contract.schema import MOST_WARM_STEPS, Arm
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Status, Verdict

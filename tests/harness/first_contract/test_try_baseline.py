@@ -13,9 +13,9 @@ from first_steps import called, written
 from harness.api.run_header import VerifyOptions
 from harness.contract import strict_yaml
 from harness.contract.load import loaded_from
-from harness.first_contract.at_commit import at_baseline, checked_out_step
 from harness.first_contract.draft import Arms, Choice, Draft
 from harness.first_contract.step_source import find_step_source
+from harness.first_contract.trying import at_baseline, checked_out_step
 
 TRY = ("try", "train.py:make_step", "--steps", "12", "--baseline", "main")
 Repository = Callable[..., Path]

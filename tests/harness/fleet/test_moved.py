@@ -11,12 +11,11 @@ from harness.api import session
 from harness.errors import EvidenceError, UsageError
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
-from harness.extras.fleet.moved import run_directories, set_aside, settled_claims
+from harness.extras.fleet.job import run_directories, set_aside, settled_claims
 from harness.finished_runs.rejudge import judged, rejudged
 from harness.judging.verdict import Status
 from harness.run_directory.bundle import read_bundle
-from harness.run_directory.interrupted_run import is_made_elsewhere, left_unfinished
-from harness.run_directory.journal import alone_in
+from harness.run_directory.interrupted_run import alone_in, is_made_elsewhere, left_unfinished
 
 FINAL = Path("r/shard")
 CLAIMS = {"FIRST": ["held"], "SECOND": ["violated", "undecided"], "THIRD": ["not_run"]}

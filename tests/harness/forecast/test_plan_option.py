@@ -15,7 +15,7 @@ from harness.devices import environment
 from harness.drill.drill import DrillOptions, drill
 from harness.evidence import layout
 from harness.evidence.files import write_text
-from harness.evidence.worker_times import ProcessTimes
+from harness.evidence.read_run import ProcessTimes
 from harness.execution.supervisor import write_process_times
 from harness.run_directory.bundle import read_bundle
 
@@ -168,7 +168,7 @@ def test_another_machine_says_nothing_of_this_one(
 ) -> None:
     write_contract("held")
     executed("earlier", 8.0)
-    monkeypatch.setattr(f"harness.forecast.estimates.{name}", lambda: None)
+    monkeypatch.setattr(f"harness.cli.forecast.{name}", lambda: None)
     assert as_json(monkeypatch, capsys, "verify", "contracts", "--plan")["runs"][0]["estimate"] is None
 
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from harness.judging.controls import Rounding, measured_rounding
 from harness.judging.near_ends import Tensor
-from harness.judging.rounding_control import Rounding, measured_rounding
 
 FLOAT32 = Rounding(ratio=1.0, share=1e-6)
 COARSE = Rounding(ratio=500.0, share=1e-6)

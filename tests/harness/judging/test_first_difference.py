@@ -18,13 +18,13 @@ import torch
 from claims_in_process import CLAIM, contract_of, executed, planned_of
 from pydantic import ValidationError
 
-from harness.api.where import locate
-from harness.evidence.observed_step import OBSERVED, UNOBSERVED, ObservedOperator, ObservedStep, ReadTensor
+from harness.api.first_difference import locate
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
+from harness.evidence.run_records import OBSERVED, UNOBSERVED, ObservedOperator, ObservedStep, ReadTensor
 from harness.judging.first_difference import FirstDifference, Pair, aligned, answer_of, difference_of
-from harness.planning.where import where_run
+from harness.planning.plan import where_run
 from harness.report.located import located, path_rows
 
 SYSTEM = "parting_systems:Parting"

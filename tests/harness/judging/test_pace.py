@@ -12,7 +12,7 @@ from judge_cases_throughput import FASTER
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.verdict import Verdict
-from harness.kinds.speed.time_axis_section import side_by_side
+from harness.kinds.speed.section import side_by_side
 
 LEAST, SLOW = 1e-3, 1.8e-3
 FREE, BUSY = LEAST, SLOW

@@ -12,14 +12,14 @@ from judge_cases_seeds import executions, seeds
 from seed_error_rates import simulate, wanted
 from simulated_seeds import NOISES
 
-from harness.kinds.seeds import paired_seeds
+from harness.kinds.seeds import not_worse
 
 EXPERIMENTS = 4000
 
 
 def test_an_interval_is_that_of_students_t_where_nobody_is_left_out() -> None:
     """Of 1 to 5: mean 3, deviation sqrt(2.5), error sqrt(0.5), and 2.132 the 95 % quantile of t with four degrees."""
-    low, high = paired_seeds.interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), 0.95)
+    low, high = not_worse.interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), 0.95)
     assert (float(low), float(high)) == pytest.approx((3 - 2.13185 * 0.5**0.5, 3 + 2.13185 * 0.5**0.5), abs=1e-4)
 
 
@@ -39,19 +39,19 @@ def test_an_interval_is_that_of_students_t_where_nobody_is_left_out() -> None:
     ],
 )
 def test_who_decides(excess: list[float], answer: int) -> None:
-    assert int(paired_seeds.decide(np.array(excess), 0.95)) == answer
+    assert int(not_worse.decide(np.array(excess), 0.95)) == answer
 
 
 def test_more_is_worse_or_better_by_the_direction() -> None:
     ours, theirs = np.array([2.0, 1.0]), np.array([1.0, 2.0])
-    assert paired_seeds.excesses(ours, theirs, 0.25, lower_is_better=True).tolist() == [0.75, -1.25]
-    assert paired_seeds.excesses(ours, theirs, 0.25, lower_is_better=False).tolist() == [-1.25, 0.75]
+    assert not_worse.excesses(ours, theirs, 0.25, lower_is_better=True).tolist() == [0.75, -1.25]
+    assert not_worse.excesses(ours, theirs, 0.25, lower_is_better=False).tolist() == [-1.25, 0.75]
 
 
 def test_many_experiments_are_decided_as_one_is() -> None:
     excess = np.random.default_rng(0).normal(-0.7, 1.0, (200, 8))
-    together = paired_seeds.decide(excess, 0.95)
-    assert together.tolist() == [int(paired_seeds.decide(one, 0.95)) for one in excess]
+    together = not_worse.decide(excess, 0.95)
+    assert together.tolist() == [int(not_worse.decide(one, 0.95)) for one in excess]
     assert set(together.tolist()) == {0, 1}
 
 
@@ -59,18 +59,18 @@ def test_many_experiments_are_decided_as_one_is() -> None:
 def test_so_many_seeds_would_decide_and_fewer_would_not(middle: float) -> None:
     """Of five seeds about one deviation off; with the number that is told most such comparisons are decided."""
     spread = np.array([-1.2649, -0.6325, 0.0, 0.6325, 1.2649])
-    needed = paired_seeds.seeds_to_decide(spread + middle, 0.95)
+    needed = not_worse.seeds_to_decide(spread + middle, 0.95)
     assert needed is not None
     generator = np.random.default_rng(1)
     decided = {
-        count: float((paired_seeds.decide(generator.normal(middle, 1.0, (4000, count)), 0.95) != 0).mean())
+        count: float((not_worse.decide(generator.normal(middle, 1.0, (4000, count)), 0.95) != 0).mean())
         for count in (5, needed)
     }
     assert decided[needed] > 0.5 > decided[5] or needed == 6
 
 
 def test_no_number_of_seeds_decides_what_lies_at_the_margin() -> None:
-    assert paired_seeds.seeds_to_decide(np.array([-1.0, -0.5, 0.0, 0.5, 1.0]), 0.95) is None
+    assert not_worse.seeds_to_decide(np.array([-1.0, -0.5, 0.0, 0.5, 1.0]), 0.95) is None
 
 
 @pytest.mark.parametrize("count", slow_but([5], [5, 8, 12]))

@@ -14,7 +14,7 @@ from evidence_builders import timed_run
 from harness.contract.load import load_contracts
 from harness.finished_runs.last_timing import last_timings
 from harness.kinds.speed.model import ThroughputRatio
-from harness.kinds.speed.power import LastTiming, Recorded
+from harness.kinds.speed.speed_figures import LastTiming, Recorded
 from harness.lint import lint_power
 
 ROOT = Path(__file__).parents[3]

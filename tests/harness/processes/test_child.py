@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S
 
-from harness.execution.stacks import STACKS, LeftStacks
+from harness.execution.job import STACKS, LeftStacks
 from harness.processes import child
 from harness.processes.child import Child, Ending, start_child
 

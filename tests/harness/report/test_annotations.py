@@ -6,7 +6,7 @@ import pytest
 from report_views import header, planted, verdict, view_of, view_with, waiver, whole_drill_view
 
 from harness.judging.verdict import Status
-from harness.report.annotations import github_annotations
+from harness.report.github_actions import github_annotations
 from harness.report.view import ReportView
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.report.blocks import JudgedPlot, Part, Section, Table
-from harness.report.budget import ROWS, page_within
 from harness.report.charts.svg import Plot
+from harness.report.html import ROWS, page_within
 
 FRAME = 300  # bytes of the page around a plot
 ROW = 100  # bytes of a table's row on the pages made here

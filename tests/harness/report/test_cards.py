@@ -7,8 +7,7 @@ from typing import Any
 
 from report_views import contract, decided_by, verdict, view_with
 
-from harness.judging.demanded import Demanded
-from harness.judging.verdict import Figure, Status, Verdict
+from harness.judging.verdict import Demanded, Figure, Status, Verdict
 from harness.report.cards import Card, cards
 from harness.report.html import render
 from harness.report.view import ReportView

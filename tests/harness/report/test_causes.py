@@ -24,8 +24,7 @@ from harness.judging.reasons import REASONS
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Figure, Status, Verdict
 from harness.report import wording
-from harness.report.advice import Advice, advice, advice_of, own_line, telling_figures
-from harness.report.commands import command_for
+from harness.report.advice import Advice, advice, advice_of, command_for, own_line, telling_figures
 from harness.report.html import render
 from harness.report.junit import render_junit
 from harness.report.markdown import render_markdown

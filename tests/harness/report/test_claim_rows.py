@@ -12,10 +12,9 @@ import report_views as views
 from report_views import decided_by, drilled, full_view, ratio_of, small_view, verdict, view_of, view_with
 
 from harness.contract.schema import Contract
-from harness.judging.demanded import Demanded
-from harness.judging.verdict import Figure, Status
+from harness.judging.verdict import Demanded, Figure, Status
+from harness.report.cards import ClaimRow, claim_rows
 from harness.report.charts import sparkline
-from harness.report.claim_rows import ClaimRow, claim_rows
 
 RATIOS = {f"ratio.process_{place}": Figure(value=1.4 + place / 100, unit="x") for place in range(8)}
 RATIO = {"mean_ratio": Figure(value=1.43, unit="x"), **RATIOS}

@@ -8,8 +8,8 @@ import pytest
 from report_views import small_view
 from times_builders import STARTED, clocked, old
 
-from harness.costs.account import Costs, costs
-from harness.evidence.worker_times import WorkerTimes
+from harness.costs import Costs, costs
+from harness.evidence.read_run import WorkerTimes
 from harness.report.blocks import Section
 from harness.report.compare import compare
 from harness.report.html import render

@@ -16,9 +16,8 @@ from judge_cases_tables import TABLES
 from published_pages import DIRECTORIES, judged_run
 
 from harness.judging import reasons
-from harness.judging.demanded import Demanded, Interval, tightest
 from harness.judging.sheet import Sheet, concluded, settle
-from harness.judging.verdict import Judgement, Status, Verdict
+from harness.judging.verdict import Demanded, Interval, Judgement, Status, Verdict, tightest
 from harness.report.deciding import Decided, decided, demand
 
 NUMBER = r"(-?[\d,.]+(?:e[+-]?\d+)?|NaN|∞)"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.report.charts.decimate import decimate
+from harness.report.charts.plots import decimate
 
 
 def test_a_short_series_comes_back_whole() -> None:

@@ -16,7 +16,7 @@ from judge_cases_ranks import MATCH, rank_of, run_of
 from judge_cases_tables import TABLES
 from published_pages import REPORTS, PublishedOf, judged_run
 
-from harness.judging.compared_series import Compared
+from harness.judging.series import Compared
 from harness.judging.verdict import Status, Verdict
 from harness.kinds import BUILT_IN
 from harness.kinds.gradients.model import GradientMatch

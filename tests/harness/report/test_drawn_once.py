@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.report.charts import svg
-from harness.report.charts.decimate import Doubles
+from harness.report.charts.plots import Doubles
 from harness.report.charts.svg import Plot, drawn_once
 
 seen: list[str] = []

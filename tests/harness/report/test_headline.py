@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 from report_views import CONTRACT, contract, drilled, header, verdict, view_of, view_with, waiver, whole_drill_view
 
-from harness.drill import matrix
+from harness.drill import drill
 from harness.errors import ExitCode
 from harness.judging.verdict import Figure, Status
 from harness.report.headline import headline, undecided
 from harness.report.html import render
-from harness.report.markdown import render_markdown
-from harness.report.problems import escape
+from harness.report.markdown import escape, render_markdown
 from harness.report.terminal import print_results
 from harness.report.view import ReportView
 
@@ -170,7 +169,7 @@ def test_a_drill_whose_control_was_not_decided_did_not_hold(status: Status) -> N
 
 
 def test_the_terminal_of_a_drill_says_what_its_page_says() -> None:
-    assert matrix.shown(drilled(killed=[True], not_run=1), None)[-1] == (
+    assert drill.shown(drilled(killed=[True], not_run=1), None)[-1] == (
         "PARTLY DECIDED: 1 of 2 planned faults was planted and killed; the others were not run."
     )
 

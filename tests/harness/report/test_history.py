@@ -11,9 +11,8 @@ from report_views import CONTRACT, contract, full_view, ratio_of, verdict, view_
 
 from harness.contract.schema import Contract
 from harness.judging.verdict import Figure, Status
-from harness.report import history_figures
-from harness.report.history import gates, render_history
-from harness.report.history_figures import HistoryRun, history, machine
+from harness.report import history as history_figures
+from harness.report.history import HistoryRun, gates, history, machine, render_history
 from harness.report.view import ReportView
 
 SPEED, GRADIENTS = "F-GRAPH-BWD-003", "CGB-EQ-001"

@@ -17,8 +17,7 @@ from report_views import (
 
 from harness.judging.verdict import Status
 from harness.report.html import render
-from harness.report.markdown import render_markdown
-from harness.report.problems import escape
+from harness.report.markdown import escape, render_markdown
 
 
 def test_the_outcome_comes_first_then_what_to_do_then_what_was_judged_where_and_when() -> None:

@@ -10,7 +10,7 @@ from judge_cases_peak_memory import peak, peaks
 from report_views import CONTRACT, arm, contract, loss_curve, small_view
 
 from harness.evidence.run_evidence import RunEvidence
-from harness.kinds.captures import long_replay_section as long_replay
+from harness.kinds.captures import section as long_replay
 from harness.kinds.memory import section as peak_memory
 from harness.report.blocks import Part
 from harness.report.html import render
@@ -56,7 +56,7 @@ def long_view(**ours: Any) -> ReportView:
 
 
 def long_part(**ours: Any) -> Part:
-    section = long_replay.section(long_view(**ours))
+    section = long_replay.long_replay_section(long_view(**ours))
     assert section is not None
     (part,) = section.parts
     return part
@@ -117,4 +117,4 @@ def test_ten_thousand_blocks_are_drawn_small() -> None:
 
 
 def test_pages_of_other_claims_have_neither() -> None:
-    assert (peak_memory.section(small_view()), long_replay.section(small_view())) == (None, None)
+    assert (peak_memory.section(small_view()), long_replay.long_replay_section(small_view())) == (None, None)

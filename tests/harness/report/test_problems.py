@@ -13,7 +13,7 @@ from harness.api.session import write_reports
 from harness.evidence import layout
 from harness.judging.verdict import Status
 from harness.report.html import render
-from harness.report.problems import problem_files
+from harness.report.markdown import problem_files
 from harness.report.text import opening
 
 OPEN = {Status.FAIL, Status.ERROR, Status.INCONCLUSIVE}

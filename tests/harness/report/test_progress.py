@@ -14,7 +14,7 @@ from harness.evidence.base import ProbeName
 from harness.evidence.plan_records import Run
 from harness.judging.verdict import Status
 from harness.platform.standard_streams import StatusLine
-from harness.report.progress import Progress
+from harness.report.terminal import Progress
 from harness.run_directory.drill_record import Row, Triple
 
 
@@ -61,7 +61,7 @@ def test_a_log_stays_quiet_while_runs_end_and_units_are_judged(monkeypatch: pyte
         watch.judged(verdict("F-1", status=Status.FAIL, message="differs"))
         watch.drilled(row(killed=False))
         assert stream.getvalue() == ""
-        monkeypatch.setattr("harness.report.progress.QUIET_S", 0.0)
+        monkeypatch.setattr("harness.report.terminal.QUIET_S", 0.0)
         watch.moves(run("b"), "steps", 2.0)
     first = stream.getvalue().splitlines()[0]
     assert re.fullmatch(r"1 of 2 runs · 1 violated, 1 SURVIVED · about \d+ s to go · b · steps, 2 s", first)

@@ -16,8 +16,7 @@ from harness.report.headline import headline
 from harness.report.html import render
 from harness.report.junit import render_junit
 from harness.report.markdown import render_markdown
-from harness.report.run_parts import notes, of_each_part, rows
-from harness.report.together import JudgedUnit, side_by_side, together
+from harness.report.together import JudgedUnit, notes, of_each_part, rows, side_by_side, together
 from harness.report.view import ReportView, RunPart
 
 

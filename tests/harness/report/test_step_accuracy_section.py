@@ -11,7 +11,7 @@ from report_views import CONTRACT, arm, contract, small_view
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import StepErrors, TensorErrors
-from harness.kinds.steps import accuracy_section as step_accuracy
+from harness.kinds.steps import section as step_accuracy
 from harness.report.blocks import Part
 from harness.report.html import render
 from harness.report.view import ReportView
@@ -58,7 +58,7 @@ def view(*, unfinished: bool = False) -> ReportView:
 
 
 def part(*, unfinished: bool = False) -> Part:
-    section = step_accuracy.section(view(unfinished=unfinished))
+    section = step_accuracy.accuracy_section(view(unfinished=unfinished))
     assert section is not None
     assert section.anchor == "step_accuracy"
     [found] = section.parts
@@ -117,7 +117,7 @@ def test_an_error_that_is_no_number_is_larger_than_any() -> None:
     first, second, third = errors.tensors
     broken = second.model_copy(update={"candidate_error": math.nan})
     changed = errors.model_copy(update={"tensors": [third, first, broken]})
-    section = step_accuracy.section(replace(shown, evidence={run.run_id: replace(run, step_errors=[changed])}))
+    section = step_accuracy.accuracy_section(replace(shown, evidence={run.run_id: replace(run, step_errors=[changed])}))
     assert section is not None
     [found] = section.parts
     assert found.tables[1].rows[0][0] == "layers.1.lora_a_q"

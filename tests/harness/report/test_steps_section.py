@@ -33,7 +33,7 @@ def shown(*readings: dict[tuple[int, str], dict[str, object]]) -> Part:
     facts = {"dtype": "float64", "transformers": "5.0", "layers": 2}
     reference = replace(plain, start=plain.start.model_copy(update={"facts": facts}))
     run = RunEvidence("tiny-paired", "step_match", {"graphed": [execution], "ungraphed": [reference]})
-    found = section.section(small_view(evidence={run.run_id: run}, contracts=[contract(claims=[CLAIM])]))
+    found = section.match_section(small_view(evidence={run.run_id: run}, contracts=[contract(claims=[CLAIM])]))
     assert found is not None
     [part] = found.parts
     return part

@@ -11,8 +11,7 @@ from judge_cases_throughput import timed
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
-from harness.kinds.speed.section import timing
-from harness.kinds.speed.time_axis_section import GAP, ProcessTiming, side_by_side
+from harness.kinds.speed.section import GAP, ProcessTiming, side_by_side, timing
 
 
 def clocked(run: RunEvidence, *, first: float, pause: float, sampler: float) -> RunEvidence:

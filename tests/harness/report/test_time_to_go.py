@@ -7,7 +7,7 @@ import pytest
 from harness.contract.schema import Workload
 from harness.evidence.base import ProbeName
 from harness.evidence.plan_records import Run
-from harness.report.progress import TimeToGo, in_words
+from harness.report.terminal import TimeToGo, in_words
 
 
 def run(name: str, probe: ProbeName = "paired") -> Run:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from report_views import CONTRACT, contract, view_with
 
-from harness.report.trainer import NOT_RECORDED, harness_commit, trainer_commit, trainers
+from harness.report.history import NOT_RECORDED, harness_commit, trainer_commit, trainers
 from harness.report.view import ReportView
 
 OWN = CONTRACT["system"]

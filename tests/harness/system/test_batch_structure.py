@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from harness.contract.schema import Arm, Workload
 from harness.system import ranks
-from harness.system.batch_structure import leaves, structure_of, tensors_alone
-from harness.system.batch_structure import replaced as with_tensors
+from harness.system.batches import leaves, structure_of, tensors_alone
+from harness.system.batches import replaced as with_tensors
 from harness.system.raised import message_of
 from harness.system.step_function import StepFunction, StepFunctionSystem
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from harness.contract.schema import Arm, Workload
 from harness.execution.watchers.sync_detectors import DispatchWatch, by_dispatch_mode, by_fake_pass
 from harness.system.protocol import CaptureRecord, HasCapture
-from harness.system.replay.cpu_checks import OnADevice
+from harness.system.replay.cpu_as_device import OnADevice
 from harness.system.replay.traced import HostSyncError, NotTraceableError, TracedStep, fake_pass
 from harness.system.step_function import StepFunction, StepFunctionSystem
 

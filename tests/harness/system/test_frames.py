@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.system.replay.frames import Place, innermost
+from harness.system.replay.sites import Place, innermost
 from harness.system.replay.traced import HostSyncError, fake_pass
 
 LIBRARY = "def mean(values):\n    return values.mean().item()\n"

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from harness.system.built import StepFunction
 from harness.system.replay import places
 from harness.system.replay.found_state import found_state
-from harness.system.replay.host_changes import HostChanges, keep_up
 from harness.system.replay.places import Values
 from harness.system.replay.reachable import reach
+from harness.system.replay.snapshots import HostChanges, keep_up
 from harness.system.replay.state import StateGuard
 from harness.system.replay.traced import TracedStep, fake_pass
 from harness.system.step_function_run import StepFunctionRun

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from harness.system.replay.host_changes import HostChanges
+from harness.system.replay.snapshots import HostChanges
 from harness.system.replay.state import StateGuard
 from harness.system.replay.traced import NotTraceableError, TracedStep
 

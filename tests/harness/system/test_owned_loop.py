@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from training_loops import CountingLoop, numbers
 
-from harness.system.loader_batches import LoaderBatches
+from harness.system.batches import LoaderBatches
 from harness.system.owned_loop import LoopEndedError, OwnedLoop, OwnedLoopRun
 from harness.system.replay.generators import seed_all
 

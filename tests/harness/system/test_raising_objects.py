@@ -14,9 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from harness.system.built import StepFunction
 from harness.system.replay.found_state import found_state
-from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.reachable import reach
-from harness.system.replay.snapshots import Snapshot
+from harness.system.replay.snapshots import HostChanges, Snapshot
 from harness.system.replay.state import StateGuard
 from harness.system.step_function_run import StepFunctionRun
 

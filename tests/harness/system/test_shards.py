@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from harness.execution.watchers.reductions import digest_of_all, digests, largest_difference, not_finite
 from harness.execution.watchers.sync_detectors import DispatchWatch
-from harness.system import shards
+from harness.system import sharded_tensors
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.found_state import found_state, same
 from harness.system.replay.reachable import reach
@@ -70,19 +70,19 @@ def test_a_tensor_is_replicated_where_another_rank_holds_the_same(
     placements: tuple[str, str], *, replicated: bool
 ) -> None:
     mesh = init_device_mesh("cpu", (2, 2))
-    assert shards.is_replicated(spread(EIGHT, mesh, *placements)) is replicated
-    assert shards.is_replicated(EIGHT)
+    assert sharded_tensors.is_replicated(spread(EIGHT, mesh, *placements)) is replicated
+    assert sharded_tensors.is_replicated(EIGHT)
 
 
 def test_what_only_one_rank_has_a_place_for_is_held_by_no_other(alone: DeviceMesh) -> None:
-    assert not shards.is_replicated(spread(EIGHT, alone, "the whole"))
+    assert not sharded_tensors.is_replicated(spread(EIGHT, alone, "the whole"))
 
 
 @pytest.mark.usefixtures("four_ranks")
 def test_elements_are_counted_here_and_in_all_ranks() -> None:
     mesh = init_device_mesh("cpu", (4,))
     tensors = [spread(EIGHT, mesh, "a part"), spread(EIGHT, mesh, "the whole"), EIGHT]
-    assert shards.elements(tensors) == (24, 48)
+    assert sharded_tensors.elements(tensors) == (24, 48)
 
 
 def test_what_is_gathered_has_the_digest_of_the_whole(alone: DeviceMesh) -> None:
@@ -118,7 +118,7 @@ def test_a_look_at_addresses_is_no_operation_of_the_step(alone: DeviceMesh) -> N
         watch.restart()
         addresses.check()
     assert watch.operations == 0
-    assert addresses.captured["p"] == shards.local(held["p"]).data_ptr()
+    assert addresses.captured["p"] == sharded_tensors.local(held["p"]).data_ptr()
 
 
 def test_what_a_trial_did_to_shards_is_undone(alone: DeviceMesh) -> None:

@@ -18,8 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from waiting import LIMIT_S
 
 from harness.judging.verdict import Status
-from harness.system.replay.generators import as_tensor, global_generators, states
-from harness.system.replay.imports import UndrawnImports
+from harness.system.replay.generators import UndrawnImports, as_tensor, global_generators, states
 
 DRAWS = "import random, numpy, torch\nrandom.random(), numpy.random.rand(), torch.rand(1)\n"
 Written = Callable[..., None]

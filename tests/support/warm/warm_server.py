@@ -37,7 +37,7 @@ AHEAD = {
         *(f"harness.report.{name}" for name in ("html", "junit", "markdown", "charts.plots")),
         *("harness.execution.schedule", "harness.execution.supervisor", "harness.execution.worker"),
         *("harness.processes.keeper", "harness.system.describing", "filelock", "rich.console", "typer._adapters"),
-        *("pytest", "harness.pytest_plugin.items", "harness.pytest_plugin.verifier"),
+        *("pytest", "harness.pytest_plugin.items", "harness.pytest_plugin.fixtures"),
         *("submitit", "submitit.core.submission", "harness.extras.fleet.gate"),
     ),
 }

@@ -1,0 +1,414 @@
+"""Work out what `verify` and `drill` would do here without doing it, and print it: what `--plan` prints."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from harness.api import session
+from harness.contract.files_read import FilesRead
+from harness.contract.load import load_contracts
+from harness.contract.waivers import find_waivers
+from harness.costs import Kind, Span, costs, spans
+from harness.devices import environment
+from harness.devices.environment import Machine, cpu_model, usable_cores
+from harness.drill.drill import DrillOptions, plan_drill_here
+from harness.drill.plan import DrillPlan, runs_of
+from harness.errors import EvidenceError
+from harness.evidence import layout
+from harness.evidence.base import Obstacle, ProbeName, Record
+from harness.evidence.environment_records import Environment
+from harness.evidence.files import readable
+from harness.evidence.plan_records import PlannedArm, Run, Unit
+from harness.evidence.read_run import WorkerTimes, read_times
+from harness.evidence.serving import IGNORED, SAME, SHARED, serves, trained_on
+from harness.execution.lanes import lanes
+from harness.execution.sharing import Hosted, hosted
+from harness.kinds import probe_named
+from harness.lint import refuse_lint_errors
+from harness.numbers import Amount, counted
+from harness.planning.gpu_needs import needs_gpu
+from harness.report.text import line
+from harness.run_directory.bundle import Bundle, read_bundle
+
+# Define what a gate or a drill would do on this machine, as `--plan` prints it: nothing of it has
+# happened.
+
+
+class Estimate(Record):
+    """Seconds that were measured before, and where; no estimate is made without."""
+
+    seconds: Amount
+    source: str
+
+
+class PlannedUnit(Record):
+    """A verdict that is planned. `runs` are the executed ones that decide it; none where it cannot be decided here."""
+
+    contract: str
+    claim: str
+    workload: str
+    fault: str | None = None  # that is planted for it: in a drill
+    runs: list[str] = Field(default_factory=list)
+    obstacle: Obstacle | None = None  # why it will be NOT_RUN, or an ERROR, on this machine
+
+    def named(self) -> str:
+        planted = f" with the fault {self.fault}" if self.fault is not None else ""
+        return f"{self.claim} on {self.workload}{planted}"
+
+
+class PlannedRun(Record):
+    """A run that is executed. processes: it is divided among, side by side; stands_for: runs that read its evidence.
+
+    estimate: of the seconds of all its processes, their waits left out; None: nothing like it was recorded.
+    """
+
+    id: str
+    contract: str
+    workload: str
+    probe: ProbeName
+    device: Literal["gpu", "processor"]
+    device_name: str
+    processes: int
+    stands_for: list[str] = Field(default_factory=list)
+    serves: list[str] = Field(default_factory=list)  # units, as people read them
+    estimate: Estimate | None = None
+
+
+class Forecast(Record):
+    """`--plan --json`. seconds: of the runs with an estimate, one after another; unknown: how many have none.
+
+    together: how long exactly these runs took when they were executed together; None: that was never recorded.
+    """
+
+    format_version: Literal[1] = 1
+    units: list[PlannedUnit]
+    runs: list[PlannedRun]
+    seconds: Amount
+    unknown: int
+    together: Estimate | None = None
+
+    @property
+    def decidable(self) -> int:
+        return sum(unit.obstacle is None for unit in self.units)
+
+    @property
+    def broken(self) -> bool:
+        """Return True if a unit will be an ERROR: its system does not say what it is."""
+        return any(unit.obstacle is not None and unit.obstacle.reason == "system_not_described" for unit in self.units)
+
+
+# Estimate the seconds of a run from runs that were executed on a machine of the same kind; never
+# guess.
+#
+# An equal run is the best source. If only the number of steps or the other arms differ, each arm
+# takes for a step what it took before, and the rest (imports, start, end) what it took there.
+
+AS_LONG = {  # a step of an arm
+    **dict.fromkeys(SHARED, IGNORED),
+    **{name: SHARED[name] for name in ("probe", "arms", "arm", "system", "commit", "nudged")},
+    "workload": replace(SHARED["workload"], seen=lambda workload: {**trained_on(workload), "steps": None}),
+    "observe_syncs": SAME["observe_syncs"],
+}
+
+
+@dataclass
+class Estimates:
+    """Of the runs that are planned, from the run directories in `folder`, of which as few are read as are needed."""
+
+    machine: Machine
+    folder: Path
+    _seen: list[RecordedDirectory] = field(default_factory=list)
+
+    def of(self, runs: Sequence[Run]) -> tuple[dict[str, Estimate], Estimate | None]:
+        """Return estimates by run id, and one of all runs together if one directory has exactly these runs."""
+        equal: dict[str, Estimate] = {}
+        together = None
+        for directory in recorded(self.folder):
+            self._seen.append(directory)
+            here = {run.id: found for run in runs if (found := self._equal(run, directory)) is not None}
+            for name, found in here.items():
+                equal.setdefault(name, Estimate(seconds=_rounded(found.seconds), source=f"run {_place(found)}"))
+            if len(here) == len(runs) and directory.wall_seconds is not None:
+                if len(directory.runs) == len(runs):
+                    together = Estimate(seconds=_rounded(directory.wall_seconds), source=directory.name)
+                break
+        others = {run.id: self._by_arms(run) for run in runs if run.id not in equal}
+        return equal | {name: found for name, found in others.items() if found is not None}, together
+
+    def _equal(self, run: Run, directory: RecordedDirectory) -> RecordedRun | None:
+        same = (one for one in directory.runs if serves(one.run, run, SAME))
+        return next((one for one in same if self._on_such_a_machine(one.environment, run)), None)
+
+    def _by_arms(self, run: Run) -> Estimate | None:
+        """Estimate from the newest runs that had the arms, scaled to the planned steps, if arms go one by one."""
+        if not probe_named(run.probe).arm_by_arm:
+            return None
+        sources: list[RecordedRun] = []
+        seconds = 0.0
+        for arm, planned in run.arms.items():
+            found = next(self._with_the_arm(run, arm), None)
+            if found is None:
+                return None
+            there, name = found
+            sources.append(there)
+            per_step = there.by_arm[name] / _steps(there.run, there.run.arms[name])
+            seconds += per_step * _steps(run, planned)
+        seconds += max(source.by_arm[None] for source in sources)
+        places = ", ".join(dict.fromkeys(_place(source) for source in sources))
+        return Estimate(seconds=_rounded(seconds), source=f"steps of the same arms in {places}")
+
+    def _with_the_arm(self, run: Run, arm: str) -> Iterator[tuple[RecordedRun, str]]:
+        for directory in self._seen:
+            for one in directory.runs:
+                if not self._on_such_a_machine(one.environment, run):
+                    continue
+                for name in one.run.arms:
+                    if one.by_arm[name] and serves(one.run, run, AS_LONG, {arm: name}):
+                        yield one, name
+
+    def _on_such_a_machine(self, there: Environment, run: Run) -> bool:
+        if self.machine.gpus and needs_gpu(run):
+            return there.gpu.name == self.machine.gpus[0].name
+        return (there.cpu.model, there.cpu.usable_cores) == (cpu_model(), usable_cores())
+
+
+def _steps(run: Run, arm: PlannedArm) -> int:
+    return run.workload.steps * arm.replicas
+
+
+def _place(found: RecordedRun) -> str:
+    return f"{found.run.id} of {found.directory}"
+
+
+def _rounded(seconds: float) -> float:
+    """Round to a tenth: the next time it takes another time anyway."""
+    return round(seconds, 1)
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run that came to its end. spent: the spans of all its processes, but for those in which they waited."""
+
+    run: Run
+    directory: str
+    environment: Environment
+    spent: Sequence[Span]
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of all its processes, one after another."""
+        return sum(span.seconds for span in self.spent)
+
+    @cached_property
+    def by_arm(self) -> Mapping[str | None, float]:
+        """Return seconds by arm; under None those outside of any arm's phase: imports, start and end."""
+        seconds: defaultdict[str | None, float] = defaultdict(float)
+        for span in self.spent:
+            named, colon, _ = span.phase.partition(": ")
+            arm = named.partition(".")[0]  # `ARM: …` or `ARM.REPLICA: …`
+            seconds[arm if colon and arm in self.run.arms else None] += span.seconds
+        return seconds
+
+
+@dataclass(frozen=True)
+class RecordedDirectory:
+    """The runs of one directory that came to their end; wall_seconds: from the first one's start to the last one's
+    end, None where that is not known.
+    """
+
+    name: str
+    runs: Sequence[RecordedRun]
+    wall_seconds: float | None
+
+
+def recorded(folder: Path) -> Iterator[RecordedDirectory]:
+    """Yield every run directory that can be read, published ones too; a caller that has enough reads no further."""
+    for path in sorted(folder.glob("*/"), reverse=True):
+        if any((path / name).is_file() for name in (layout.HEADER, layout.ARCHIVE)):
+            try:
+                bundle = read_bundle(path)
+            except EvidenceError:
+                continue
+            yield _of(bundle)
+
+
+def _of(bundle: Bundle) -> RecordedDirectory:
+    names = [name for name in bundle.header.runs if Path(name).name == name]
+    workers = {name: read_times(bundle.root / layout.EVIDENCE / name) for name in names}
+    ended = {name: seen for name, seen in workers.items() if seen and all(map(_whole, seen))}
+    runs = [
+        RecordedRun(run, bundle.path.name, bundle.header.environment, _spent(ended[name]))
+        for name in ended
+        if (run := readable(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)) is not None
+    ]
+    account = costs(ended, {}, has_gpu=False)
+    known = ended and account.clocked and not bundle.header.resumed  # an interruption is not time that runs took
+    return RecordedDirectory(bundle.path.name, runs, account.wall_seconds if known else None)
+
+
+def _whole(worker: WorkerTimes) -> bool:
+    return worker.complete is not None and not worker.run.without
+
+
+def _spent(workers: Sequence[WorkerTimes]) -> list[Span]:
+    return [span for worker in workers for span in spans(worker) if span.kind is not Kind.WAITING]
+
+
+# Work out what `verify` and `drill` would do here without doing it: nothing is executed, and
+# nothing written.
+
+
+def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Forecast:
+    """Forecast `session.verify` with the same arguments. Raises the ContractError or UsageError that it begins with.
+
+    A baseline's commit is checked out, and removed again: its systems must say what they are.
+    """
+    session.refuse_fault_of_gate(options)
+    contracts = load_contracts(paths)
+    options = session.of_tags(contracts, options)
+    read = FilesRead.of(paths, options.waivers, contracts)
+    refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths, options.wall_limit_s)
+    with session.baselines(contracts, options) as checkout:
+        planned = session.plan_something(contracts, options, checkout)
+    read.require_unchanged()
+    units = [_unit(unit) for unit in planned.units]
+    return _forecast(units, planned.runs, options.reports)
+
+
+def forecast_drill(paths: Sequence[Path], options: DrillOptions) -> Forecast:
+    """Forecast `drill` with the same arguments. Raises the ContractError or UsageError that it begins with."""
+    _, _, planned, _ = plan_drill_here(paths, options, refuse_lint_errors)
+    return _forecast(_drilled(planned), runs_of(planned), options.reports)
+
+
+def _unit(unit: Unit) -> PlannedUnit:
+    return PlannedUnit(
+        contract=unit.contract, claim=unit.claim, workload=unit.workload, runs=unit.runs, obstacle=unit.obstacle
+    )
+
+
+def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
+    """Return the controls, then every fault with the runs whose evidence it rests on, then what cannot be planted."""
+    units = [_unit(unit) for unit in planned.controls.units]
+    for case in planned.cases:
+        faulted = [planned.faulted[run] for run in case.unit.runs]
+        runs = [one.executed.id for one in faulted if one.executed is not None]
+        runs += [one.donor for one in faulted if one.donor is not None]
+        units.append(_unit(case.unit).model_copy(update={"fault": case.fault, "runs": runs}))
+    units += [
+        PlannedUnit(
+            contract=one.contract,
+            claim=one.claim,
+            workload="",
+            fault=one.fault,
+            obstacle=Obstacle(reason=one.reason, message=one.message),
+        )
+        for one in planned.not_run
+    ]
+    return units
+
+
+def _forecast(units: Sequence[PlannedUnit], runs: Sequence[Run], reports: Path) -> Forecast:
+    """Return the forecast. Each unit names the runs that are executed for it: of runs that share one, that one."""
+    machine = environment.machine()
+    hosts = hosted(runs)
+    executed = {run.id: host.run.id for host in hosts for run in host.runs}
+    decided = [
+        unit.model_copy(update={"runs": list(dict.fromkeys(executed[run] for run in unit.runs))}) for unit in units
+    ]
+    estimates, together = Estimates(machine, reports).of([host.run for host in hosts])
+    planned = [
+        _run(host, machine, decided).model_copy(update={"estimate": estimates.get(host.run.id)}) for host in hosts
+    ]
+    known = [run.estimate.seconds for run in planned if run.estimate is not None]
+    return Forecast(
+        units=decided,
+        runs=planned,
+        seconds=round(sum(known), 1),
+        unknown=len(planned) - len(known),
+        together=together,
+    )
+
+
+def _run(host: Hosted, machine: Machine, units: Iterable[PlannedUnit]) -> PlannedRun:
+    on_gpu = bool(machine.gpus) and needs_gpu(host.run)
+    name = machine.gpus[0].name if on_gpu else environment.cpu_model()
+    return PlannedRun(
+        id=host.run.id,
+        contract=host.run.contract,
+        workload=host.run.workload_name,
+        probe=host.run.probe,
+        device="gpu" if on_gpu else "processor",
+        device_name=name,
+        processes=len(lanes(host.run)),
+        stands_for=[guest.run.id for guest in host.guests],
+        serves=[unit.named() for unit in units if host.run.id in unit.runs],
+    )
+
+
+# Write a forecast as `--plan` prints it: the counts first, then the units, then the runs, then the
+# seconds.
+
+
+def shown(forecast: Forecast) -> list[str]:
+    """Return the lines of a forecast. Untrusted names are made harmless."""
+    here, planned = forecast.decidable, len(forecast.units)
+    return [
+        f"{planned} planned · {here} can be decided here · {planned - here} cannot",
+        *(
+            f"  can run   {_name(unit)}: {line(', '.join(unit.runs) or 'evidence of other runs', 400)}"
+            for unit in forecast.units
+            if unit.obstacle is None
+        ),
+        *_not_here([unit for unit in forecast.units if unit.obstacle is not None]),
+        f"{counted(len(forecast.runs), 'run')} to execute; nothing was executed yet",
+        *(text for run in forecast.runs for text in _run_text(run)),
+        *_seconds(forecast),
+    ]
+
+
+def _name(unit: PlannedUnit) -> str:
+    name = line(f"{unit.claim} on {unit.workload}" if unit.workload else unit.claim, 140)
+    return f"{name} with the fault {line(unit.fault, 80)}" if unit.fault is not None else name
+
+
+def _not_here(units: Sequence[PlannedUnit]) -> Iterator[str]:
+    """Yield the units that cannot be decided here, under one line for each obstacle: without a GPU they are most."""
+    together: dict[Obstacle, list[PlannedUnit]] = {}
+    for unit in units:
+        if unit.obstacle is not None:
+            together.setdefault(unit.obstacle, []).append(unit)
+    for obstacle, kept in together.items():
+        yield f"  not here  {counted(len(kept), 'unit')}, {line(obstacle.reason, 60)}: {line(obstacle.message, 400)}"
+        yield from (f"            {_name(unit)}" for unit in kept)
+
+
+def _run_text(run: PlannedRun) -> Iterator[str]:
+    where = "GPU" if run.device == "gpu" else "processors"
+    processes = f", {run.processes} processes side by side" if run.processes > 1 else ""
+    took = "unknown: no run like it is recorded"
+    if run.estimate is not None:
+        took = f"about {run.estimate.seconds:,.1f} s, by {line(run.estimate.source, 300)}"
+    yield f"  {line(run.id, 120)} ({run.probe}, {where}: {line(run.device_name, 80)}{processes}): {took}"
+    yield f"            serves {line('; '.join(run.serves), 600)}"
+    if run.stands_for:
+        yield f"            stands for {line(', '.join(run.stands_for), 400)}"
+
+
+def _seconds(forecast: Forecast) -> Iterator[str]:
+    known = len(forecast.runs) - forecast.unknown
+    if known:
+        yield f"About {forecast.seconds:,.1f} s for {counted(known, 'run')}, if one process followed another."
+    if forecast.unknown:
+        unknown = counted(forecast.unknown, "run")
+        yield f"Unknown for {unknown}: nothing like that is recorded in the folder of --reports."
+    if forecast.together is not None:
+        together = forecast.together
+        yield f"Together, as they are executed, they took {together.seconds:,.1f} s in {line(together.source, 200)}."

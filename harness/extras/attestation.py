@@ -1,0 +1,260 @@
+"""Make an in-toto Statement about one whole run directory, sign it in a DSSE envelope, and check such a signature."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from harness.api.session import Judgement
+from harness.errors import EvidenceError, ExitCode, UsageError
+from harness.evidence import layout
+from harness.evidence.base import Record
+from harness.evidence.files import Damaged, parse, read_bytes
+from harness.finished_runs.rejudge import judged, rejudged
+from harness.judging.verdict import Status, Verdict
+from harness.numbers import dump_json
+from harness.platform.installing import command_for
+from harness.report.headline import HELD
+from harness.run_directory.bundle import Bundle, Header
+from harness.run_directory.manifest import ListedFile
+
+# Sign statements in DSSE envelopes (https://github.com/secure-systems-lab/dsse), or open them, by
+# securesystemslib.
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+_MOST_BYTES = 16 * 2**20
+_KEY_BYTES = 64 * 2**10
+
+
+def sign(text: str, key: Path) -> tuple[str, str]:
+    """Return the signed envelope of a statement, as text, and the id of the key that signed it.
+
+    key: a private key in a PEM file (PKCS #8, without a password). Raises UsageError where it cannot be used.
+    """
+    _need_library()
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.signer import CryptoSigner
+
+    try:
+        signer = CryptoSigner(load_pem_private_key(_key(key), password=None))
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise _no_key(key, "a private key in PEM (PKCS #8), without a password", error) from error
+    envelope = Envelope(text.encode(), PAYLOAD_TYPE, {})
+    signature = envelope.sign(signer)
+    return json.dumps(envelope.to_dict(), indent=1) + "\n", str(signature.keyid)
+
+
+def opened(file: Path, key: Path) -> tuple[str, str]:
+    """Return the statement in an envelope, as text, and the id of the key that signed it.
+
+    key: the public key in a PEM file; UsageError if it is not one. Raises EvidenceError where the file is not an
+    envelope, or is not signed by that key.
+    """
+    _need_library()
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import VerificationError
+    from securesystemslib.signer import SSlibKey
+
+    try:
+        public = SSlibKey.from_crypto(load_pem_public_key(_key(key)))
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise _no_key(key, "a public key in PEM", error) from error
+    try:
+        envelope = Envelope.from_dict(_json(file))
+    except Exception as error:  # whatever an untrusted file makes the library stumble over
+        raise EvidenceError("an attestation is a DSSE envelope", where=str(file), got=_short(error)) from error
+    if envelope.payload_type != PAYLOAD_TYPE:
+        got = repr(envelope.payload_type)[:100]
+        raise EvidenceError(f"an attestation holds {PAYLOAD_TYPE}", where=str(file), got=got)
+    try:
+        envelope.verify([public], 1)
+        text = envelope.payload.decode()
+    except (VerificationError, UnicodeDecodeError) as error:
+        got = "no signature by it that fits the statement"
+        raise EvidenceError(f"an attestation is signed by the key {key}", where=str(file), got=got) from error
+    return text, str(public.keyid)
+
+
+def _need_library() -> None:
+    missing = [name for name in ("securesystemslib", "cryptography") if find_spec(name) is None]
+    if missing:
+        remedy = f"`{command_for('attest')}` adds it"
+        raise UsageError(f"a signature needs {' and '.join(missing)}", got="it is not installed", remedy=remedy)
+
+
+def _key(path: Path) -> bytes:
+    """Return the bytes of a key's file. It may be a link or a pipe: secrets are often passed that way."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_KEY_BYTES)
+    except OSError as error:
+        raise UsageError("a key is a file that can be read", where=str(path), got=str(error.strerror)) from error
+
+
+def _no_key(path: Path, rule: str, error: Exception) -> UsageError:
+    return UsageError(f"the key is {rule}", where=str(path), got=_short(error))
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(read_bytes(path, _MOST_BYTES))
+    except Damaged as damage:
+        raise ValueError(str(damage)) from damage
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {ascii(str(error))[1:-1][:200]}"
+
+
+# Make the statement to sign: an in-toto Statement about one whole run directory, from the directory
+# alone.
+#
+# Statement v1 with the predicate test-result v0.1
+# (https://in-toto.io/attestation/test-result/v0.1). Equal directories give equal bytes, so that a
+# verifier makes the statement again and compares.
+
+TYPE: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
+PREDICATE: Literal["https://in-toto.io/attestation/test-result/v0.1"] = (
+    "https://in-toto.io/attestation/test-result/v0.1"
+)
+Result = Literal["PASSED", "WARNED", "FAILED"]
+
+
+class Resource(Record):
+    """A ResourceDescriptor: something by its digest."""
+
+    name: str
+    digest: dict[str, str]
+    annotations: dict[str, str] | None = None
+
+
+class Predicate(Record):
+    """The predicate. A unit is `contract/claim/workload`: passed when it held, warned when its violation is waived, and
+    failed otherwise, undecided and not run too.
+    """
+
+    result: Result
+    configuration: list[Resource]  # what was demanded: the contracts and the header, with the part that was asked for
+    passed_tests: list[str] = Field(alias="passedTests")
+    warned_tests: list[str] = Field(alias="warnedTests")
+    failed_tests: list[str] = Field(alias="failedTests")
+
+
+class Statement(Record):
+    """The whole statement. Its subjects: the manifest of the run directory, and the sources of the trainer."""
+
+    type: Literal["https://in-toto.io/Statement/v1"] = Field(TYPE, alias="_type")
+    subject: list[Resource]
+    predicate_type: Literal["https://in-toto.io/attestation/test-result/v0.1"] = Field(PREDICATE, alias="predicateType")
+    predicate: Predicate
+
+
+def statement_text(statement: Statement) -> str:
+    """Return the text whose bytes are signed: the statement as JSON."""
+    return dump_json(statement.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def statement_of(directory: Path) -> tuple[Statement, Judgement]:
+    """Return the statement about a run directory, and the gate's judgement behind it.
+
+    Raises EvidenceError for a directory that is not whole, whose verdicts do not follow from its evidence, or that is
+    of a planted fault.
+    """
+    again = rejudged(directory)
+    if again.problems:
+        raise EvidenceError(
+            "only a whole run is attested",
+            where=str(directory),
+            got="; ".join(again.problems[:3]),
+            remedy="`harness judge --check` lists it all",
+        )
+    [bundle], gate = judged([directory], gate=True)
+    subjects = [Resource(name=layout.MANIFEST, digest={"sha256": gate.manifest or ""}), *_sources(bundle.header)]
+    return Statement(subject=subjects, predicate=_predicate(bundle, gate)), gate
+
+
+def _sources(header: Header) -> list[Resource]:
+    """Return the sources of the packages that hold systems; older runs have one digest for all packages."""
+    packages = {name: digest for name, digest in header.digests.packages.items() if name != "harness"}
+    found = packages or {"all packages": header.digests.source}
+    return [Resource(name=f"sources of {name}", digest={"sha256": digest}) for name, digest in sorted(found.items())]
+
+
+def _predicate(bundle: Bundle, gate: Judgement) -> Predicate:
+    tests: dict[str, list[str]] = {"passedTests": [], "warnedTests": [], "failedTests": []}
+    for verdict in gate.verdicts:
+        waived = gate.view.waiver(verdict) is not None
+        held = "passedTests" if verdict.status is Status.PASS else "failedTests"
+        tests["warnedTests" if waived else held].append(_name(verdict))
+    return Predicate(result=_result(gate), configuration=_configuration(bundle, gate), **tests)
+
+
+def _result(gate: Judgement) -> Result:
+    """Return PASSED for an open gate, WARNED for a gate that waivers keep open, else FAILED."""
+    if gate.exit_code is not ExitCode.HELD:
+        return "FAILED"
+    return "PASSED" if gate.headline.word == HELD else "WARNED"
+
+
+def _name(verdict: Verdict) -> str:
+    return f"{verdict.contract}/{verdict.claim}/{verdict.workload}"
+
+
+def _configuration(bundle: Bundle, gate: Judgement) -> list[Resource]:
+    within = bundle.seal.within
+    listed: list[ListedFile] = [] if within is None else within.files
+    part = gate.view.narrowed()
+    return [
+        Resource(
+            name=file.path,
+            digest={"sha256": file.sha256},
+            annotations={"narrowed": part} if part and file.path == layout.HEADER else None,
+        )
+        for file in listed
+        if file.path == layout.HEADER or file.path.startswith((f"{layout.CONTRACTS}/", f"{layout.WAIVERS}/"))
+    ]
+
+
+@dataclass(frozen=True)
+class Attested:
+    """Who signed what: the key's id, the statement, and the gate over the directory that it is of."""
+
+    key_id: str
+    statement: Statement
+    gate: Judgement
+
+
+def verify(directory: Path, file: Path, key: Path) -> Attested:
+    """Verify that the key signed what the directory says. Raises EvidenceError if not, UsageError for a bad key."""
+    text, key_id = opened(file, key)
+    own, gate = statement_of(directory)
+    if text != statement_text(own):
+        raise EvidenceError(
+            "an attestation says what its run directory says", where=str(file), got=_difference(text, own)
+        )
+    return Attested(key_id, own, gate)
+
+
+def _difference(text: str, own: Statement) -> str:
+    """Return the first difference between the signed statement and the directory's own, in words."""
+    try:
+        signed = parse(text.encode(), Statement, "the statement")
+    except Damaged as damage:
+        return str(damage)
+    for theirs, ours in zip(signed.subject, own.subject, strict=False):
+        if theirs != ours:
+            return f"a statement about {_named(theirs.name, theirs.digest)}, here lies {_named(ours.name, ours.digest)}"
+    if signed.predicate.result != own.predicate.result:
+        return f"the result {signed.predicate.result}, this directory's gate gives {own.predicate.result}"
+    return "another predicate than this directory gives under this harness"
+
+
+def _named(name: str, digest: dict[str, str]) -> str:
+    return ascii(f"{name} {digest.get('sha256')}")[1:-1][:200]

@@ -1,0 +1,204 @@
+"""Provide the fixtures `verify_contract` and `check_step`: a Python test verifies a claim, or tries a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from harness.api import session
+from harness.api.run_header import VerifyOptions
+from harness.contract.load import LoadedContract, load_contracts, problems
+from harness.contract.schema import Contract, Workload
+from harness.contract.strict_yaml import nearest
+from harness.errors import ExitCode, HarnessError, UsageError
+from harness.escaping import escaped, escaped_lines
+from harness.evidence.files import first_error
+from harness.evidence.plan_records import Unit
+from harness.first_contract.answers import Answers, headline_of
+from harness.first_contract.choosing import compares
+from harness.first_contract.draft import Draft
+from harness.first_contract.horizon import FEWEST, fair_trial
+from harness.first_contract.project import arms_here
+from harness.first_contract.step_source import find_step_source
+from harness.first_contract.trying import Tried, at_baseline, try_step
+from harness.judging.verdict import Status, Verdict
+from harness.pytest_plugin.failure_text import failure_text, properties
+from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns
+
+# Provide the fixture `verify_contract`: a Python test verifies a claim for its own system.
+#
+#     @pytest.mark.contract("F-GRAPH-BWD-001")
+#     def test_my_trainer(verify_contract):
+#         verify_contract(system="my_trainer.system:MySystem", workload="tiny", batch_size=8)
+#
+# The claim's demands stay as the contract has them: overrides change what is trained on, never what
+# must hold.
+
+
+class ContractVerifier:
+    """Callable; executes the runs of one unit in worker processes, below `root`, and judges it."""
+
+    def __init__(self, node: pytest.Item, root: Path) -> None:
+        self._node, self._root = node, root
+
+    def __call__(
+        self,
+        claim: str | None = None,
+        *,
+        contracts: Path | str | None = None,
+        system: str | None = None,
+        workload: str | None = None,
+        **overrides: Any,
+    ) -> Verdict:
+        """Return the verdict of a unit that holds. Fail the test if it does not; skip it if nothing decides the unit.
+
+        claim: by default the one that the test's marker `contract` names. contracts: a file or folder, by default the
+        ini option `contract_paths`. system: `module:attribute`, instead of the contract's. workload: by default
+        the first that this machine can decide. overrides: fields of the workload (`steps`, `batch_size`, …). A name
+        that no contract has, or an override that no workload may have, fails the test and says so.
+        """
+        __tracebackhide__ = True
+        try:
+            name = claim or self._marked()
+            loaded = _contract_of(name, self._paths(contracts))
+            planned, unit = _planned(_with_system(loaded, system), name, workload, overrides)
+        except HarnessError as error:
+            problem = str(error)
+        else:
+            return self._verified(planned, unit)
+        pytest.fail(escaped_lines(problem))
+
+    def _verified(self, planned: PlannedContract, unit: Unit) -> Verdict:
+        __tracebackhide__ = True
+        verdict, evidence = SharedRuns(self._root).judged(planned, unit)
+        self._node.user_properties.extend(properties(verdict))
+        if verdict.status is Status.PASS:
+            return verdict
+        undecided = verdict.status in {Status.INCONCLUSIVE, Status.NOT_RUN}
+        if undecided and not self._node.config.getoption("--contract-gate"):
+            pytest.skip(escaped(f"{verdict.status} {verdict.reason}: {verdict.message}"))
+        pytest.fail(escaped_lines(failure_text(planned.loaded, planned.claim(unit.claim), verdict, evidence)))
+
+    def _marked(self) -> str:
+        marker = self._node.get_closest_marker("contract")
+        if marker is None or not marker.args:
+            raise UsageError(
+                "a claim is named by the call or by the test's marker",
+                where=self._node.nodeid,
+                remedy='write @pytest.mark.contract("CLAIM-ID") above the test',
+            )
+        return str(marker.args[0])
+
+    def _paths(self, contracts: Path | str | None) -> list[Path]:
+        if contracts is not None:
+            return [Path(contracts)]
+        return [Path(path) for path in self._node.config.getini("contract_paths")]
+
+
+def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
+    """Return the contract with the claim. Raises UsageError where there is none, or several."""
+    contracts = load_contracts(paths) if paths else []
+    known = {one.id: loaded for loaded in contracts for one in loaded.contract.claims}
+    having = [loaded for loaded in contracts if any(one.id == claim for one in loaded.contract.claims)]
+    if len(having) > 1:
+        names = " and ".join(str(loaded.path) for loaded in having)
+        raise UsageError("one contract has the claim", got=f"'{claim}' in {names}", remedy="name one with contracts=")
+    if claim not in known:
+        places = ", ".join(map(str, paths)) or "`contract_paths`, which is empty"
+        raise UsageError("no contract has this claim", where=places, got=f"'{claim}'", remedy=nearest(claim, known))
+    return known[claim]
+
+
+def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
+    """Return the contract for another system; arms that name a system of their own keep it."""
+    if system is None:
+        return loaded
+    return replace(loaded, contract=loaded.contract.model_copy(update={"system": system}))
+
+
+def _planned(
+    loaded: LoadedContract, claim: str, workload: str | None, overrides: dict[str, Any]
+) -> tuple[PlannedContract, Unit]:
+    """Plan one unit: on the named workload, or on the first that can be decided here (else on the first)."""
+    changed = loaded
+    if overrides:
+        names = [workload] if workload is not None else list(loaded.contract.workloads)
+        changed = replace(loaded, contract=_overridden(loaded.contract, names, overrides))
+    options = session.VerifyOptions(claims=(claim,), workloads=(workload,) if workload is not None else ())
+    plan = session.plan_contracts([changed], options)
+    if not plan.units:
+        raise UsageError("a claim is verified on a workload that it names", got=f"'{workload}', which {claim} does not")
+    unit = next((unit for unit in plan.units if unit.obstacle is None), plan.units[0])
+    return PlannedContract(changed, plan), unit
+
+
+def _overridden(contract: Contract, names: Sequence[str], overrides: dict[str, Any]) -> Contract:
+    """Return the contract with fields of the named workloads replaced. Raises UsageError if the result is not valid."""
+    workloads = dict(contract.workloads)
+    for name in names:
+        if name not in workloads:
+            raise UsageError("no such workload", got=f"'{name}'", remedy=nearest(name, workloads))
+        try:
+            workloads[name] = Workload.model_validate({**workloads[name].model_dump(), **overrides})
+        except ValidationError as error:
+            raise UsageError("an override is a field of a workload", where=name, got=first_error(error)) from error
+    changed = contract.model_copy(update={"workloads": workloads})
+    for problem in problems(changed):
+        raise UsageError(problem.rule, where=contract.id, got=problem.got, remedy=problem.remedy)
+    return changed
+
+
+# Provide the fixture `check_step`: a Python test tries a step as `harness try` does, without a
+# contract.
+#
+# def test_step(check_step):
+#     check_step("train.py:make_step", baseline="main")
+
+STEPS = 23  # a prime, as the default of `harness try` is: a test takes seconds
+
+
+class StepCheck:
+    """Callable; trains the step in worker processes, keeps nothing, and fails the test by the answers."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._gate = bool(config.getoption("--contract-gate"))
+
+    def __call__(self, step: str, *, baseline: str | None = None, steps: int = STEPS, speed: bool = False) -> None:
+        """Fail the test where an answer is `no` or an error; skip it where nothing was decided.
+
+        step: `module:function` or `path/to/file.py:function`, from the working directory. baseline: a branch, tag or
+        commit; the step is compared with the same function there. Without it a captured step is compared with the plain
+        one. speed: time it, too, where there is a GPU; that takes minutes. Under `--contract-gate` an undecided answer
+        fails the test. A step or a commit that does not exist fails it and is named.
+        """
+        __tracebackhide__ = True
+        try:
+            if steps < FEWEST:
+                raise UsageError(f"a step is tried over at least {FEWEST} steps", got=f"steps={steps}")
+            arms = arms_here(compiled=False, speed=speed)
+            draft = at_baseline(Draft(find_step_source(step), steps, arms), baseline)
+            code, text = self._answers(draft)
+        except HarnessError as error:
+            code, text = error.exit_code, str(error)
+        if code == ExitCode.UNDECIDED and not self._gate:
+            pytest.skip(escaped_lines(text))
+        if code != ExitCode.HELD:
+            pytest.fail(escaped_lines(text))
+
+    def _answers(self, draft: Draft) -> tuple[ExitCode, str]:
+        options = VerifyOptions(gate=self._gate, command=("pytest",))
+
+        def run(other: Draft, _which: str = "") -> Tried:
+            return try_step(other, reports=None, options=options)
+
+        tried, fair = fair_trial(draft, run, run)
+        result = headline_of(tried)
+        asked = [each.status for each in tried.judgement.verdicts if each.claim == fair.claim_id(fair.same_name)]
+        open_ = result.code == ExitCode.HELD and asked != [Status.PASS]  # other answers do not stand for this one
+        text = "\n".join([*Answers().rest(tried), "", compares(fair), str(result)])
+        return ExitCode.UNDECIDED if open_ else result.code, text

@@ -1,0 +1,281 @@
+"""Take batches apart, check what an adapter's `batch(index)` returns, and give a data loader's batches by index."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import HarnessError
+from harness.system.adapter_checks import AdapterError, describe_value, difference_of_names
+from harness.system.users_code import return_place
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Take batches apart as trainers have them: a tensor, a tuple of tensors, a dictionary, one within
+# the other.
+#
+# The harness knows each tensor of a batch by a name: its key in a dictionary, its position in a
+# tuple or a list, and the way to it where they are nested (`inputs.tokens`, `0`, `1.mask`). A step
+# gets its batch as `batch(index)` made it.
+
+ALONE = "batch"  # the name of a tensor that is the batch itself
+
+
+@dataclass(frozen=True)
+class Structure:
+    """How a batch is made of its tensors. kind: its type, None for the name of a tensor alone."""
+
+    kind: type | None
+    name: str = ""
+    entries: tuple[tuple[Any, Structure], ...] = ()
+
+    def filled(self, tensors: Mapping[str, Any]) -> Any:
+        """Return the batch with these tensors, by name. Any mapping becomes a dictionary, as steps get it."""
+        if self.kind is None:
+            return tensors[self.name]
+        if self.kind is type(None):
+            return None
+        values = {key: each.filled(tensors) for key, each in self.entries}
+        if issubclass(self.kind, Mapping):
+            return values
+        return _sequence(self.kind, list(values.values()))
+
+    def same_leaves(self, batch: Any, found: dict[str, Any]) -> bool:
+        """Return True if the batch has this structure, with the same types. Then its leaves are in `found`, by name.
+
+        Runs in each step, within what is timed: 2 us for two tensors, where `leaves` and `form` took 16.
+        """
+        if self.kind is None:
+            found[self.name] = batch
+            return True
+        if type(batch) is not self.kind:
+            return False
+        if self.kind is type(None):
+            return True
+        values: Any = batch
+        if len(values) != len(self.entries):
+            return False
+        try:
+            return all(each.same_leaves(values[key], found) for key, each in self.entries)
+        except KeyError:
+            return False
+
+    def names(self) -> list[str]:
+        """Return the names of the batch's tensors."""
+        return [self.name] if self.kind is None else [name for _, each in self.entries for name in each.names()]
+
+    def form(self) -> object:
+        """Return a value, equal for batches that a step cannot distinguish: the order of keys does not count."""
+        kind = Mapping if self.kind is not None and issubclass(self.kind, Mapping) else self.kind
+        return kind, frozenset((key, each.form()) for key, each in self.entries)
+
+
+def structure_of(batch: object, name: str = "") -> Structure:
+    """Return where a batch's tensors are. Anything but a dictionary, tuple or list is one leaf."""
+    entries = _entries(batch)
+    if entries is None:
+        return Structure(None, name or ALONE)
+    return Structure(type(batch), name, tuple((key, structure_of(each, _joined(name, key))) for key, each in entries))
+
+
+def leaves(batch: object, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every leaf of a batch with its name, in the batch's order."""
+    entries = _entries(batch)
+    if entries is None:
+        yield name or ALONE, batch
+        return
+    for key, each in entries:
+        yield from leaves(each, _joined(name, key))
+
+
+def replaced(batch: object, tensors: Mapping[str, Any]) -> Any:
+    """Return the batch with these tensors instead of its own of the same names; its other leaves stay."""
+    return structure_of(batch).filled({**dict(leaves(batch)), **tensors})
+
+
+def tensors_alone(batch: Any) -> Any:
+    """Return the batch without dictionary entries that are not tensors, such as a text next to its tokens."""
+    if isinstance(batch, Mapping):
+        kept = {key: tensors_alone(each) for key, each in batch.items()}
+        return {key: each for key, each in kept.items() if all(hasattr(leaf, "dtype") for _, leaf in leaves(each))}
+    if isinstance(batch, tuple | list):
+        return _sequence(type(batch), [tensors_alone(each) for each in batch])
+    return batch
+
+
+def odd_key(batch: object) -> object | None:
+    """Return a dictionary key of the batch that is not a string, or None if all are strings."""
+    odd = (key for key, _ in _entries(batch) or () if isinstance(batch, Mapping) and not isinstance(key, str))
+    within = (odd_key(each) for _, each in _entries(batch) or ())
+    return next((key for each in (odd, within) for key in each if key is not None), None)
+
+
+def _sequence(kind: type, entries: list[Any]) -> Any:
+    if hasattr(kind, "_fields"):  # a named tuple
+        return kind(*entries)
+    return entries if issubclass(kind, list) else tuple(entries)
+
+
+def _entries(value: object) -> list[tuple[Any, Any]] | None:
+    """Return the entries of a structure, or None if the value is not one. None has no entries: it is a constant."""
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, tuple | list) else None
+
+
+def _joined(name: str, key: object) -> str:
+    return f"{name}.{key}" if name else str(key)
+
+
+# Check what an adapter's `batch(index)` returns, and refuse it in its author's terms.
+
+EXAMPLE = "for example `return x, y`"
+
+
+def require_batch(
+    batch: object, index: int, function: Callable[..., Any], first: Structure | None = None
+) -> dict[str, Tensor]:
+    """Return the tensors of what `batch(index)` returned, by name. Raises `AdapterError` for anything but tensors.
+
+    first: the structure of the first batch, which all later batches must have; None for the first batch itself.
+    """
+    import torch
+
+    same = dict[str, Any]()
+    like_the_first = first is not None and first.same_leaves(batch, same)
+    if like_the_first and all(isinstance(each, torch.Tensor) and not each.is_meta for each in same.values()):
+        return same
+    tensors = _checked(batch, index, function)
+    if first is not None:
+        _require_same_structure(batch, index, function, first)
+    return tensors
+
+
+def _checked(batch: object, index: int, function: Callable[..., Any]) -> dict[str, Tensor]:
+    import torch
+
+    found = list(leaves(batch))
+    odd = odd_key(batch)
+    if odd is not None:
+        raise _wrong_batch(function, f"the name {odd!r:.100}", "names are strings")
+    if not found:
+        raise _wrong_batch(function, f"{describe_value(batch)} at index {index}", EXAMPLE)
+    for name, value in found:
+        if not isinstance(value, torch.Tensor):
+            if value is batch:
+                raise _wrong_batch(function, f"{describe_value(value)} at index {index}", EXAMPLE)
+            raise _wrong_batch(function, f"{describe_value(value)} under `{name}`", _entry_remedy(value))
+        if value.is_meta:
+            got = f"`{name}` on the device meta, which has no values"
+            raise _wrong_batch(function, got, "make it on the CPU or on the model's device")
+    tensors = dict(found)
+    if len(tensors) < len(found):
+        twice = next(name for name, _ in found if [each for each, _ in found].count(name) > 1)
+        raise _wrong_batch(function, f"two tensors under `{twice}`", "give each a name of its own")
+    return tensors
+
+
+def _require_same_structure(batch: object, index: int, function: Callable[..., Any], first: Structure) -> None:
+    structure = structure_of(batch)
+    if structure.form() == first.form():
+        return
+    ours, theirs = structure.names(), first.names()
+    if set(ours) != set(theirs):
+        raise _wrong_batch(
+            function,
+            difference_of_names(ours, theirs, f"at index {index}", "at index 0"),
+            "shapes may change from step to step, names may not: fill what is absent with zeros",
+        )
+    got = f"the same tensors in another structure at index {index} than at index 0"
+    raise _wrong_batch(function, got, "return tuples, lists and dictionaries at the same places for every index")
+
+
+def _wrong_batch(function: Callable[..., Any], found: str, remedy: str) -> AdapterError:
+    rule = "batch(index) returns tensors: one, a tuple or list of them, or a dictionary of them by name"
+    return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
+
+
+def _entry_remedy(value: object) -> str:
+    if type(value).__module__ == "numpy":
+        return "turn it into a tensor with `torch.from_numpy`"
+    if isinstance(value, bool | int | float):
+        return f"turn it into a tensor with `torch.tensor`: a captured step reads no Python {type(value).__name__} anew"
+    return "leave it out, or turn it into a tensor"
+
+
+# Give a data loader's batches by their index.
+
+
+class BatchesEndedError(HarnessError):
+    """A loader has no batch for a step that was asked for."""
+
+
+class LoaderBatches:
+    """The batches of a data loader in its own order, epoch after epoch, kept as far as they were asked for.
+
+    Reading them leaves the process's generators as they were, as the loop reads its own, and goes on where it left them
+    itself: of a data set that draws (noise, crops) each batch is another one. It is not work of the step: what watches
+    operations does not see it.
+    """
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._batches = _endless(loader)
+        self._kept: list[Any] = []
+        held = (getattr(loader, "generator", None), getattr(getattr(loader, "sampler", None), "generator", None))
+        self._of_loader = {str(id(each)): each for each in held if each is not None}
+        self._states: dict[str, Any] = {key: each.get_state() for key, each in self._of_loader.items()}
+
+    def __call__(self, index: int) -> Any:
+        from harness.devices.host_waits import not_of_the_step
+
+        if len(self._kept) <= index:
+            with not_of_the_step(), self._own_generators():
+                while len(self._kept) <= index:
+                    self._kept.append(next(self._batches))
+        return self._kept[index]
+
+    @contextmanager
+    def _own_generators(self) -> Iterator[None]:
+        """Set the loader's and the process's generators as they were left here; the loop draws from the same ones."""
+        from harness.system.replay.generators import accessors_of, host_generators, restore, states
+
+        of_loader = {key: accessors_of(each) for key, each in self._of_loader.items()}
+        drawn = host_generators() | {key: each for key, each in of_loader.items() if each is not None}
+        theirs = states(drawn)
+        restore(drawn, self._states)
+        try:
+            yield
+        finally:
+            self._states = states(drawn)
+            restore(drawn, theirs)
+
+
+def _endless(loader: Iterable[Any]) -> Iterator[Any]:
+    for epoch in itertools.count():
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(epoch)
+        empty = True
+        for batch in loader:
+            empty = False
+            yield tensors_alone(batch)
+        if empty:
+            raise BatchesEndedError(
+                "a loader gives batches for as many steps as a run asks for, epoch after epoch",
+                where=type(loader).__name__,
+                got=f"none in epoch {epoch}",
+                remedy="return the loader itself, which can be read again, and no iterator over it",
+            )
+
+
+def shuffled_by_the_process(loader: Any) -> bool:
+    """Return True if the order of batches is drawn from the process's generator, which other code draws from, too."""
+    return getattr(getattr(loader, "sampler", None), "generator", 0) is None  # of a random sampler that was given none
+
+
+OWN_ORDER = "DataLoader(…, shuffle=True, generator=torch.Generator().manual_seed(seed))"

@@ -1,0 +1,276 @@
+"""Let a CPU stand in for a device: what that would hold, where a call puts its result, which reads would wait."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import islice
+from types import FrameType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim import Optimizer
+from torch.optim.optimizer import _get_capturable_supported_devices, register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from harness.system.replay.observer import leaves_the_step
+from harness.system.replay.stand_ins import as_written, standing_in
+
+# Distinguish what a device would hold from what the host holds, where a CPU stands in for the
+# device.
+
+LIFT = torch.ops.aten.lift_fresh.default
+
+
+class HostMade:
+    """The memory that a step, while it is watched, made of numbers in its code alone, and did not move to the device.
+
+    All other memory counts as the device's: batches, parameters, state, and what was computed from them.
+    recorded: the step is repeated with the numbers that the host has now, so that its state does not count as its own.
+    """
+
+    def __init__(self, *, recorded: bool = False) -> None:
+        self.recorded = recorded
+        self._known: dict[int, StorageWeakRef] = {}  # references keep an address from being given out again
+
+    def has(self, tensor: Tensor) -> bool:
+        return bool(self._known) and torch._C._has_storage(tensor) and _reference(tensor).cdata in self._known
+
+    def add(self, tensor: Tensor) -> None:
+        if torch._C._has_storage(tensor):
+            reference = _reference(tensor)
+            self._known[reference.cdata] = reference
+
+    def remove(self, tensor: Tensor) -> None:
+        if torch._C._has_storage(tensor):
+            self._known.pop(_reference(tensor).cdata, None)
+
+    def alone(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return True if the host alone makes what the operator returns."""
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type != "cpu":
+            return False
+        return func is LIFT or all(map(self.has, tensors_in([*args, *kwargs.values()])))
+
+    def note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
+        """Update what the host holds after an operator was executed."""
+        if self.alone(func, args, kwargs):
+            for tensor in tensors_in(returned):
+                self.add(tensor)
+        elif self._known and func._schema.is_mutable:
+            for place, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    for tensor in tensors_in(args[place] if place < len(args) else kwargs.get(argument.name)):
+                        self.remove(tensor)
+
+
+def _reference(tensor: Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in an operator's arguments, also within lists."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from tensors_in(each)
+
+
+# Decide where a call of torch puts its result, while a CPU stands in for the device.
+
+MOVES = {Tensor.to, Tensor.cuda, Tensor.type_as}
+
+
+def names_a_device(
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    frame: FrameType,
+    is_on_device: Callable[[Tensor], bool | None],
+) -> bool | None:
+    """Return True if a call puts its result on the device, False for the host, None where it names neither.
+
+    frame: that of the caller. is_on_device: asked where the call names another tensor instead of a device.
+    """
+    if func is Tensor.cuda:
+        return True
+    named = kwargs.get("device", args[0] if func is Tensor.new_tensor else None)
+    if func in MOVES:
+        given = (*args[1:], kwargs.get("other"))
+        places = (each for each in given if isinstance(each, str | torch.device | Tensor) or type(each) is int)
+        named = next(places, named)
+    if isinstance(named, Tensor):
+        return is_on_device(named)
+    return None if named is None else not _means_the_host(named, frame)
+
+
+def caller() -> FrameType:
+    """Return the frame that called a torch function, past the modes that passed the call on to the one that asks."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":
+        frame = frame.f_back
+    return frame
+
+
+def is_of_an_optimizer(frame: FrameType) -> bool:
+    """Return True within torch's own optimizers: in a captured step they keep their state on the device."""
+    return str(frame.f_globals.get("__name__", "")).startswith("torch.optim")
+
+
+def _means_the_host(device: object, frame: FrameType) -> bool:
+    """Return True for a literal "cpu". A variable that holds "cpu" without a GPU would hold the GPU elsewhere."""
+    if str(device) != "cpu":
+        return False
+    if is_of_an_optimizer(frame):
+        return isinstance(device, str)
+    first, last, *_ = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    numbers = range(first or frame.f_lineno, (last or frame.f_lineno) + 1)
+    call = "".join(linecache.getline(frame.f_code.co_filename, number) for number in numbers)
+    return ('"cpu"' in call or "'cpu'" in call) and "cuda" not in call
+
+
+# Execute a step on a CPU as a device would: a read waits only if a device would wait for it.
+#
+# A dispatch mode that watches the step may have `host`, the memory that it knows as the host's, and
+# `read`, which is called where a tensor is read without an operator and returns what the host
+# reads.
+
+_DEVICES = "_get_capturable_supported_devices"  # the devices that torch's optimizers take `capturable=True` for
+_OPTIMIZERS = [
+    each for name, each in sys.modules.items() if name.startswith("torch.optim.") and hasattr(each, _DEVICES)
+]
+_update_parameters = AveragedModel.update_parameters
+READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__format__, Tensor.__repr__}
+
+
+class OnADevice(TorchFunctionMode):
+    """Within its block the dispatch modes that are active see what they would see of a device.
+
+    `one_hot` with a number of classes reads no value; on a CPU torch reads the least and the greatest class first, to
+    check them. What reads memory of the CPU without an operator is a read. What is moved to a device is the device's.
+    Counters that an optimizer or an average of torch keeps on the host are the host's.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.one_hot:
+            return _one_hot(*args, **kwargs)
+        if func in READS:
+            return _read(func, *args, **kwargs)
+        hosts = _hosts()
+        named = names_a_device(func, args, kwargs, caller(), partial(_is_on_device, hosts)) if hosts else None
+        if named is False and func in MOVES:
+            return _read(func, *args, **kwargs)
+        returned = func(*args, **kwargs)
+        return _on_device(hosts, returned, tensors_in([*args, *kwargs.values()])) if named else returned
+
+    def __enter__(self) -> Self:
+        self._counted = ExitStack()
+        self._counted.callback(register_optimizer_step_pre_hook(_know_counters).remove)
+        self._counted.enter_context(standing_in([AveragedModel], "update_parameters", _update_average))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._counted.close()
+
+
+@contextmanager
+def as_on_a_device() -> Iterator[None]:
+    """Execute a step so that a dispatch mode on a CPU sees what it would see of a device.
+
+    torch's optimizers take `capturable=True` there. Nothing else changes without a mode, under a mode that leaves the
+    step as it is, and within such a block. A function mode is called at every operation and at every attribute of a
+    tensor that is read. torch.compile would trace through it, and compile anew.
+    """
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    on_a_device = any(isinstance(mode, OnADevice) for mode in modes)
+    with standing_in(_OPTIMIZERS, _DEVICES, _devices_and_cpu):
+        if on_a_device or all(map(leaves_the_step, _get_current_dispatch_mode_stack())):
+            yield
+            return
+        with as_written(), OnADevice():
+            yield
+
+
+def _devices_and_cpu(supports_xla: bool = True) -> list[str]:
+    """Return where torch lets `capturable=True` be, and the CPU, which stands in for a device."""
+    return [*_get_capturable_supported_devices(supports_xla), "cpu"]
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    if num_classes < 0:  # as many as the greatest one says: a GPU waits for it, too
+        return torch.nn.functional.one_hot(tensor, num_classes)
+    return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
+
+
+def _read(func: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    hosts = _hosts()
+    if not hosts or not _is_on_device(hosts, tensor):
+        return func(tensor, *args, **kwargs)
+    for mode in reversed(_get_current_dispatch_mode_stack()):
+        if hasattr(mode, "read"):
+            tensor = mode.read(tensor, f"Tensor.{func.__name__}")
+    tensor = tensor.clone()  # what comes from a device is a copy
+    for host in hosts:
+        host.add(tensor)
+    return func(tensor, *args, **kwargs)
+
+
+def _is_on_device(hosts: Sequence[HostMade], tensor: Tensor) -> bool:
+    return not hosts or not hosts[-1].has(tensor)  # the innermost sees every call
+
+
+def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]) -> Any:
+    """Return the result as memory of the device; what the host already has is copied, and stays the host's."""
+    if not isinstance(returned, Tensor) or _is_on_device(hosts, returned):
+        return returned
+    returned = returned.clone() if any(returned is each for each in given) else returned
+    for host in hosts:
+        host.remove(returned)
+    return returned
+
+
+def _update_average(average: AveragedModel, *given: Any, **named: Any) -> None:
+    """Update an average of torch's, whose count of updates is the host's unless its owner moved it."""
+    _know([average.n_averaged])
+    _update_parameters(average, *given, **named)
+
+
+def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+    """Mark counters of steps, and other single numbers, as the host's unless a fused or captured update reads them."""
+    for group in optimizer.param_groups:
+        if group.get("capturable") or group.get("fused"):
+            continue
+        for parameter in group["params"]:
+            kept = optimizer.state.get(parameter, {}).values()
+            _know(value for value in kept if isinstance(value, Tensor) and value.dim() == 0)
+
+
+def _know(counts: Iterable[Tensor]) -> None:
+    """Mark tensors as memory of the host. A recording keeps them as the step's, since it must repeat the count."""
+    hosts = [each for each in _hosts() if not each.recorded]
+    for count in counts:
+        for host in hosts:
+            host.add(count)
+
+
+def _hosts() -> list[HostMade]:
+    hosts = [getattr(mode, "host", None) for mode in _get_current_dispatch_mode_stack()]
+    return [host for host in hosts if host is not None]
