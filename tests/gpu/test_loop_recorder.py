@@ -13,6 +13,8 @@ from harness.recorded_loops.recordings import read_recording
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
 
+# torch says so once in a process, whichever test asks for the mode first
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_a_recorded_step_waits_for_nothing(device: str, tmp_path: Path) -> None:
     """The device is kept busy for a second before the steps: calls that waited would take as long."""

@@ -56,7 +56,7 @@ def test_what_a_page_links_to_is_copied_beside_the_pages_and_nothing_else(tree: 
 def test_each_published_run_has_a_page_drawn_from_its_archive(tmp_path: Path) -> None:
     runs = write_site.published(ROOT)
     assert len(runs) == len([*(ROOT / "reports").rglob("*.tar.xz")]) > 30
-    name = "reports/gates/2026-11-23-h200x2-ranks-memory"
+    name = "reports/gates/2026-11-30-h200x2-ranks-memory"
     assert write_site.draw(ROOT, tmp_path, {name: runs[name]}) == []
     assert '<h2 id="claims">Claims</h2>' in (tmp_path / runs[name]).read_text(encoding="utf-8")
 

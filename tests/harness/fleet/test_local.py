@@ -136,7 +136,7 @@ def test_a_published_unit_is_found_in_its_newest_run(tmp_path: Path) -> None:
     unit = ("capture-cost-v1", "F-GRAPH-BWD-003-512", "tiny")
     found = busy_times([unit, ("absent", "A-1", "w")], [tmp_path, ROOT / "reports"])
     assert list(found) == [unit]
-    assert {one.directory for one in found[unit]} == {"2026-11-28-h100-tiny"}
+    assert {one.directory for one in found[unit]} == {"2026-11-30-h200-tiny"}
     assert busy_seconds(found[unit]) > 0
 
 

@@ -30,7 +30,7 @@ from harness.report.view import ReportView
 
 FIGURES = {"trajectories": "max_abs_difference", "resume": "max_abs_difference"}
 PUBLISHED = sorted(archive.parent.relative_to(REPORTS).as_posix() for archive in REPORTS.rglob("run.tar.xz"))
-QUICK = [name for name in PUBLISHED if name.endswith(("ranks-trains-128", "two-commits-slower"))]
+QUICK = [name for name in PUBLISHED if name.endswith(("ranks-trains-tiny", "two-commits-slower"))]
 
 
 def figures_of(verdict: Verdict, name: str) -> set[str]:
