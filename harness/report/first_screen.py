@@ -32,7 +32,8 @@ POINTS = 160
 
 def now(view: ReportView) -> list[str]:
     """Return the first steps of what is to be done, and how many more there are; that nothing is, where all held."""
-    steps = [f"{opening(step, 230).rstrip('.')}." for step in what_now(view)]
+    shown = (opening(step, 230) for step in what_now(view))
+    steps = [step if step.endswith((".", "…")) else f"{step}." for step in shown]
     left = [f"{len(steps) - STEPS} more below."] if steps[STEPS:] else []
     waivers = [waiver for verdict in view.verdicts if (waiver := view.waiver(verdict)) is not None]
     until = f" until {line(min(each.expires for each in waivers), 30)}, when a waiver ends" if waivers else ""

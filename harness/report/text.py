@@ -48,13 +48,14 @@ def line(value: object, limit: int = 200) -> str:
 def opening(value: object, limit: int) -> str:
     """Return text on one line, whole or up to the end of a part of it within `limit`, so that its middle is not cut.
 
-    A part ends with a full stop, a semicolon or a colon; of a longer part whole words are kept.
+    A part ends with a full stop, a semicolon or a colon. Whole words are kept where the parts fill less than half.
     """
     text = line(value, 8 * limit)
     if len(text) <= limit:
         return text
     ends = [found.start() + 1 for found in re.finditer(r"[.;:](?= )", text[:limit])]
-    return f"{text[: ends[-1]].rstrip(';:') if ends else text[:limit].rpartition(' ')[0] or text[:limit]} …"
+    whole = text[: ends[-1]].rstrip(";:") if ends and 2 * ends[-1] >= limit else ""
+    return f"{whole or text[:limit].rpartition(' ')[0] or text[:limit]} …"
 
 
 def label(value: object, limit: int = 36) -> str:

@@ -45,10 +45,10 @@ def _broken(view: ReportView, shown: Callable[[object, int], str]) -> list[str]:
 
 
 def _open(view: ReportView, shown: Callable[[object, int], str]) -> list[str]:
-    """Return the claims that are open for each reason, and what would decide them."""
+    """Return the claims that are open for each reason, with what would decide them before what was seen."""
     return [
-        f"{shown(some(group.claims, FEW), 300)}, {counted(len(group.units), 'unit')}: {shown(group.message, 300)}"
-        + (f" (to decide: {shown(group.remedy, 300)})" if group.remedy else "")
+        f"{shown(some(group.claims, FEW), 300)}, {counted(len(group.units), 'unit')}: "
+        + (f"{shown(group.remedy, 300)} ({shown(group.message, 300)})" if group.remedy else shown(group.message, 300))
         for group in undecided(view)
     ]
 

@@ -12,7 +12,7 @@ import report_views as views
 from report_page import with_losses
 from report_views import full_view, header, small_view, view_of
 
-from harness.judging.verdict import Status
+from harness.judging.verdict import Figure, Status
 from harness.report.first_screen import apart, course, identity, now
 from harness.report.html import render
 from harness.report.junit import render_junit
@@ -179,3 +179,13 @@ def test_the_first_screen_says_what_to_do_now() -> None:
     failed = now(view_of(Status.FAIL, Status.FAIL, Status.FAIL))
     assert failed[0].startswith("fix F-GRAPH-BWD-001 on w0: ")
     assert failed[2:] == ["1 more below."]
+
+
+def test_a_long_message_leaves_what_would_decide_on_the_first_screen() -> None:
+    seen = "over 8 seeds the loss of fp8_plain lies 0.0144 above that of bfloat16, and this sentence goes on " * 3
+    estimate = {"seeds_to_decide": Figure(value=30, unit="seeds")}
+    unit = views.verdict("F-1", "tiny", Status.INCONCLUSIVE, message=seen, figures=estimate, denominators={"seeds": 8})
+    step, *more = now(views.view_with(unit))
+    assert step.startswith("decide F-1, 1 unit: about 30 seeds would probably be enough (over 8 seeds the loss")
+    assert step.endswith(" …")
+    assert more == []

@@ -65,7 +65,7 @@ def test_violated_units_come_first_with_their_causes() -> None:
 
 
 def test_undecided_units_say_what_would_decide_them() -> None:
-    assert "no CUDA device (to decide: run it on a machine with a CUDA device)" in render_markdown(full_view())
+    assert ": run it on a machine with a CUDA device (needs CUDA" in render_markdown(full_view())
 
 
 def test_a_waived_unit_asks_for_nothing() -> None:
