@@ -137,16 +137,16 @@ def cut_short() -> Verdict:
     return replayed(theirs={"blocks": [block(number) for number in range(BLOCKS - 1)]}, others=shorter)
 
 
-def ended(theirs: str | None = "train.py:9: ValueError: no rate") -> Verdict:
-    """Both arms end in the middle of a block, or the candidate alone."""
+def ended(theirs: str | None = "train.py:9: ValueError: no rate", *, asked: int = 300, end: str = "end") -> Verdict:
+    """Both arms end in the middle of a block, or the candidate alone. end: what the candidate ends with."""
     blocks = [*map(block, range(LATE)), block(LATE, steps=EVERY - 1)]
     shown: dict[str, Any] = {"blocks": blocks, "ended": "train.py:9: ValueError: no rate"}
     rows: dict[str, Any] = {
         "batches": [f"batch{number}" for number in range(LATE + 1)],
         "steps_called": LATE * EVERY + 9,
     }
-    both = [graphed(ROWS[: LATE + 1], **rows, capture=unwatched()), arm("ungraphed", ROWS[: LATE + 1], **rows)]
-    claim = {"memory_growth_at_most_mib": None, "slowdown_at_most": None}
+    both = [graphed(ROWS[: LATE + 1], end=end, **rows, capture=unwatched()), arm("ungraphed", ROWS[: LATE + 1], **rows)]
+    claim = {"steps": asked, "memory_growth_at_most_mib": None, "slowdown_at_most": None}
     if theirs is None:
         return replayed(claim, ours=shown, mine=both[0])
     return replayed(claim, shown, shown, both[0], both[1])
@@ -230,6 +230,8 @@ LONG_CASES = [
     Case("a baseline of fewer steps", "unequal_lengths", cut_short),
     Case("400 steps", "held", replayed),
     Case("a training that ends by itself", "held", ended),
+    Case("a training that ends before the steps asked", "worker_exception", lambda: ended(asked=320)),
+    Case("a training that ends within a step", "worker_exception", lambda: ended(end="half made")),
     Case("a candidate that ends alone", "worker_exception", lambda: ended(None)),
     Case("a loss that stands still after the first block", "held", still_at_last),
     Case("equality alone", "held", lambda: in_both(WITHOUT_MEMORY, **FLAT)),

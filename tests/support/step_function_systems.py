@@ -171,5 +171,9 @@ class EndingAlone(Ending):
     arms = ("step",)
 
 
+class EndingEarly(Ending):
+    updates = 25
+
+
 class EndingAtOnce(Ending):
     updates = 7

@@ -21,7 +21,7 @@ from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, end_of, executed
 from harness.judging.end_state import note_watched
 from harness.judging.series import Bounds, difference, losses, require_equal
-from harness.judging.sheet import Sheet, number, require_steps, settle
+from harness.judging.sheet import Settled, Sheet, number, require_steps, settle
 from harness.judging.verdict import Demanded, Interval, Judgement
 from harness.kinds.captures.model import SLICE, LongReplay
 from harness.numbers import counted
@@ -39,7 +39,8 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     ended = _ended(named)
     steps = end_of(candidate).steps_called
     sheet.count("steps", steps)
-    require_steps(steps, steps if ended else part.steps, sheet)
+    if not ended or steps >= part.steps:
+        require_steps(steps, part.steps, sheet)
     seen = {name: _seen(part, name, execution) for name, execution in named.items()}
     _require_finite_blocks(seen, sheet)
     _require_as_many(seen)
@@ -48,15 +49,27 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     comparison.begin(group)
     _require_equal_losses(seen, named, sheet)
     _require_replayed(part, candidate, context)
+    if steps < part.steps:
+        settle(
+            reasons.WORKER_EXCEPTION,
+            f"both arms ended after {steps} of the {part.steps} steps asked, where `steps: {steps}` would be decided: "
+            f"{ended}",
+        )
     _require_distinct_batches(part, seen[ours], sheet)
     note_watched(named, sheet)
-    comparison.end(group)
+    try:
+        comparison.end(group)
+    except Settled as settled:
+        if not ended or settled.reason != reasons.END_DIFFERS:
+            raise
+        settle(reasons.WORKER_EXCEPTION, f"both arms ended within a step ({ended}): {settled.message}")
     flat = [*_flat_memory(part, seen[ours], sheet), *_flat_time(part, seen[ours], sheet)]
+    planned = context.contract.workloads[context.workload].steps
     return comparison.held(
         "; ".join(
             [
                 f"the losses of {ours} and {theirs} are equal in bits at all {steps} steps, and so are the ends",
-                *([f"both end their training there, of {part.steps} steps asked: {ended}"] if ended else []),
+                *([f"both end their training there, of {planned} steps: {ended}"] if ended else []),
                 *flat,
             ]
         )

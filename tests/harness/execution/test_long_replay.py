@@ -38,7 +38,7 @@ CLAIM: dict[str, Any] = {
     "every": EVERY,
     "distinct_batches": STEPS,
 }
-ENDS = CLAIM | {"distinct_batches": 200}
+ENDS = CLAIM | {"steps": 300, "distinct_batches": 200}
 WITHOUT_TIME = ["late_stale_batch", "late_dropped_update", "late_nan", "one_batch", "nan_end_state", "constant_loss"]
 
 
@@ -74,13 +74,20 @@ def test_a_training_that_ends_by_itself_is_compared_over_its_steps(tmp_path: Pat
     assert verdict.reason == "held", verdict.message
     assert (verdict.denominators["steps"], verdict.denominators["blocks"]) == (325, 33)
     assert "at all 325 steps" in verdict.message
-    assert f"both end their training there, of {STEPS} steps asked: " in verdict.message
+    assert f"both end their training there, of {STEPS} steps: " in verdict.message
     assert "no rate for update 326" in verdict.message
 
 
 def test_a_training_that_ends_by_itself_can_be_wrong(tmp_path: Path) -> None:
     verdict = judged("step_function_systems:Ending", tmp_path, ENDS, fault="late_dropped_update", steps=STEPS)
     assert verdict.reason == "differs", verdict.message
+
+
+def test_a_training_that_ends_before_the_steps_asked_holds_nothing(tmp_path: Path) -> None:
+    verdict = judged("step_function_systems:EndingEarly", tmp_path, CLAIM, steps=STEPS)
+    assert verdict.reason == "worker_exception", verdict.message
+    assert f"both arms ended after 25 of the {STEPS} steps asked" in verdict.message
+    assert "no rate for update 26" in verdict.message
 
 
 def test_an_arm_that_ends_alone_is_an_error(tmp_path: Path) -> None:
