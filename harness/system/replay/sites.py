@@ -93,12 +93,17 @@ def asked_at() -> str:
 
 def made_to_wait(error: BaseException) -> str:
     """Return a text saying how the optimizer whose update raised the exception is made to read nothing; else ""."""
-    holders = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
-    optimizers = [each for each in holders if isinstance(each, torch.optim.Optimizer)]
-    if not optimizers:
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    updates = [
+        number for number, each in enumerate(frames) if isinstance(each.f_locals.get("self"), torch.optim.Optimizer)
+    ]
+    # user code that an update calls, as a closure, reads by itself
+    if not updates or any(is_users_or_library(each.f_code.co_filename) for each in frames[updates[-1] + 1 :]):
         return ""
-    name, defaults = type(optimizers[-1]).__name__, getattr(optimizers[-1], "defaults", {})
-    numbers = all(each.is_floating_point() for group in optimizers[-1].param_groups for each in group["params"])
+    optimizer = frames[updates[-1]].f_locals["self"]
+    name, defaults = type(optimizer).__name__, getattr(optimizer, "defaults", {})
+    groups = getattr(optimizer, "param_groups", [])  # none while it is made
+    numbers = all(each.is_floating_point() for group in groups for each in group["params"])
     flags = ("fused", "capturable") if numbers else ("capturable",)  # torch fuses no update of complex numbers
     able = [f"`{flag}=True`" for flag in flags if not defaults.get(flag, True)]
     return f"; make {name} with {able[0]}" if able else f"; {name} has no form that reads nothing"

@@ -18,6 +18,7 @@ from harness.contract.schema import Arm, Workload
 from harness.execution.watchers.sync_detectors import DispatchWatch, by_dispatch_mode, by_fake_pass
 from harness.system.protocol import CaptureRecord, HasCapture
 from harness.system.replay.cpu_as_device import OnADevice
+from harness.system.replay.sites import made_to_wait
 from harness.system.replay.traced import HostSyncError, NotTraceableError, TracedStep, fake_pass
 from harness.system.step_function import StepFunction, StepFunctionSystem
 
@@ -223,6 +224,24 @@ def test_an_update_that_waits_says_whether_it_has_a_fused_form(made: type[OwnUpd
         fake_pass(body, lambda: {"weight": weight}, [optimizer])
     way = "OwnUpdate has no form that reads nothing" if made is OwnUpdate else "make OwnFused with `fused=True`"
     assert f"; {way};" in str(caught.value)
+
+
+class Refused(torch.optim.Optimizer):
+    def __init__(self) -> None:
+        raise RuntimeError("no parameters")
+
+
+def test_a_closure_that_reads_says_nothing_of_the_optimizer_that_calls_it() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def closure() -> Any:
+        return weight.item()
+
+    for raises in (partial(optimizer.step, closure), Refused):
+        with pytest.raises(RuntimeError) as caught:
+            raises()
+        assert made_to_wait(caught.value) in ("", "; Refused has no form that reads nothing")
 
 
 class Trained(StepFunctionSystem):
