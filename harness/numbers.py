@@ -43,7 +43,7 @@ _INDEXED = "block|lane|layer|measurement|output|process|rank|repetition|round|ru
 _VERBS = {" were": " was", " are": " is", " have": " has", " differ": " differs", " lie": " lies", " do": " does"}
 _NO_NOUN = "as|differs|does|ends|has|its|lies|ms|proves|times|was"  # that end like a plural
 _ONE_OF_MANY = re.compile(
-    rf"(?:\b(?:(?P<index>{_INDEXED})|(?P<within>after|by|for|in|of|over|with)) )?(?<![\d.,])\b1 "
+    rf"(?:\b(?:(?P<index>{_INDEXED})|(?P<within>after|by|for|in|of|over|with)) )?(?<![\d.,=-])\b1 "
     rf"(?P<kind>(?:[a-z]+ )??)(?P<noun>(?!(?:{_NO_NOUN})\b)[a-z-]*[a-z](?<![isu])s)\b"
     rf"(?:(?P<of>(?: of (?:[\d,]+|the)(?: [a-z]+)??)?)(?P<verb>{'|'.join(_VERBS)})\b)?"
 )
