@@ -14,8 +14,9 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, SchemaValidator, core_schema
 
-from harness.contract.base import UNREAD, Judged, Name, Reason, Strict, Text, Words
+from harness.contract.base import UNREAD, Demand, Judged, Name, NoDemand, Reason, Strict, Text, Words, marks
 from harness.contract.guards import EndName
+from harness.errors import KindError
 from harness.kinds import kinds, resolve
 
 AnyPart = Judged
@@ -103,8 +104,14 @@ def claim_kinds() -> list[str]:
 
 @cache
 def part_model(kind: str) -> type[Judged]:
-    """Return the model of a claim part of this kind. Raises KindError if the model cannot be imported."""
+    """Return the model of a claim part of this kind. Raises KindError if the model cannot be imported, or a field of it
+    does not say if it can turn PASS into FAIL: no fault would be asked for."""
     model: type[Judged] = resolve(kinds()[kind].model)
+    marked = {path.partition(".")[0] for path in (*marks(model, Demand), *marks(model, NoDemand))}
+    unmarked = [name for name in model.model_fields if name not in {"kind", *Judged.model_fields, *marked}]
+    if unmarked:
+        rule = "each field of a claim kind's model has the type `ArmName`, or is annotated with `Demand` or `NoDemand`"
+        raise KindError(rule, where=f"claim kind '{kind}'", got=", ".join(unmarked), remedy="annotate the field")
     return model
 
 

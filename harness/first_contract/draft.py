@@ -21,6 +21,7 @@ from harness.first_contract.step_source import GIVEN, StepSource
 STEPS = 211  # a prime: no period of a trainer's (accumulated batches, a log, a synchronization) ends with it
 BATCHES = 43  # that differ at least: a small set of data begins anew after them
 LONG = 10_000  # the most steps of the long run, and its steps where its contract is apart
+LONG_AT_LEAST = 500  # a training that ends by itself has at least so many
 TOLERANCE = "1.0e-3"
 WHY_TOLERANCE = (
     "A thousandth of the loss: float32 rounds to 6e-8 of a value, and sums in another order move a loss by some times "
@@ -556,9 +557,9 @@ class Draft:
     def _long(self, steps: int) -> str:
         return self._claim(
             "LONG",
-            f"{steps:,} captured steps train as plain ones, in bits",
+            f"{steps:,} captured steps train as plain ones, in bits, or as many as the training has",
             "long_replay",
-            f"    candidate: captured\n    baseline: plain\n    steps: {steps}\n    every: 100\n",
+            f"    candidate: captured\n    baseline: plain\n    steps: {min(steps, LONG_AT_LEAST)}\n    every: 100\n",
             "Runs that break late broke between 1,000 and 10,000 steps.",
             "The first differing block tells when: the end of a schedule, a counter, a buffer that is full.",
             "late_stale_batch, late_dropped_update, late_nan, no_steps",

@@ -13,12 +13,11 @@ from math import isfinite
 from harness.errors import UsageError
 from harness.first_contract.answers import not_tried
 from harness.first_contract.choosing import chosen
-from harness.first_contract.draft import LONG, STEPS, Draft, prime_at_most
+from harness.first_contract.draft import LONG, LONG_AT_LEAST, STEPS, Draft, prime_at_most
 from harness.first_contract.trying import Tried
 
 FEWEST = 8  # steps of a trial
 LONG_S = 60.0  # of the long run's two arms
-LONG_AT_LEAST = 500
 BLOCK = 100  # steps of the long run
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _STEPS = re.compile(r"\w+\.\d+: (steps|host syncs)")

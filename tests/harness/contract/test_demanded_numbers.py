@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import pytest
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from harness.contract.base import Demand, Judged, NoDemand, marks
+from harness.contract import claims
+from harness.contract.base import Demand, Judged, Name, NoDemand, Positive, marks
 from harness.contract.claims import part_kinds, part_model
+from harness.errors import KindError
 from harness.judging.reasons import REASONS
 from harness.kinds.gradients.model import GradientMatch
 from harness.kinds.trajectory.model import TrajectoryMatch
@@ -44,6 +46,20 @@ def test_a_demand_is_broken_by_codes_that_fail_and_others_say_why_not(model: typ
     for path, demand in marks(model, Demand).items():
         assert {str(REASONS[reason].status) for reason in demand.reasons} == {"FAIL"}, path
     assert all(each.why for each in marks(model, NoDemand).values())
+
+
+class Unmarked(Judged):
+    """A model as packages wrote it before fields had marks."""
+
+    kind: Literal["memory_steady"]
+    candidate: Name
+    below: Annotated[Positive, Demand("loss_too_high")]
+
+
+def test_a_model_with_a_field_that_says_nothing_of_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "resolve", lambda _reference: Unmarked)
+    with pytest.raises(KindError, match=r"claim kind 'memory_steady': .*; found candidate; annotate the field"):
+        claims.part_model.__wrapped__("memory_steady")
 
 
 def trajectory(**changes: Any) -> Judged:
