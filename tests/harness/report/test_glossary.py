@@ -54,8 +54,8 @@ def written() -> Iterator[str]:
 def unknown_words(name: str) -> set[str]:
     """The words of a name that neither the glossary nor everyday English explains."""
     kept = name.partition(".")[0] if TAILS.search(name) else name.replace(".", " ")
-    left = kept.replace("_", " ")
-    for term in terms_in([kept]):
+    left = words(kept)
+    for term in terms_in([left]):
         left = re.sub(rf"(?<![a-z0-9]){term}(?:s|es)?(?![a-z])", " ", left)
     return set(left.split()) - PLAIN
 
@@ -64,7 +64,7 @@ def unknown_words(name: str) -> set[str]:
 def test_every_figure_has_no_word_without_an_explanation() -> None:
     names = emitted()
     assert {"missed_bias", "log_ratio_deviation", "noise_floor", "state_tensors"} <= names
-    assert {name: words for name in sorted(names) if (words := unknown_words(name))} == {}
+    assert {name: unknown for name in sorted(names) if (unknown := unknown_words(name))} == {}
 
 
 @pytest.mark.parametrize("term", glossary())
