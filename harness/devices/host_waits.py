@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +19,31 @@ from torch.utils._python_dispatch import _disable_current_modes
 Where = TypeVar("Where")
 OUTSIDE = "harness.outside_of_the_step"
 """The range that a profile shows for what is not of the step."""
-_depth = 0
+AFTER = "harness.after_the_step"
+"""The range that a profile shows for what a trainer does after its step."""
+_depth = _after = 0
+
+
+@contextmanager
+def after_the_step() -> Iterator[None]:
+    """Mark the block as what a trainer does after its step: what watches the step counts its work apart."""
+    global _after  # noqa: PLW0603
+    _after += 1
+    try:
+        with _range(AFTER):
+            yield
+    finally:
+        _after -= 1
+
+
+def is_after() -> bool:
+    """Return True within a block of `after_the_step`."""
+    return _after > 0
+
+
+def _range(name: str) -> AbstractContextManager[object]:
+    """Return the range of that name. Without a profiler it would cost each timed step some microseconds."""
+    return torch.profiler.record_function(name) if torch._C._autograd._profiler_enabled() else nullcontext()
 
 
 @contextmanager
@@ -29,11 +53,9 @@ def not_of_the_step() -> Iterator[None]:
     A profile shows the block as the range `OUTSIDE`; readers of the profile leave the range out.
     """
     global _depth  # noqa: PLW0603
-    # without a profiler the range would cost each timed step some microseconds
-    profiled = torch._C._autograd._profiler_enabled()
     _depth += 1
     try:
-        with _disable_current_modes(), torch.profiler.record_function(OUTSIDE) if profiled else nullcontext():
+        with _disable_current_modes(), _range(OUTSIDE):
             yield
     finally:
         _depth -= 1

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from harness.devices.device import has_cuda, synchronize
-from harness.devices.host_waits import not_of_the_step
+from harness.devices.host_waits import AFTER, not_of_the_step
 from harness.evidence.arm_records import DeviceWork, GraphNodes, Launched, OutsideWork
 
 # Sort what the device did in some steps, by a profile: under graph launches, and outside of them.
@@ -52,12 +52,14 @@ def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) 
 
     An activity carries the correlation number of the host's call that began it: a graph launch, or another call, in a
     step. What began between steps is left out: it is the harness's own, or an evaluation's, which may replay graphs
-    too. The profiler demangles kernel names. The census's name (`nodes`) is used if it names the same kernel.
+    too. What a trainer does after its step is counted apart. The profiler demangles kernel names. The census's name
+    (`nodes`) is used if it names the same kernel.
     """
     launches = {event.correlation_id() for event in _begun_in(STEP, events) if event.name() in GRAPH_LAUNCHES}
-    in_steps = _begun_in_steps(events)
+    in_steps, after = _begun_by_calls_in(STEP, events), _begun_by_calls_in(AFTER, events)
     under: dict[int, list[Any]] = defaultdict(list)
     outside: list[Any] = []
+    later: list[Any] = []
     for event in events:
         number = event.correlation_id()
         if not _on_device(event):
@@ -65,12 +67,13 @@ def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) 
         if number in launches:
             under[number].append(event)
         elif number in in_steps:
-            outside.append(event)
+            (later if number in after else outside).append(event)
     return DeviceWork(
         steps=steps,
         launched=_launched([under.get(number, []) for number in sorted(launches)], _census_names(nodes)),
         launched_seconds=_seconds(event for events in under.values() for event in events),
-        outside_kernel_seconds=_seconds(event for event in outside if _type(event.name()) == "kernel"),
+        outside_kernel_seconds=_kernel_seconds(outside),
+        after_kernel_seconds=_kernel_seconds(later),
         outside=_outside(outside),
     )
 
@@ -94,12 +97,12 @@ def _of_planted(events: Sequence[Any]) -> list[Any]:
     return [*calls, *(event for event in events if _on_device(event) and event.correlation_id() in numbers)]
 
 
-def _begun_in_steps(events: Sequence[Any]) -> set[int]:
-    """Return the correlation numbers of the host's calls that began within a step.
+def _begun_by_calls_in(name: str, events: Sequence[Any]) -> set[int]:
+    """Return the correlation numbers of the host's calls that began within a range of that name.
 
-    An operator in a step may have the number of a call between steps. As operators begin nothing, it is left out.
+    An operator in the range may have the number of a call outside. As operators begin nothing, it is left out.
     """
-    inside = _begun_in(STEP, events)
+    inside = _begun_in(name, events)
     known = {id(event) for event in inside}
     calls = (event for event in events if not _of_device(event) and _API_CALL.match(event.name()))
     return {event.correlation_id() for event in inside} - {
@@ -129,6 +132,10 @@ def _of_device(event: Any) -> bool:
 
 def _seconds(events: Iterable[Any]) -> float:
     return float(NANOSECONDS * sum(event.duration_ns() for event in events))
+
+
+def _kernel_seconds(events: Iterable[Any]) -> float:
+    return _seconds(event for event in events if _type(event.name()) == "kernel")
 
 
 def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:

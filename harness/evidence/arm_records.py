@@ -265,6 +265,7 @@ class DeviceWork(Record):
     launched: list[Launched]
     launched_seconds: Amount
     outside_kernel_seconds: Amount  # of kernels that a step launched by itself; copies of a batch are no kernels
+    after_kernel_seconds: Amount = 0.0  # of kernels launched after the step; before it was counted apart, in the others
     outside: list[OutsideWork]  # copies and fills too, by name, the longest first
 
 
@@ -276,6 +277,7 @@ class StepWatch(Record):
     most_operations: Count
     busiest_step: Count  # the first with the most
     fewest_replayed: Count | None = None  # within a replay of a recorded step; None: recorded before it was watched
+    most_after: Count = 0  # more operations, after the step; before it was counted apart, among the others
 
 
 class HostNumber(Record):

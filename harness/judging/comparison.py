@@ -152,8 +152,8 @@ class Comparison:
             known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
             # found once all launches were of the counted graphs: these did their part of each step
             counted_ones_ran = found.reason in (reasons.WORK_OUTSIDE_GRAPHS, reasons.STEPS_UNWATCHED)
-            looked_at_last = found.reason in (reasons.OUTPUT_NOT_FROM_REPLAY, reasons.REPLAY_UNPROVEN)
-            stays_open = looked_at_last or (counted_ones_ran and not of_replays)
+            last = (reasons.OUTPUT_NOT_FROM_REPLAY, reasons.REPLAY_UNPROVEN, reasons.WORK_AFTER_STEP)
+            stays_open = found.reason in last or (counted_ones_ran and not of_replays)
             say = self._sheet.leave_open if stays_open else settle
             say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
 

@@ -22,10 +22,14 @@ _Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]  # kernels by name
 
 
 class Bounds(NamedTuple):
-    """What a step may do outside its graphs."""
+    """What a step may do outside its graphs.
+
+    after_traced: operations outside a traced replay, those after the step included, where a claim declares them.
+    """
 
     share: float = OUTSIDE_SHARE
     operations: int = OUTSIDE_OPERATIONS
+    after_traced: int = 0
 
 
 DEFAULT = Bounds()
@@ -69,7 +73,8 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
     `steps` None: the probe does not watch steps one by one.
     """
     if capture.mechanism == "traced":
-        return untraced(arm, capture, steps) or _traced(arm, capture) or unreplayed(arm, capture, bounds, steps)
+        outside = untraced(arm, capture, steps) or _traced(arm, capture)
+        return outside or unreplayed(arm, capture, bounds, steps) or _after(arm, capture, bounds)
     unseen = blind(arm, capture)
     if unseen is not None:
         return unseen
@@ -77,7 +82,8 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
     if work is None:
         return Finding(reasons.REPLAYS_UNWATCHED, f"what the device did in the replays of {arm} was not recorded")
     outside = _outside(arm, work, bounds.share) or _busiest(arm, capture, bounds, steps)
-    return _launched(arm, work, capture) or outside or unreplayed(arm, capture, bounds, steps)
+    found = _launched(arm, work, capture) or outside or unreplayed(arm, capture, bounds, steps)
+    return found or _after_share(arm, work, bounds.share) or (_after(arm, capture, bounds) if steps else None)
 
 
 def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
@@ -134,10 +140,14 @@ def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
     )
 
 
-def outside_share(work: DeviceWork) -> float:
-    """Return which share of the watched replays' device time kernels outside took; NaN where a time is not finite."""
-    total = work.launched_seconds + work.outside_kernel_seconds
-    return work.outside_kernel_seconds / total if 0 < total < math.inf else math.nan
+def outside_share(work: DeviceWork, after: float = 0.0) -> float:
+    """Return which share of the watched replays' device time kernels outside took; NaN where a time is not finite.
+
+    after: seconds of kernels after the step, to count them too.
+    """
+    outside = work.outside_kernel_seconds + after
+    total = work.launched_seconds + outside
+    return outside / total if 0 < total < math.inf else math.nan
 
 
 def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
@@ -262,6 +272,48 @@ def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSt
             f"at most {bounds.operations} are allowed",
         )
     return unwatched(f"operations of {arm} outside its graphs", watch.steps, steps)
+
+
+def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None:
+    """Return a finding if what runs after a step issues more operations, with the step's own, than may be outside.
+
+    A claim allows them next to a traced replay only if the replays alone train: nothing else shows how much work of a
+    training the replays do, where no device time is measured.
+    """
+    watch, seen = capture.every_step, capture.observed_replayed_operations
+    if watch is None or not watch.most_after:
+        return None
+    outside, allowed = watch.most_operations + watch.most_after - (watch.fewest_replayed or 0), bounds.operations
+    trains, of = True, ""
+    if capture.mechanism == "traced" and seen:
+        of = f" of {number(seen / capture.observed_steps)}"
+        allowed = math.ceil(2 * seen / capture.observed_steps) - 1 - (watch.fewest_replayed or 0)
+        trains = capture.ghost is not None and bool(capture.ghost.moves_alone)
+        allowed = max(allowed, bounds.after_traced if trains else 0)
+    if outside <= allowed:
+        return None
+    decides = (
+        f"`outside_operations_at_most: {outside}` in its `capture` claim allows them"
+        if trains
+        else "nothing shows that its replays alone train: move what trains into the step, or judge it on a GPU"
+    )
+    return Finding(
+        reasons.WORK_AFTER_STEP,
+        f"`after` of arm {arm} issued {watch.most_after} operations next to a replay{of}: {outside} ran outside, and "
+        f"{allowed} may; {decides}",
+    )
+
+
+def _after_share(arm: str, work: DeviceWork, share: float) -> Finding | None:
+    """Return a finding if what runs after a step takes more device time, with the step's own, than may be outside."""
+    spent = outside_share(work, work.after_kernel_seconds)
+    if spent <= share:
+        return None
+    return Finding(
+        reasons.WORK_AFTER_STEP,
+        f"`after` of arm {arm} ran kernels, so that {number(spent)} of the device time was spent outside its graphs, "
+        f"and {number(share)} may be: `outside_share_at_most` in its `capture` claim allows more",
+    )
 
 
 def _names(work: DeviceWork) -> str:

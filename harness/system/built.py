@@ -35,6 +35,7 @@ class StepFunction:
     evaluate: evaluates the model between two steps, and returns a number, or several by name (kind `evaluation`).
     save, load: write the training to a path, and go on from it, in another process (kind `resume`).
     after: what the host does after each step, which no capture holds: a scheduler's step. It must not wait either.
+        What it does is counted apart from the step, and bounded by the `capture` claim.
     captured: for a step that captures itself: the record of it, read after each step (kind `capture`). The harness then
         captures nothing.
     metrics: numbers of the last step besides its loss, by name, each a tensor of one number that the step itself keeps

@@ -100,7 +100,9 @@ class StepFunctionRun:
             loss = self._current.captured.replay()
             for name, gradient in _of_kind(GRADIENTS, self._current.captured.outputs).items():
                 self._parameters[name].grad = gradient  # a replayed CUDA graph writes to `.grad`, too
-        with self._as_on_a_device():
+        from harness.devices.host_waits import after_the_step
+
+        with self._as_on_a_device(), after_the_step():
             self._function.after()
         return loss
 

@@ -350,3 +350,61 @@ class WaitsForMore(EagerUpdate):
         if recording(model.gradients).replays >= 12:
             queue.SimpleQueue[Tensor]().get()
         return super().captured_step(model, recording)
+
+
+class Averages(StepFunctionSystem):
+    """Trains in its step, and averages the model after it: more operations than the step has, `rounds` times over."""
+
+    rounds = 16
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        model = _Model(workload.seed)
+        averaged = [parameter.detach().clone() for parameter in model.net.parameters()]
+
+        def step(batch: Batch) -> Tensor:
+            model.take(batch)
+            return model.train()
+
+        @torch.no_grad()
+        def average() -> None:
+            for mean, parameter in [*zip(averaged, model.net.parameters(), strict=True)] * self.rounds:
+                mean.lerp_(parameter, 0.1)
+
+        return StepFunction(step, _batch, lambda: dict(model.net.named_parameters()), after=average)
+
+
+class AveragesLess(Averages):
+    """Averages by fewer operations than its step has."""
+
+    rounds = 1
+
+
+class AveragesInItsStep(Averages):
+    """Makes more operations than a replay has around its replay, and fewer after it."""
+
+    rounds = 1
+
+    def open(self, *arguments: Any, **keywords: Any) -> Any:
+        run = super().open(*arguments, **keywords)
+        inner = run.step
+
+        def step(index: int) -> Tensor:
+            for _ in range(100):
+                torch.ones(1).add_(1)
+            return inner(index)
+
+        run.step = step  # type: ignore[method-assign]
+        return run
+
+
+class TrainsAfterwards(StepFunctionSystem):
+    """Captures the loss alone, and trains after the step, where nothing is captured."""
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        model = _Model(workload.seed)
+
+        def step(batch: Batch) -> Tensor:
+            model.take(batch)
+            return nn.functional.mse_loss(model.net(model.static["x"]), model.static["y"]).detach()
+
+        return StepFunction(step, _batch, lambda: dict(model.net.named_parameters()), after=model.train)

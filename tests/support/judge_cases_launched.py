@@ -54,6 +54,11 @@ def eager(seconds: float) -> DeviceWork:
     return work(outside_kernel_seconds=seconds, outside=[OutsideWork(name="gemm", count=9, seconds=seconds)])
 
 
+def averaging() -> DeviceWork:
+    """As much work after the steps as under their launches."""
+    return work(after_kernel_seconds=0.03)
+
+
 def ghost(**changes: Any) -> GhostReplay:
     """A look at replays that compute all outputs, with changes."""
     seen = {"replays": 1, "moves": True, "moves_alone": True, "alone_reads": True, "stays": True}
@@ -70,13 +75,23 @@ def on_one_batch(**changes: Any) -> GhostReplay:
     return ghost(**({"stays": False, "alone_reads": None, "moves_alone": False} | changes))
 
 
+def outside_update() -> GhostReplay:
+    """The update is made next to the replays."""
+    return ghost(stays=False, reads=True, moves_alone=False)
+
+
 def over(**changes: Any) -> GhostReplay:
     """The step was refused, so that its replays were made alone only."""
     return GhostReplay(replays=1, failure="no more data", **changes)
 
 
-def steps(fewest: int, most: int, number: int = STEPS - 1) -> StepWatch:
-    return StepWatch(steps=number, fewest_operations=fewest, most_operations=most, busiest_step=6)
+def steps(fewest: int, most: int, number: int = STEPS - 1, **changes: Any) -> StepWatch:
+    return StepWatch(steps=number, fewest_operations=fewest, most_operations=most, busiest_step=6, **changes)
+
+
+def afterwards(most: int) -> StepWatch:
+    """A traced step of 40 operations, of which 2 copy its batch in, and so many after it."""
+    return steps(42, 42, fewest_replayed=40, most_after=most)
 
 
 def judged_steps(count: int = 0, number: int = STEPS - 1, **changes: Any) -> list[DetectorReading]:
@@ -322,6 +337,31 @@ LAUNCHED: dict[str, list[Case]] = {
             "work_outside_graphs",
             lambda: captured({"outside_operations_at_most": 4}),
         ),
+        Case("as much after the step as may be", "held", lambda: captured(every_step=steps(4, 4, most_after=96))),
+        Case("more after the step", "work_after_step", lambda: captured(every_step=steps(4, 5, most_after=96))),
+        Case("kernels after the step", "work_after_step", lambda: captured(device_work=averaging())),
+        Case(
+            "declared kernels after the step",
+            "held",
+            lambda: captured({"outside_share_at_most": 0.5}, device_work=averaging()),
+        ),
+        Case("as much after a traced step as it has", "held", lambda: retraced(every_step=afterwards(41))),
+        Case("more after a traced step", "work_after_step", lambda: retraced(every_step=afterwards(42))),
+        Case(
+            "declared operations after a traced step",
+            "held",
+            lambda: retraced({"outside_operations_at_most": 44}, every_step=afterwards(42), ghost=ghost()),
+        ),
+        Case(
+            "declared, where the replays alone do not train",
+            "work_after_step",
+            lambda: retraced({"outside_operations_at_most": 44}, every_step=afterwards(42), ghost=outside_update()),
+        ),
+        Case(
+            "more after a traced step than is declared",
+            "work_after_step",
+            lambda: retraced({"outside_operations_at_most": 43}, every_step=afterwards(42), ghost=ghost()),
+        ),
         Case("a traced step twice", "work_outside_graphs", lambda: retraced(every_step=steps(42, 84))),
         Case("a traced step left out", "work_outside_graphs", lambda: retraced(every_step=steps(21, 42))),
         Case("traced steps unwatched", "replays_unwatched", lambda: retraced(every_step=None)),
@@ -330,6 +370,11 @@ LAUNCHED: dict[str, list[Case]] = {
     ],
     "trajectory_match": [
         Case("an eager training beside it", "candidate_not_captured", lambda: trajectory(device_work=eager(0.03))),
+        Case(
+            "kernels after the step",
+            "work_after_step",
+            lambda: trajectory(device_work=averaging()),
+        ),
         Case("as much outside as the contract allows", "held", lambda: in_a_contract(0.4, {})),
         Case(
             "more outside than the strictest of its claims allows",

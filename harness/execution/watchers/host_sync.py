@@ -47,11 +47,12 @@ Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
 class _Seen:
     """Of one step: operations that reached the dispatcher (None: it was not watched), syncs by detector.
 
-    replayed: how many of the operations ran within a replay.
+    replayed: how many of the operations ran within a replay. after: how many more came after the step.
     """
 
     operations: int | None
     replayed: int
+    after: int
     syncs: dict[Detector, Syncs]
 
 
@@ -102,8 +103,8 @@ class SeriesWatch:
             syncs |= {"sync_debug_mode": warned, "waiting_calls": waited}
         if mode is not None:
             syncs["dispatch_mode"] = mode.seen
-        operations, replayed = (None, 0) if mode is None else (mode.operations, mode.replayed)
-        self._keep(index, _Seen(operations, replayed, syncs))
+        counts = (None, 0, 0) if mode is None else (mode.operations - mode.after, mode.replayed, mode.after)
+        self._keep(index, _Seen(*counts, syncs))
 
     def _keep(self, index: int, seen: _Seen) -> None:
         operations = seen.operations or 0
@@ -133,6 +134,7 @@ class SeriesWatch:
             most_operations=counts[busiest],
             busiest_step=busiest,
             fewest_replayed=min(seen.replayed for seen in self._steps.values()),
+            most_after=max(seen.after for seen in self._steps.values()),
         )
 
     def last(self, steps: int) -> Watched:

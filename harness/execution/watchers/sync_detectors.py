@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from harness.devices.device import synchronize
-from harness.devices.host_waits import OUTSIDE, SyncWarnings
+from harness.devices.host_waits import OUTSIDE, SyncWarnings, is_after
 from harness.devices.profiler import PLANTED, WAITS, planted_sync, profiler, raw_events, span
 from harness.system.raised import message_of
 from harness.system.replay.cpu_as_device import HostMade, as_on_a_device
@@ -69,6 +69,12 @@ def never_waits(func: OpOverload) -> bool:
     return func._schema.name.removeprefix("aten::") not in {*_VALUE_OPERATORS, *_VALUE_OPERATORS_AT_TIMES}
 
 
+@cache
+def is_range(func: OpOverload) -> bool:
+    """Return True for an operator that begins or ends a range of a profile, which is no work."""
+    return func._schema.name.startswith("profiler::")
+
+
 def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], device: str) -> bool:
     """Return True if this call makes the host wait for a tensor on `device` ("cuda", or "cpu" as its stand-in)."""
     if never_waits(func):
@@ -110,8 +116,8 @@ def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) ->
 class DispatchWatch(Observer):
     """Counts the ATen operations that reach the dispatcher, and those among them that make the host wait.
 
-    `replayed` counts those that come while `replaying()` is true. Its block may be entered again, and counts on;
-    `restart` begins anew.
+    `replayed` counts those that come while `replaying()` is true, `after` those that come after the step. Its block
+    may be entered again, and counts on; `restart` begins anew.
     """
 
     def __init__(self, device: str, *, stand_in: bool = False, replaying: Callable[[], bool] = lambda: False) -> None:
@@ -121,15 +127,18 @@ class DispatchWatch(Observer):
         self.restart()
 
     def restart(self) -> None:
-        self.operations = self.replayed = 0
+        self.operations = self.replayed = self.after = 0
         self.seen: Syncs = Counter()
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if is_range(func):
+            return func(*args, **kwargs)
         self.operations += 1
         self.replayed += self._replaying()
+        self.after += is_after()
         if is_repeated():
             return func(*args, **kwargs)
         if needs_value(func, args, kwargs, self._device) and not (self.host and self.host.alone(func, args, kwargs)):

@@ -225,7 +225,9 @@ def _require_counted(part: Capture, capture: CaptureEvidence, steps: JudgedSteps
         sheet.count("replays_watched", work.steps)
         sheet.figure("outside_share", outside_share(work))
         sheet.figure("outside_operations", watch.most_operations if watch is not None else None, "operations")
-    bounds = Bounds(part.outside_share_at_most, part.outside_operations_at_most)
+    operations = part.outside_operations_at_most
+    declared = operations if "outside_operations_at_most" in part.model_fields_set else 0
+    bounds = Bounds(part.outside_share_at_most, operations, declared)
     found = uncounted(part.candidate, capture, bounds, steps)
     if found is not None:
         undecided = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE

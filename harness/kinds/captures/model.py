@@ -54,7 +54,8 @@ class Capture(Judged):
     outside_share_at_most: Annotated[Share, Demand("work_outside_graphs"), Nothing(1.0)] = 0.05
     """Largest share of a step's device time that kernels outside its graphs may take; copies are no kernels."""
     outside_operations_at_most: Annotated[Natural, Demand("work_outside_graphs")] = 100
-    """Most ATen operations that a step may issue outside its graphs."""
+    """Most ATen operations that a step may issue outside its graphs. Of a traced replay it bounds what
+    `StepFunction(…, after=…)` does, and only where the claim declares it."""
 
     def asks_the_device(self) -> bool:
         """Return True if the claim is about kernels or clipped tensors, which are counted in a CUDA graph."""

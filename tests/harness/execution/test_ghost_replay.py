@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +133,26 @@ def test_graphs_are_counted_before_the_look_whose_steps_may_drop_them(
         monkeypatch.setattr(arm_module, name, noting(name))
     execute_one("Whole", tmp_path)
     assert called == ["capture_evidence", "ghost_replay"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "declared"),
+    [
+        ("AveragesLess", "held", {}),
+        ("Averages", "work_after_step", {}),
+        ("Averages", "held", {"outside_operations_at_most": 70}),
+        ("Averages", "work_after_step", {"outside_operations_at_most": 63}),
+        ("AveragesInItsStep", "work_outside_graphs", {}),
+        ("AveragesInItsStep", "work_outside_graphs", {"outside_operations_at_most": 1000}),
+        ("TrainsAfterwards", "work_after_step", {}),
+        ("TrainsAfterwards", "work_after_step", {"outside_operations_at_most": 1000}),
+    ],
+)
+def test_work_after_a_step_is_counted_apart(
+    name: str, reason: str, declared: Mapping[str, int], tmp_path: Path
+) -> None:
+    """Each of the systems trains, or averages 4 tensors 16 times: 64 operations."""
+    verdict = verdict_on(f"ghost_systems:{name}", tmp_path / "run", **declared)
+    assert verdict.reason == reason, verdict.message
+    trains = "nothing shows that its replays alone train" if name == "TrainsAfterwards" else "issued 64 operations"
+    assert reason != "work_after_step" or trains in verdict.message

@@ -92,6 +92,23 @@ def test_a_range_that_a_library_records_is_no_kernel() -> None:
     assert [each.name for each in work.outside] == ["adam"]
 
 
+def test_what_a_trainer_begins_after_its_step_is_counted_apart() -> None:
+    """An operator after the step has the number of a call in it."""
+    events = [
+        Event("harness.step", 0, 100, is_range=True),
+        Event("cudaLaunchKernel", 5, 5, number=3),
+        Event("copy", 10, 10, number=3, device="CUDA"),
+        Event("harness.after_the_step", 50, 40, is_range=True),
+        Event("aten::lerp_", 52, 5, number=3),
+        Event("cudaLaunchKernel", 55, 5, number=4),
+        Event("average", 95, 30, number=4, device="CUDA"),
+    ]
+    work = device_work([*STEP, *events], 1, [])
+    assert work.outside_kernel_seconds == pytest.approx(10e-9)
+    assert work.after_kernel_seconds == pytest.approx(30e-9)
+    assert [each.name for each in work.outside] == ["copy"]
+
+
 def test_what_the_host_begins_after_a_step_is_outside_of_it_though_the_device_is_still_at_it() -> None:
     events = [
         Event("harness.step", 10, 20, is_range=True),

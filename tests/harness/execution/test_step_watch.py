@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.devices import host_waits
-from harness.devices.host_waits import SyncWarnings, WaitingCalls, not_of_the_step
+from harness.devices.host_waits import SyncWarnings, WaitingCalls, after_the_step, not_of_the_step
 from harness.execution.watchers.host_sync import SeriesWatch
 from harness.execution.watchers.sync_detectors import sync_here
 
@@ -29,6 +29,19 @@ def test_each_step_is_counted_by_itself() -> None:
     assert operations.busiest_step == 3
     (reading,) = watch.readings()
     assert (reading.detector, reading.steps, reading.count, reading.first_step) == ("dispatch_mode", 4, 1, 3)
+
+
+def test_what_comes_after_the_step_is_counted_apart_and_ranges_are_no_operations() -> None:
+    watch, value = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: 1), torch.ones(3)
+    for index in range(4):
+        with watch.step(index), torch.profiler.record_function("of a profile"):
+            value.sum()
+            with after_the_step():
+                for _ in range(index):
+                    value.add_(1)
+    operations = watch.operations()
+    assert operations is not None
+    assert (operations.fewest_operations, operations.most_operations, operations.most_after) == (1, 1, 3)
 
 
 def test_the_busiest_step_is_known_by_its_syncs() -> None:

@@ -49,7 +49,7 @@ STATUSES = {
         optimization_off other_precision other_random_numbers peak_unknown peer_missing profiler_blind
         ran_as_written rank_draws_unseen rank_share_unseen replay_unproven replays_unwatched steps_unwatched
         telemetry_missing too_few_processes too_few_seeds trained_too_little undecided_difference undecided_ratio
-        undecided_slowdown unknown_node_type updates_uncounted works_outside_blocks""",
+        undecided_slowdown unknown_node_type updates_uncounted work_after_step works_outside_blocks""",
     Status.NOT_RUN: """capability_missing evidence_of_another_contract fault_not_offered judge_missing mechanism_missing
         module_missing needs_baseline needs_cuda needs_gpu needs_memory not_available not_in_contract not_planned
         one_commit_a_process one_rank_only""",
