@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -41,9 +41,20 @@ def is_after() -> bool:
     return _after > 0
 
 
-def _range(name: str) -> AbstractContextManager[object]:
-    """Return the range of that name. Without a profiler it would cost each timed step some microseconds."""
-    return torch.profiler.record_function(name) if torch._C._autograd._profiler_enabled() else nullcontext()
+@contextmanager
+def _range(name: str) -> Iterator[None]:
+    """Show the block in a profile under that name, by operators that no dispatch mode sees."""
+    if not torch._C._autograd._profiler_enabled():  # the range would cost each timed step some microseconds
+        yield
+        return
+    shown = torch.profiler.record_function(name)
+    with _disable_current_modes():
+        shown.__enter__()
+    try:
+        yield
+    finally:
+        with _disable_current_modes():
+            shown.__exit__(None, None, None)
 
 
 @contextmanager

@@ -103,8 +103,9 @@ class SeriesWatch:
             syncs |= {"sync_debug_mode": warned, "waiting_calls": waited}
         if mode is not None:
             syncs["dispatch_mode"] = mode.seen
-        counts = (None, 0, 0) if mode is None else (mode.operations - mode.after, mode.replayed, mode.after)
-        self._keep(index, _Seen(*counts, syncs))
+        operations = None if mode is None else mode.operations - mode.after
+        replayed, after = (0, 0) if mode is None else (mode.replayed, mode.after)
+        self._keep(index, _Seen(operations, replayed, after, syncs))
 
     def _keep(self, index: int, seen: _Seen) -> None:
         operations = seen.operations or 0

@@ -69,12 +69,6 @@ def never_waits(func: OpOverload) -> bool:
     return func._schema.name.removeprefix("aten::") not in {*_VALUE_OPERATORS, *_VALUE_OPERATORS_AT_TIMES}
 
 
-@cache
-def is_range(func: OpOverload) -> bool:
-    """Return True for an operator that begins or ends a range of a profile, which is no work."""
-    return func._schema.name.startswith("profiler::")
-
-
 def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], device: str) -> bool:
     """Return True if this call makes the host wait for a tensor on `device` ("cuda", or "cpu" as its stand-in)."""
     if never_waits(func):
@@ -134,8 +128,6 @@ class DispatchWatch(Observer):
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if is_range(func):
-            return func(*args, **kwargs)
         self.operations += 1
         self.replayed += self._replaying()
         self.after += is_after()

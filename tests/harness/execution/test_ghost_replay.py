@@ -149,7 +149,7 @@ def test_graphs_are_counted_before_the_look_whose_steps_may_drop_them(
     ],
 )
 def test_work_after_a_step_is_counted_apart(
-    name: str, reason: str, declared: Mapping[str, int], tmp_path: Path
+    name: str, reason: str, declared: Mapping[str, Any], tmp_path: Path
 ) -> None:
     """Each of the systems trains, or averages 4 tensors 16 times: 64 operations."""
     verdict = verdict_on(f"ghost_systems:{name}", tmp_path / "run", **declared)

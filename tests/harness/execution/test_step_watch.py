@@ -31,14 +31,16 @@ def test_each_step_is_counted_by_itself() -> None:
     assert (reading.detector, reading.steps, reading.count, reading.first_step) == ("dispatch_mode", 4, 1, 3)
 
 
-def test_what_comes_after_the_step_is_counted_apart_and_ranges_are_no_operations() -> None:
+def test_what_comes_after_the_step_is_counted_apart_and_its_range_is_no_operation() -> None:
     watch, value = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: 1), torch.ones(3)
-    for index in range(4):
-        with watch.step(index), torch.profiler.record_function("of a profile"):
-            value.sum()
-            with after_the_step():
-                for _ in range(index):
-                    value.add_(1)
+    with torch.profiler.profile() as profile:
+        for index in range(4):
+            with watch.step(index):
+                value.sum()
+                with after_the_step():
+                    for _ in range(index):
+                        value.add_(1)
+    assert [event.name for event in profile.events()].count(host_waits.AFTER) == 4
     operations = watch.operations()
     assert operations is not None
     assert (operations.fewest_operations, operations.most_operations, operations.most_after) == (1, 1, 3)
