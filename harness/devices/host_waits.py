@@ -49,7 +49,7 @@ def _range(name: str) -> Iterator[None]:
         return
     shown = torch.profiler.record_function(name)
     with _disable_current_modes():
-        shown.__enter__()
+        shown.__enter__()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:

@@ -106,7 +106,11 @@ def made_to_wait(error: BaseException) -> str:
     numbers = all(each.is_floating_point() for group in groups for each in group["params"])
     flags = ("fused", "capturable") if numbers else ("capturable",)  # torch fuses no update of complex numbers
     able = [f"`{flag}=True`" for flag in flags if not defaults.get(flag, True)]
-    return f"; make {name} with {able[0]}" if able else f"; {name} has no form that reads nothing"
+    if able:
+        return f"; make {name} with {able[0]}"
+    return (
+        f"; {name} has no form that reads nothing: no capture holds it; train by another optimizer, or claim no capture"
+    )
 
 
 def called_at(error: BaseException) -> str:

@@ -222,8 +222,9 @@ def test_an_update_that_waits_says_whether_it_has_a_fused_form(made: type[OwnUpd
 
     with pytest.raises(HostSyncError) as caught:
         fake_pass(body, lambda: {"weight": weight}, [optimizer])
-    way = "OwnUpdate has no form that reads nothing" if made is OwnUpdate else "make OwnFused with `fused=True`"
-    assert f"; {way};" in str(caught.value)
+    way = "OwnUpdate has no form that reads nothing: no capture holds it; train by another optimizer"
+    way = way if made is OwnUpdate else "make OwnFused with `fused=True`"
+    assert f"; {way}" in str(caught.value)
 
 
 class Refused(torch.optim.Optimizer):
