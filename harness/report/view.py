@@ -137,11 +137,11 @@ class ReportView:
         """Return what stands above everything else, with its title: warnings, a drill, uncommitted changes."""
         found = [("Warning", text) for text in self.warnings()]
         found += [("Fire drill", self.drill_sentence())] if self.is_drill else []
-        changed = " and ".join(f"the {who}" for who in self._changed())
+        changed = " and ".join(f"the {who}" for who in self.changed())
         text = f"The sources of {changed} differed from the commit that is named."
         return found + ([("Uncommitted changes", text)] if changed else [])
 
-    def _changed(self) -> dict[str, None]:
+    def changed(self) -> dict[str, None]:
         """Return whose sources differed from their commit, in any part."""
         headers = [part.view.header for part in self.parts] or [self.header]
         named = [("trainer", facts.commit) for each in headers for facts in each.environment.trainers.values()]

@@ -20,12 +20,14 @@ MOST = 20  # of each kind of step; the others are counted
 
 
 def what_now(view: ReportView, shown: Callable[[object, int], str] = line) -> list[str]:
-    """Return a line for each step, the most urgent first; an empty list if every unit held or is waived.
+    """Return a line for each step, the most urgent first; an empty list if every unit of a commit held or is waived.
 
     shown: makes text fit for where the lines stand, at most as many characters.
     """
     lived = [shown(each, 500) for each in survived(view)]
+    changed = ["what was run, and verify it again: no commit holds it"] if view.changed() else []
     kinds = {"fix": _broken(view, shown), "survived:": lived, "decide": _open(view, shown), "plant": _unplanted(view)}
+    kinds["commit"] = changed
     steps = []
     for verb, found in kinds.items():
         steps += [f"{verb} {each}" for each in found[:MOST]]

@@ -32,8 +32,9 @@ def test_the_outcome_comes_first_then_what_to_do_then_what_was_judged_where_and_
     assert lines[2] == "What now:"
     assert lines[3].startswith("- fix F-GRAPH-BWD-001 on w1: A batch that was rebound")
     assert lines[4] == "- decide F-GRAPH-BWD-001, 1 unit: message 2"
-    assert lines[5] == "3 planned · 1 held · 1 violated · 0 undecided · 1 not run · 0 errors"
-    told = lines[6].replace("\\", "")
+    assert lines[5] == "- commit what was run, and verify it again: no commit holds it"
+    assert lines[6] == "3 planned · 1 held · 1 violated · 0 undecided · 1 not run · 0 errors"
+    told = lines[7].replace("\\", "")
     for fact in (
         "commit 4afac30f0e0c with uncommitted changes",
         "GPU: NVIDIA H200",
@@ -41,7 +42,7 @@ def test_the_outcome_comes_first_then_what_to_do_then_what_was_judged_where_and_
         "started: 2026-11-20T",
     ):
         assert fact in told
-    assert lines[6].endswith("[GitHub Actions](<https://github.com/o/r/actions/runs/7>)")
+    assert lines[7].endswith("[GitHub Actions](<https://github.com/o/r/actions/runs/7>)")
 
 
 def test_a_link_that_would_end_its_markup_is_left_out() -> None:
