@@ -6,7 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic_core import PydanticCustomError
@@ -142,6 +154,11 @@ _Mark = TypeVar("_Mark")
 
 def marks(model: type[BaseModel], kind: type[_Mark]) -> Mapping[str, _Mark]:
     """Return by path the marks of one kind on a model's fields, and on the fields of models that these hold."""
+    return cast("Mapping[str, _Mark]", _marks_of(model, cast("Any", kind)))
+
+
+@cache
+def _marks_of(model: type[BaseModel], kind: type) -> Mapping[str, object]:
     return {path: mark for path, mark in _marks(model) if isinstance(mark, kind)}
 
 

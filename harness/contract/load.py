@@ -197,7 +197,7 @@ class LoadedContract:
     """A valid contract with its source.
 
     `digest` is the SHA-256 of the file's bytes, in hexadecimal, or of these and of the files that it uses (`shared`);
-    `demands` is a digest of what a judge or a runner reads of it, so that texts for people do not change it.
+    `value` is what it says in version 2, joined with what it shares.
     `version` is that of the language that the file is in.
     """
 
@@ -205,11 +205,17 @@ class LoadedContract:
     path: Path
     text: str
     digest: str
-    demands: str
+    value: Mapping[str, Any]
     position: Callable[[tuple[str | int, ...]], strict_yaml.Position]
     version: Literal[1, 2] = 2
     shared: Sequence[SharedFile] = ()
     origins: Mapping[tuple[str, str], strict_yaml.Document] = dataclasses_field(default_factory=dict)
+
+    def demands(self) -> str:
+        """Return a digest of what a judge or a runner reads of it, so that texts for people do not change it."""
+        claims = [_read(ClaimText, claim) for claim in self.value["claims"]]
+        read = {**_read(Contract, self.value), "claims": claims}
+        return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
     def where(self, *path: str | int) -> str:
         """Return `file:line:column` of the value at `path`, or of the nearest part above it."""
@@ -240,19 +246,12 @@ def loaded_from(document: strict_yaml.Document, path: Path, files: SharedFiles |
         raise errors[0] if len(errors) == 1 else ContractErrors(errors)
     digest = shared.contract_digest(document.text.encode(), [file.digest for file in used])
     version: Literal[1, 2] = 1 if document.written else 2
-    demands = _demands(document.value)
     return LoadedContract(
-        contract, path, document.text, digest, demands, document.position, version, tuple(used), document.origins
+        contract, path, document.text, digest, document.value, document.position, version, tuple(used), document.origins
     )
 
 
-def _demands(value: dict[str, Any]) -> str:
-    """Return the digest of a contract in version 2, joined with what it shares, without the fields that are unread."""
-    claims = [_read(ClaimText, claim) for claim in value["claims"]]
-    return hashlib.sha256(json.dumps({**_read(Contract, value), "claims": claims}, sort_keys=True).encode()).hexdigest()
-
-
-def _read(model: type[BaseModel], value: dict[str, Any]) -> dict[str, Any]:
+def _read(model: type[BaseModel], value: Mapping[str, Any]) -> dict[str, Any]:
     unread = {name for name, field in model.model_fields.items() if UNREAD in field.metadata}
     return {key: each for key, each in value.items() if key not in unread}
 

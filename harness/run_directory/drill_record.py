@@ -152,7 +152,7 @@ def record_of(path: Path, contracts: Sequence[LoadedContract]) -> DrillRecord:
     with TemporaryDirectory(prefix="harness-drill-") as scratch:
         copies = _copies(path.parent, Path(scratch))
         same = {
-            one.contract.id: one.digest for one in changed if _demands(copies, one.contract.id, record) == one.demands
+            one.contract.id: one.digest for one in changed if _demands(copies, one.contract.id, record) == one.demands()
         }
     return record.model_copy(update={"contracts": {**record.contracts, **same}})
 
@@ -179,7 +179,7 @@ def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
         if used is None:
             return ""
         located = SharedFiles(lambda _contract, number, _name: copies / layout.SHARED_FILES / f"{used[number]}.yaml")
-        return load_contract(path, located).demands
+        return load_contract(path, located).demands()
     except (ContractError, ContractErrors, Damaged):
         return ""
 

@@ -20,7 +20,7 @@ def test_without_chromium(tmp_path: Path, required: str, status: int, said: str)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ONE],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "PATH": str(tmp_path), "REQUIRE_TOOLS": required},
+        env={**os.environ, "PATH": str(tmp_path), "REQUIRE_TOOLS": required, "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         check=False,

@@ -30,13 +30,13 @@ def test_a_fault_may_have_any_name(fault: str, contract: Path, capsys: pytest.Ca
     verified = CliRunner().invoke(application([]), ["verify", str(contract), "--fault", fault, "--name", "planted"])
     directory = Path("harness-reports/planted")
     assert verified.exit_code == 1, verified.output
-    assert f"FIRE DRILL: The fault {fault} was planted in this run on purpose." in verified.output
+    assert f"FIRE DRILL: The fault {fault} was planted in this run on purpose" in verified.output
     header = read_bundle(directory).header
     assert (header.purpose, header.fault) == ("fault", fault)
     assert judge.check_recorded([directory], as_json=False) == 0
     assert capsys.readouterr().out.startswith("same     harness-reports/planted: 1 planned · 0 held · 1 violated")
     report.render(directory)
-    assert f"The fault <code>{fault}</code> was planted in this run on purpose." in (
+    assert f"The fault <code>{fault}</code> was planted in this run on purpose" in (
         directory / "report.html"
     ).read_text(encoding="utf-8")
 

@@ -27,7 +27,7 @@ RUN_ID = "c+w+one_arm"
 class Loaded(LoadedContract):
     def __init__(self, contract: Contract, text: str = "id: c  # é\n", shared: tuple[SharedFile, ...] = ()) -> None:
         digest = hashlib.sha256(text.encode()).hexdigest()
-        super().__init__(contract, Path("c.yaml"), text, digest, digest, lambda _path: (1, 1), shared=shared)
+        super().__init__(contract, Path("c.yaml"), text, digest, {}, lambda _path: (1, 1), shared=shared)
 
 
 LOADED = Loaded(make_contract(CAPTURE, OTHER))

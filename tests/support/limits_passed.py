@@ -34,7 +34,7 @@ def clock_ahead(since: Callable[[], bool], seconds: float) -> SimpleNamespace:
             stood = (now - began) * since()
         return now - stood + seconds if stood else began
 
-    return SimpleNamespace(monotonic=monotonic)
+    return SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
 
 
 def _stands_still(heartbeat: Path, phase: str) -> bool:

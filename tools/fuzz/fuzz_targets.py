@@ -136,7 +136,7 @@ def _of_loaded(use: Callable[[LoadedContract], object]) -> Callable[[bytes], obj
             raise ContractError("the document is a contract") from error
         if found := problems(contract):
             raise ContractError(found[0].rule)
-        return use(LoadedContract(contract, Path("c.yaml"), content.decode(), "0" * 64, "", lambda _: (1, 1)))
+        return use(LoadedContract(contract, Path("c.yaml"), content.decode(), "0" * 64, {}, lambda _: (1, 1)))
 
     return attempt
 

@@ -37,9 +37,9 @@ def test_it_names_three_arms_and_counts_steps() -> None:
     part = claim()
     assert part.arms() == {"candidate": "ours", "baseline": "theirs", "guards.training_effect.control": "untrained"}
     assert [path for path, _ in part.beyond(10)] == [
+        ("last",),
         ("guards", "steps"),
         ("guards", "training_effect", "last"),
-        ("last",),
     ]
     assert part.process_count() == 1
 

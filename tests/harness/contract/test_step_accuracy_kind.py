@@ -53,4 +53,4 @@ def test_what_is_named_twice_is_a_contradiction(field: str, value: object, got: 
 
 def test_its_steps_are_the_workloads() -> None:
     assert list(claim().beyond(10)) == []
-    assert [path for path, _ in claim().beyond(9)] == [("loss_steps",), ("gradient_steps", 1)]
+    assert [path for path, _ in claim().beyond(9)] == [("gradient_steps", 1), ("loss_steps",)]

@@ -105,7 +105,9 @@ def fast_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
                 ahead += 100.0
             return time.monotonic() + ahead
 
-        monkeypatch.setattr("harness.execution.watched_worker.time", SimpleNamespace(monotonic=monotonic))
+        monkeypatch.setattr(
+            "harness.execution.watched_worker.time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+        )
 
     return install
 
@@ -160,7 +162,7 @@ def test_heartbeats_do_not_stretch_the_wall_limit(tmp_path: Path, monkeypatch: p
             seconds, seen = seconds + 100.0, beat
         return seconds
 
-    monkeypatch.setattr("harness.execution.watched_worker.time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr("harness.execution.watched_worker.time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
     death = _execute(stand_in_run("busy", wall_limit_s=500.0, heartbeat_s=350.0), tmp_path)
     assert (death.cause, death.phase) == ("wall_limit", "busy")
 

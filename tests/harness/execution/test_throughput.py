@@ -302,9 +302,10 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(throughput, "counter_of_this_process", lambda: Counting(seen))
     monkeypatch.setattr(timed_arm, "graph_launches", profiled)
     monkeypatch.setattr(Recorder, "alone", alone)
-    for module, names in ((arm_life, ("opened", "arm_end", "capture_evidence")), (throughput, ("timed_rounds",))):
+    for module, names in ((arm_life, ("opened", "capture_evidence")), (throughput, ("timed_rounds",))):
         for name in names:
             monkeypatch.setattr(module, name, noted(name, getattr(module, name)))
+    monkeypatch.setattr(arm_life.ArmLife, "_end_record", noted("arm_end", arm_life.ArmLife._end_record))
     return seen
 
 

@@ -86,8 +86,8 @@ def test_a_run_that_proves_nothing_is_told() -> None:
 
 
 def test_a_drill_among_the_two_is_told() -> None:
-    told = "FIRE DRILL, after: The fault stale_batch was planted in this run on purpose."
-    assert told in compare(full_view(), drill_view())
+    told = "FIRE DRILL, after: The fault stale_batch was planted in this run on purpose"
+    assert any(each.startswith(told) for each in compare(full_view(), drill_view()))
 
 
 # --- what must not pass for the same ---------------------------------------------------------------------------------

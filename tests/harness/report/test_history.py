@@ -76,7 +76,7 @@ def test_a_row_for_each_figure_and_the_judged_one_with_interval_and_demand() -> 
     assert list(rows) == ["mean_ratio", "lower_bound", "upper_bound", "host_load_per_core"]
     judged = rows["mean_ratio"]
     assert [judged[name] for name in ("value", "low", "high", "demand", "bound", "judged")] == [
-        *(1.3, 1.29, 1.32, "at least 1.10x", 1.1, True)
+        *(1.3, 1.29, 1.32, "at least 1.1x", 1.1, True)
     ]
     assert (rows["host_load_per_core"]["value"], rows["host_load_per_core"]["judged"]) == (0.13, False)
     assert math.isnan(rows["host_load_per_core"]["low"])
@@ -195,9 +195,9 @@ def test_a_judged_figure_is_drawn_whether_it_moved_or_not(second: float) -> None
 def test_its_interval_and_demand_stand_in_table_and_plot() -> None:
     page = render_history([run_of(1, 1.2), run_of(2, 1.4)])
     found = Page(page).words()
-    assert f"{SPEED} · qwen2-1.5b mean ratio 1.4 x 1.39 to 1.42 at least 1.10x PASS 2 1.2 to 1.4" in found
+    assert f"{SPEED} · qwen2-1.5b mean ratio 1.4 x 1.39 to 1.42 at least 1.1x PASS 2 1.2 to 1.4" in found
     assert "day 1 abc NVIDIA H200, torch 2.11 PASS 1.2 1.19 to 1.22" in found
-    assert "at least 1.10x" in re.findall(r"<svg .*?</svg>", page, re.DOTALL)[0]
+    assert "at least 1.1x" in re.findall(r"<svg .*?</svg>", page, re.DOTALL)[0]
 
 
 def test_the_interval_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_the_interval_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_figure_of_one_run_stands_in_the_table_alone() -> None:
     page = render_history([run_of(1, 1.2)])
     assert "<svg" not in page
-    assert "mean ratio 1.2 x 1.19 to 1.22 at least 1.10x PASS 1 the same in all" in Page(page).words()
+    assert "mean ratio 1.2 x 1.19 to 1.22 at least 1.1x PASS 1 the same in all" in Page(page).words()
 
 
 def test_what_decides_nothing_is_listed_where_it_changed() -> None:

@@ -242,7 +242,8 @@ def test_a_closure_that_reads_says_nothing_of_the_optimizer_that_calls_it() -> N
     for raises in (partial(optimizer.step, closure), Refused):
         with pytest.raises(RuntimeError) as caught:
             raises()
-        assert made_to_wait(caught.value) in ("", "; Refused has no form that reads nothing")
+        said = made_to_wait(caught.value)
+        assert not said or said.startswith("; Refused has no form that reads nothing")
 
 
 class Trained(StepFunctionSystem):
