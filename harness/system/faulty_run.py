@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from math import nan
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from harness.contract.strict_yaml import read
 from harness.system.protocol import Expectation, FaultDescription, HasParameters, HasState, TrainingRun
 from harness.system.sharded_tensors import local
 
@@ -29,6 +31,7 @@ BUSY_OPERATIONS = 200
 REMEMBERED = 3  # steps
 RARELY = 10  # a fault in every tenth step, which two watched steps pass by
 SHIFT = 1000.0  # of a metric
+NAN = nan
 LATE = 0.77  # of all steps: 7,700 of 10,000
 LAST_STEP = 5.0  # times its own time that the last of the slowing steps takes
 SCALE = 10.0  # of parameters in a checkpoint
@@ -39,10 +42,7 @@ NUMBERS: Mapping[str, float] = {name: value for name, value in globals().items()
 
 @cache
 def _table() -> Mapping[str, Any]:
-    import yaml
-
-    text = Path(__file__).with_name("faults.yaml").read_text(encoding="utf-8")
-    return cast("Mapping[str, Any]", yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506
+    return cast("Mapping[str, Any]", read(Path(__file__).with_name("faults.yaml"), "a table of faults").value)
 
 
 def described_faults(group: str) -> dict[str, FaultDescription]:
