@@ -154,11 +154,12 @@ _Mark = TypeVar("_Mark")
 
 def marks(model: type[BaseModel], kind: type[_Mark]) -> Mapping[str, _Mark]:
     """Return by path the marks of one kind on a model's fields, and on the fields of models that these hold."""
-    return cast("Mapping[str, _Mark]", _marks_of(model, cast("Any", kind)))
+    found: Mapping[str, _Mark] = _marks_of(model, cast("Any", kind))
+    return found
 
 
 @cache
-def _marks_of(model: type[BaseModel], kind: type) -> Mapping[str, object]:
+def _marks_of(model: type[BaseModel], kind: Any) -> Any:
     return {path: mark for path, mark in _marks(model) if isinstance(mark, kind)}
 
 
@@ -167,22 +168,27 @@ def _marks(model: type[BaseModel]) -> Sequence[tuple[str, object]]:
     found: list[tuple[str, object]] = []
     for name, field in model.model_fields.items():
         found += [(name, mark) for mark in field.metadata]
-        below = model_within(model, name)
+        below = _model_in(cast("Any", field.annotation))
         found += [(f"{name}.{path}", mark) for path, mark in _marks(below)] if below is not None else []
     return found
 
 
 def model_within(model: type[BaseModel], field: str) -> type[BaseModel] | None:
     """Return the model of a field's value, or None if the value is not a model."""
-    types = flat(model.model_fields[field].annotation)
-    return next((one for one in types if isinstance(one, type) and issubclass(one, BaseModel)), None)
+    return _model_in(cast("Any", model.model_fields[field].annotation))
+
+
+@cache
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    return next((one for one in flat(annotation) if isinstance(one, type) and issubclass(one, BaseModel)), None)
 
 
 def flat(annotation: Any) -> Iterator[Any]:
     """Yield the types of an annotation, unions taken apart; types inside lists and mappings are left out."""
-    if get_origin(annotation) is Annotated:
+    origin = get_origin(annotation)
+    if origin is Annotated:
         yield from flat(get_args(annotation)[0])
-    elif get_origin(annotation) in (Union, UnionType):
+    elif origin in (Union, UnionType):
         for one in get_args(annotation):
             yield from flat(one)
     else:
@@ -284,9 +290,10 @@ class Judged(Strict):
 
     def value_at(self, path: str) -> object:
         """Return the value at a path such as `guards.steps`, or None where a field on the path is left out."""
-        value: object = self
-        for name in path.split("."):
-            value = getattr(value, name, None)
+        name, _, below = path.partition(".")
+        value: object = getattr(self, name, None)
+        for each in below.split(".") if below else ():
+            value = getattr(value, each, None)
         return value
 
     def dangling_names(

@@ -52,16 +52,17 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
         composite = isinstance(claim, CompositeClaim)
         for number, part in enumerate(parts_of(claim)):
             path: Place = (*here, "parts", number) if composite else here
-            yield from _arm_names(contract, part, path)
-            yield from _ranks(contract, part, path)
-            yield from _control_of_ends(contract, part, path)
+            named = part.arms()
+            yield from _arm_names(contract, part, named, path)
+            yield from _ranks(contract, part, named, path)
+            yield from _control_of_ends(contract, named, path)
             for problem in (*part.contradictions(), *part.dangling_names(claim.judged_on, judgements)):
                 yield replace(problem, path=(*path, *problem.path))
             for name in claim.judged_on:
                 if name in contract.workloads and name in only_on.get(index, claim.judged_on):
                     yield from _on_workload(claim, part, path, name, contract.workloads[name])
-                    yield from _shares(contract, part, path, name)
-                    yield from _warm_steps(contract, part, path, name)
+                    yield from _shares(contract, named, path, name)
+                    yield from _warm_steps(contract, named, path, name)
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
@@ -98,27 +99,28 @@ def _excused_ends(claim: AnyClaim, here: Place) -> Iterator[Problem]:
         yield Problem((*here, "may_end_apart"), rule, f"`{kinds[0]}` compares no ends", "leave `may_end_apart` out")
 
 
-def _arm_names(contract: Contract, part: AnyPart, path: Place) -> Iterator[Problem]:
+def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
     """Yield problems of named arms: an arm exists, differs from the others, and captures if the claim needs it."""
     seen: dict[str, str] = {}
-    for field, arm in part.arms().items():
-        place = (*path, *field.split("."))
+    for field, arm in named.items():
         if arm not in contract.arms:
-            yield Problem(place, f"`{field}` names an arm", f"'{arm}'", nearest(arm, contract.arms))
+            yield Problem(
+                (*path, *field.split(".")), f"`{field}` names an arm", f"'{arm}'", nearest(arm, contract.arms)
+            )
         elif arm in seen:
             rule = "an arm is not compared with itself"
-            yield Problem(place, rule, f"'{arm}' as `{seen[arm]}` and as `{field}`", "name another arm")
+            got = f"'{arm}' as `{seen[arm]}` and as `{field}`"
+            yield Problem((*path, *field.split(".")), rule, got, "name another arm")
         seen.setdefault(arm, field)
-    candidate = part.arms()[part.candidate_path]
+    candidate = named[part.candidate_path]
     if part.captures_candidate() and candidate in contract.arms and contract.arms[candidate].capture == "none":
         place = (*path, *part.candidate_path.split("."))
         remedy = "give it `capture: step` or `capture: backward`"
         yield Problem(place, "the candidate of a captured claim captures", f"'{candidate}'", remedy)
 
 
-def _control_of_ends(contract: Contract, part: AnyPart, path: Place) -> Iterator[Problem]:
+def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
     """Yield problems of `ends`: it compares arms of one system, and its control has the baseline's settings."""
-    named = part.arms()
     arms = {name: contract.arms[arm] for name, arm in named.items() if arm in contract.arms}
     control = next((field for field in NUDGED_CONTROLS if field in named), None)
     if control is None or "baseline" not in named or len(arms) < len(named):
@@ -134,9 +136,9 @@ def _control_of_ends(contract: Contract, part: AnyPart, path: Place) -> Iterator
         yield Problem((*path, "ends"), rule, got, "leave `ends` out")
 
 
-def _ranks(contract: Contract, part: AnyPart, path: Place) -> Iterator[Problem]:
+def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Place) -> Iterator[Problem]:
     """Yield problems of ranks: compared arms need equal numbers of ranks, a claim about ranks needs several."""
-    named = {field: arm for field, arm in part.arms().items() if arm in contract.arms}
+    named = {field: arm for field, arm in names.items() if arm in contract.arms}
     of_candidate = contract.arms[named[part.candidate_path]] if part.candidate_path in named else None
     candidate = 1 if of_candidate is None else of_candidate.ranks
     for field, arm in named.items():
@@ -155,10 +157,10 @@ def _ranks(contract: Contract, part: AnyPart, path: Place) -> Iterator[Problem]:
             yield Problem(place, "ranks are compared with one process", f"'{arm}' has {ranks}", "name an arm with one")
 
 
-def _shares(contract: Contract, part: AnyPart, path: Place, name: str) -> Iterator[Problem]:
+def _shares(contract: Contract, named: Mapping[str, str], path: Place, name: str) -> Iterator[Problem]:
     """Yield a problem for each arm whose ranks cannot take equal shares of the workload's batch."""
     size = contract.workloads[name].batch_size
-    for field, arm in part.arms().items():
+    for field, arm in named.items():
         ranks, shares = (contract.arms[arm].ranks, contract.arms[arm].shares) if arm in contract.arms else (1, 1)
         if size % shares:
             rule = "ranks take equal shares of a batch"
@@ -166,10 +168,10 @@ def _shares(contract: Contract, part: AnyPart, path: Place, name: str) -> Iterat
             yield Problem((*path, *field.split(".")), rule, got, f"make `batch_size` a multiple of {shares}")
 
 
-def _warm_steps(contract: Contract, part: AnyPart, path: Place, name: str) -> Iterator[Problem]:
+def _warm_steps(contract: Contract, named: Mapping[str, str], path: Place, name: str) -> Iterator[Problem]:
     """Yield a problem for each arm whose workload ends before its capture."""
     steps = contract.workloads[name].steps
-    for field, arm in part.arms().items():
+    for field, arm in named.items():
         warm = contract.arms[arm].warm_steps if arm in contract.arms else 0
         if warm >= steps:
             rule = "an arm is captured before its last step"
@@ -213,9 +215,7 @@ class LoadedContract:
 
     def demands(self) -> str:
         """Return a digest of what a judge or a runner reads of it, so that texts for people do not change it."""
-        claims = [_read(ClaimText, claim) for claim in self.value["claims"]]
-        read = {**_read(Contract, self.value), "claims": claims}
-        return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
+        return _demands(self.value)
 
     def where(self, *path: str | int) -> str:
         """Return `file:line:column` of the value at `path`, or of the nearest part above it."""
@@ -234,14 +234,8 @@ def load_contract(path: Path, files: SharedFiles | None = None) -> LoadedContrac
 
 def loaded_from(document: strict_yaml.Document, path: Path, files: SharedFiles | None = None) -> LoadedContract:
     """Return the contract in a document that was read from `path`. Raises as `load_contract` does."""
-    document, errors = _in_this_version(document)
-    used: list[SharedFile] = []
-    contract: Contract | None = None
-    if not errors:
-        used = (files or SharedFiles()).used_by(document, path)
-        document, errors = shared.with_shared(document, used)
-    if not errors:
-        contract, errors = _validated(document)
+    document, used = _joined(document, path, files)
+    contract, errors = _validated(document)
     if errors or contract is None:
         raise errors[0] if len(errors) == 1 else ContractErrors(errors)
     digest = shared.contract_digest(document.text.encode(), [file.digest for file in used])
@@ -249,6 +243,30 @@ def loaded_from(document: strict_yaml.Document, path: Path, files: SharedFiles |
     return LoadedContract(
         contract, path, document.text, digest, document.value, document.position, version, tuple(used), document.origins
     )
+
+
+def demands_of(path: Path, files: SharedFiles) -> str:
+    """Return what `LoadedContract.demands` does, of a file that was valid once: nothing validates its values again."""
+    return _demands(_joined(strict_yaml.read(path), path, files)[0].value)
+
+
+def _joined(
+    document: strict_yaml.Document, path: Path, files: SharedFiles | None
+) -> tuple[strict_yaml.Document, list[SharedFile]]:
+    """Return a document in this version, joined with what it shares. Raises as `load_contract` does."""
+    document, errors = _in_this_version(document)
+    used: list[SharedFile] = []
+    if not errors:
+        used = (files or SharedFiles()).used_by(document, path)
+        document, errors = shared.with_shared(document, used)
+    if errors:
+        raise errors[0] if len(errors) == 1 else ContractErrors(errors)
+    return document, used
+
+
+def _demands(value: Mapping[str, Any]) -> str:
+    read = {**_read(Contract, value), "claims": [_read(ClaimText, claim) for claim in value["claims"]]}
+    return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
 
 def _read(model: type[BaseModel], value: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Self, cast, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from harness.errors import KindError
 
@@ -32,13 +32,13 @@ class Row:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for field, adapter in _adapters(cast("Any", type(self))).items():
-            value = getattr(self, field)
-            try:
-                adapter.validate_python(value, strict=True)
-            except ValidationError as error:
-                rule = f"is malformed: {error.errors()[0]['msg']}"
-                raise self._error(self.name, field, rule, repr(value)) from error
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        try:
+            _model(cast("Any", type(self))).model_validate(given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = str(first["loc"][0])
+            raise self._error(self.name, field, f"is malformed: {first['msg']}", repr(given[field])) from error
 
     @classmethod
     def _error(cls, name: object, field: str, rule: str, got: str) -> KindError:
@@ -47,9 +47,12 @@ class Row:
 
 
 @cache
-def _adapters(row: type[Row]) -> dict[str, TypeAdapter[Any]]:
+def _model(row: type[Row]) -> type[BaseModel]:
+    """Return a model of the row's fields: one for all costs a fraction of an adapter for each."""
     types = get_type_hints(row, include_extras=True)
-    return {field.name: TypeAdapter(types[field.name]) for field in fields(row)}
+    config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    typed: dict[str, Any] = {field.name: (types[field.name], ...) for field in fields(row)}
+    return create_model(row.__name__, __config__=config, **typed)
 
 
 def resolve(reference: str) -> Any:

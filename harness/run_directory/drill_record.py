@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.contract.load import LoadedContract, load_contract
+from harness.contract.load import LoadedContract, demands_of
 from harness.contract.shared import SharedFiles, contract_digest
 from harness.errors import ContractError, ContractErrors, EvidenceError
 from harness.evidence import layout
@@ -179,7 +179,7 @@ def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
         if used is None:
             return ""
         located = SharedFiles(lambda _contract, number, _name: copies / layout.SHARED_FILES / f"{used[number]}.yaml")
-        return load_contract(path, located).demands()
+        return demands_of(path, located)
     except (ContractError, ContractErrors, Damaged):
         return ""
 
