@@ -224,7 +224,7 @@ class PhaseSeconds(Record):
 
 
 class Costs(Record):
-    """What runs cost, in seconds. Runs may go side by side: `by_kind` and `by_run` count each run's seconds in full.
+    """Seconds that runs cost. Runs may go side by side: `by_kind` and `by_run` count each run's seconds in full.
 
     With `clocked` the moments were recorded, from the start of the first process to the end of the last. Without it
     (older evidence) the runs are taken for one after the other, each from its first record to its last.

@@ -120,7 +120,7 @@ AS_LONG = {  # a step of an arm
 
 @dataclass
 class Estimates:
-    """Of the runs that are planned, from the run directories in `folder`, of which as few are read as are needed."""
+    """Estimate the planned runs from run directories in `folder`; as few of these are read as are needed."""
 
     machine: Machine
     folder: Path

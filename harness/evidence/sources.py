@@ -44,7 +44,7 @@ _REAL = {"resolve", "realpath"}
 
 @dataclass
 class Imports:
-    """What the sources that were added import: packages by their names without dots, places where these are looked for
+    """Imports of the sources that were added: packages by their names without dots, places where these are looked for
     besides the import path, and files by their paths."""
 
     names: set[str] = field(default_factory=set)

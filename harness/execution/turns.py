@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 class _Claim(NamedTuple):
-    """Of another command: when it asked, its share of the memory, whether it has it, and what it is."""
+    """Another command: when it asked, its share of the memory, if it has that, and what it is."""
 
     asked: float
     share: float | None

@@ -46,7 +46,7 @@ def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) 
 
 
 class Distance(Protocol):
-    """Of one tensor: how far the arms are apart, how large that is which they share, and how far the control is."""
+    """One tensor: how far the arms are apart, how large that is which they share, and how far the control is."""
 
     @property
     def apart(self) -> float: ...

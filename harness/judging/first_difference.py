@@ -131,9 +131,9 @@ def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDiffe
     parts = [_parts(ours), _parts(theirs)]
     path = [*_path(candidate, baseline, differing, pairs, parts)]
     first = next((row.part for row in path if row.answer == "differs"), None)
-    told = _first_pair(ours, theirs, pairs) if first else None
-    if told is None and None not in (candidate.operators, baseline.operators):
-        told = _first_write(ours, theirs, [*differing["gradients"], *differing["update"]])
+    change = _first_pair(ours, theirs, pairs) if first else None
+    if change is None and None not in (candidate.operators, baseline.operators):
+        change = _first_write(ours, theirs, [*differing["gradients"], *differing["update"]])
     found = FirstDifference(
         found="found" if first else "does_not_repeat",
         candidate=candidate.arm,
@@ -145,9 +145,9 @@ def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDiffe
     )
     if first in differing:
         found = found.model_copy(update={"between": _written_between(ours, theirs, differing[first])})
-    if told is None:
+    if change is None:
         return found
-    how, (mine, other), tensor, numbers, reads = told
+    how, (mine, other), tensor, numbers, reads = change
     matched = [{pair[side] for pair in pairs} for side in (0, 1)]
     places = {
         arm: _place(operators, number, read, matched[side])
@@ -215,11 +215,11 @@ def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]
     if not set(arms) <= observed.keys():
         return {}
     ours, theirs = (observed[arm].operators or [] for arm in arms)
-    told = _first_pair(ours, theirs, aligned(ours, theirs))
-    if told is None or told[0] != "result":
+    change = _first_pair(ours, theirs, aligned(ours, theirs))
+    if change is None or change[0] != "result":
         return {}
     kept = {}
-    for arm, operators, number in zip(arms, (ours, theirs), told[1], strict=True):
+    for arm, operators, number in zip(arms, (ours, theirs), change[1], strict=True):
         if number is not None:
             captured_as = operators[number].captured_as
             kept[arm] = [number] if captured_as is None else sorted({number, captured_as})
@@ -230,8 +230,8 @@ def _first_pair(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], pairs: Sequence[Pair]
 ) -> Told | None:
     """Return the first pair that differs and that user code calls; the harness's own copies count if there is none."""
-    told = [each for pair in pairs if (each := _differing(ours[pair[0]], theirs[pair[1]], pair)) is not None]
-    return next((each for each in told if ours[each[1][0] or 0].line), told[0] if told else None)
+    changes = [each for pair in pairs if (each := _differing(ours[pair[0]], theirs[pair[1]], pair)) is not None]
+    return next((each for each in changes if ours[each[1][0] or 0].line), changes[0] if changes else None)
 
 
 def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> Told | None:
@@ -479,11 +479,11 @@ def _path(
         names = list(differing.get(part, []))
         if part in ("forward", "backward", "clip", "update"):
             # what leaves no trace in the step's end is no difference: other operators were aligned
-            told = _first_pair(ours, theirs, own) if any(differing.values()) else None
-            where = [] if told is None else [ours[told[1][0] or 0].module or ours[told[1][0] or 0].line]
+            change = _first_pair(ours, theirs, own) if any(differing.values()) else None
+            where = [] if change is None else [ours[change[1][0] or 0].module or ours[change[1][0] or 0].line]
             names = names or where
             is_seen = not unseen and (bool(own) or bool(seen.get(part)))
-            answer: Answer = "differs" if names or told is not None else "equal" if is_seen else "not_seen"
+            answer: Answer = "differs" if names or change is not None else "equal" if is_seen else "not_seen"
             yield PathRow(part=part, answer=answer, names=names[:_NAMED], operators=len(own), alone=max(alone, 0))
         else:
             answer = "differs" if names else "equal" if seen.get(part, {part}) else "not_seen"

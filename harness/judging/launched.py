@@ -22,7 +22,7 @@ _Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]  # kernels by name
 
 
 class Bounds(NamedTuple):
-    """What a step may do outside its graphs.
+    """Bounds of what a step may do outside its graphs.
 
     after_traced: operations outside a traced replay, those after the step included, where a claim declares them.
     """

@@ -15,7 +15,7 @@ LONGEST = 12  # characters of a bound that a contract states
 
 @dataclass(frozen=True)
 class Decided:
-    """What decided: `1.531x, at least 1.1x`, and how sure it is, by its own name for that.
+    """The figure that decided: `1.531x, at least 1.1x`, and how sure it is, by its own name for that.
 
     name: the figure's, where the text does not say what was counted.
     """

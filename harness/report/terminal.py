@@ -231,7 +231,9 @@ class Progress:
 
 @dataclass
 class TimeToGo:
-    """Of one session. recorded: seconds that runs like these took before, by id; those of a run's own kind that have
+    """Estimate the time that one session still takes.
+
+    recorded: seconds that runs like these took before, by id; those of a run's own kind that have
     ended here stand for one that was never recorded.
     """
 

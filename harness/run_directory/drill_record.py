@@ -197,7 +197,7 @@ def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[Dri
 
 
 class ClaimDrilled(Record):
-    """What became of a claim's faults in the last drill that planted any, of a contract that demanded the same."""
+    """Outcome of a claim's faults in the last drill that planted any, of a contract that demanded the same."""
 
     contract: str
     claim: str

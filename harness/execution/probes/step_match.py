@@ -46,7 +46,7 @@ Quantity = Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "param
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What forward, backward and clip gave: copies, in the arm's own precision."""
+    """Results of forward, backward and clip: copies, in the arm's own precision."""
 
     loss: Tensor  # []
     norms: Mapping[str, Tensor]  # [] each, before the clip, by the group's name

@@ -45,7 +45,7 @@ Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
 
 @dataclass
 class _Seen:
-    """Of one step: operations that reached the dispatcher (None: it was not watched), syncs by detector.
+    """One step as it was watched: operations that reached the dispatcher (None: it was not watched), syncs by detector.
 
     replayed: how many of the operations ran within a replay. after: how many more came after the step.
     """

@@ -341,7 +341,7 @@ FEWEST_ROUNDS = 2  # undisturbed ones, for a process to be judged by them alone:
 
 @dataclass(frozen=True)
 class Slowing:
-    """By how much blocks of one timing may have been slowed; its processes were on one machine."""
+    """How much blocks of one timing may have been slowed; its processes were on one machine."""
 
     timings: Sequence[TimingEvidence]
     least_pace: float
@@ -384,7 +384,7 @@ class Slowing:
 
 
 class Counted(NamedTuple):
-    """What the ratios come from: processes with their step times, and how many of them each measurement has."""
+    """Processes that the ratios come from, with their step times, and how many of them each measurement has."""
 
     processes: list[Process]
     times: list[StepTimes]
