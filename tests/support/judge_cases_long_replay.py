@@ -138,7 +138,10 @@ def cut_short() -> Verdict:
 
 
 def ended(theirs: str | None = "train.py:9: ValueError: no rate", *, asked: int = 300, end: str = "end") -> Verdict:
-    """Both arms end in the middle of a block, or the candidate alone. end: what the candidate ends with."""
+    """Both arms end in the middle of a block, or the candidate alone, or the baseline later.
+
+    end: what the candidate ends with.
+    """
     blocks = [*map(block, range(LATE)), block(LATE, steps=EVERY - 1)]
     shown: dict[str, Any] = {"blocks": blocks, "ended": "train.py:9: ValueError: no rate"}
     rows: dict[str, Any] = {
@@ -149,6 +152,8 @@ def ended(theirs: str | None = "train.py:9: ValueError: no rate", *, asked: int 
     claim = {"steps": asked, "memory_growth_at_most_mib": None, "slowdown_at_most": None}
     if theirs is None:
         return replayed(claim, ours=shown, mine=both[0])
+    if theirs == "later":
+        return replayed(claim, shown, {"ended": shown["ended"]}, both[0])
     return replayed(claim, shown, shown, both[0], both[1])
 
 
@@ -233,6 +238,7 @@ LONG_CASES = [
     Case("a training that ends before the steps asked", "worker_exception", lambda: ended(asked=320)),
     Case("a training that ends within a step", "worker_exception", lambda: ended(end="half made")),
     Case("a candidate that ends alone", "worker_exception", lambda: ended(None)),
+    Case("arms that end after different numbers of steps", "worker_exception", lambda: ended("later")),
     Case("a loss that stands still after the first block", "held", still_at_last),
     Case("equality alone", "held", lambda: in_both(WITHOUT_MEMORY, **FLAT)),
     Case("a last block that is shorter", "held", shorter),

@@ -82,10 +82,11 @@ def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
     """
     raised = {name: each.long_replay.ended if each.long_replay else None for name, each in named.items()}
     steps = {name: end_of(each).steps_called for name, each in named.items()}
-    if len(set(steps.values())) > 1 or None in raised.values():
-        for name, what in raised.items():
-            if what is not None:
-                settle(reasons.WORKER_EXCEPTION, f"{name} ended alone after {counted(steps[name], 'step')}: {what}")
+    ended = {name: what for name, what in raised.items() if what is not None}
+    if ended and (len(ended) < len(named) or len(set(steps.values())) > 1):
+        how = "ended" if len(ended) == len(named) else "ended alone"
+        ends = [f"{name} {how} after {counted(steps[name], 'step')}: {what}" for name, what in ended.items()]
+        settle(reasons.WORKER_EXCEPTION, "; ".join(ends))
     return next(iter(raised.values()))
 
 
