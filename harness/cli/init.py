@@ -43,15 +43,15 @@ def init(
     draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled))
     require_free(kept_files(draft, Path.cwd()), force=force)
     with interruptible(), Progress() as watch:
-        draft, unmeasured, foreseen = _measured(draft, horizon, watch)
-    print_line(f"{compares(draft)}{unmeasured}")
+        draft, untried, foreseen = _measured(draft, horizon, watch)
+    print_line(f"{compares(draft)}{'; this was not measured' if untried else ''}")
     print_lines(compared_steps(draft))
     print_lines(foreseen)
-    print_kept(draft, keep(draft, Path.cwd(), force=force))
+    print_kept(draft, keep(draft, Path.cwd(), force=force), untried)
 
 
 def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Draft, str, list[str]]:
-    """Return the draft as measured, why nothing was measured if the step does not run here, and lines about a GPU."""
+    """Return the draft as measured, why the step does not run here ("" if it does), and lines about a GPU."""
 
     def again(other: Draft) -> Tried:
         return probe(other, session.VerifyOptions(), watch)
@@ -68,7 +68,7 @@ def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Dra
     except HarnessError as error:
         untried = str(error)
     unseen = replace(draft, choice=replace(draft.choice, repeats=None))
-    return unseen, f"; this was not measured, since the step did not run: {line(untried, 300)}", []
+    return unseen, untried, []
 
 
 def probe(draft: Draft, options: session.VerifyOptions, watch: session.Watch) -> Tried:
@@ -76,12 +76,19 @@ def probe(draft: Draft, options: session.VerifyOptions, watch: session.Watch) ->
     return try_step(replace(draft, arms=Arms(False, False, memory=False)), reports=None, options=options, watch=watch)
 
 
-def print_kept(draft: Draft, paths: Sequence[Path]) -> None:
-    """Print which files were written, which claims were left out, and what comes next."""
+def print_kept(draft: Draft, paths: Sequence[Path], untried: str = "") -> None:
+    """Print which files were written, which claims were left out, and what comes next.
+
+    untried: why the step did not run here, so that the files are a guess.
+    """
     for path in paths:
         print_line(f"wrote {path.relative_to(Path.cwd())}")
     for left_out in draft.left_out:
         print_line(f"left out: {left_out}")
     for name, read in draft.host_values.items():
         print_line(f"yours to say: why no replay need change `{name}` ({read}), under `host_values` of each contract")
-    print_line("next: harness check contracts/ && harness verify contracts/")
+    if untried:
+        print_line(f"the step did not run here: {line(untried, 600)}")
+        print_line("next: fix it, or go where it runs, and run this again with --force: what was written is a guess")
+    else:
+        print_line("next: harness check contracts/ && harness verify contracts/")
