@@ -148,7 +148,8 @@ def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence])
 
 def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[str]) -> str:
     """Return the sentence about the operators that only one of the two arms ran."""
-    return f"arm {candidate} ran {some(ours) or 'no operator more'}, and arm {baseline} {some(theirs) or 'none more'}"
+    ran = {candidate: ours, baseline: theirs}
+    return ", and ".join(f"arm {arm} alone ran {some(operators)}" for arm, operators in ran.items() if operators)
 
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
@@ -157,7 +158,7 @@ def _with_operators(judgement: Judgement, candidate: str, baseline: str, context
     if not ours and not theirs:
         return judgement
     ran = ran_otherwise(candidate, ours, baseline, theirs)
-    message = f"{judgement.message}; they ran other operators: {ran}"
+    message = f"{judgement.message}; their operators differ: {ran}"
     return instead(judgement, judgement.reason, message, other_operators=some(ours + theirs))
 
 

@@ -109,7 +109,7 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
         if execution.start.state is None or end_of(execution).state is None:
             settle(
                 reasons.END_STATE_UNRECORDED,
-                f"of what {name} started from and ended with its parameters' digest alone was recorded; run it again",
+                f"only a digest of the parameters was recorded of the start and the end of {name}; run it again",
             )
         loose = end_of(execution).loose
         lent = loose is not None and loose.lent and any(roles_known(each) for each in executions.values())
@@ -172,12 +172,12 @@ def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
     """Settle ERROR where entries are missing: one of them may be the wrong one. Every process has generators."""
     recorded = sum(len(tensors) for tensors in state.digests.values())
     if recorded != state.tensors or not state.digests.get("generators"):
-        settle(reasons.EVIDENCE_INCONSISTENT, f"of {role} {recorded} of {state.tensors} tensors are recorded")
+        settle(reasons.EVIDENCE_INCONSISTENT, f"{recorded} of {state.tensors} tensors of {role} are recorded")
     parameters = len(state.digests.get("parameters", {}))
     if parameters < execution.start.trainable_tensors:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"of {role} {parameters} of {execution.start.trainable_tensors} parameters are recorded",
+            f"{parameters} of {execution.start.trainable_tensors} parameters of {role} are recorded",
         )
 
 
@@ -275,16 +275,16 @@ def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baselin
     found = _difference_from(candidate, baseline)
     largest = None if found is None else found.buffers_relative
     if found is None or largest is None:
-        statistics = "so other running statistics"
+        statistics = "so running statistics differ"
     elif largest <= bound:
         return
     else:
         statistics = f"and buffer {found.buffer} ends {number(largest)} times its largest element apart"
     settle(
         reasons.END_DIFFERS,
-        f"{ours} and {theirs} have losses within the bound, and other numbers of batches in BatchNorm's counts, "
-        f"{statistics}: in one of them a forward pass ran more often, as one that is recomputed for the backward pass "
-        f"does, or a copy of the model was never updated; {some(apart)}",
+        f"{ours} and {theirs} have losses within the bound, and their BatchNorm layers counted different numbers of "
+        f"batches, {statistics}: one arm ran a forward pass more often, as recomputing for the backward pass does, or "
+        f"it never updated a copy of the model; {some(apart)}",
     )
 
 

@@ -112,23 +112,23 @@ def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: Judged
 def _doubts(ghost: GhostReplay) -> Iterator[str]:
     """Yield what keeps the replays from being shown to compute the step's outputs."""
     if ghost.reads is False:
-        yield "its outputs and its last losses are equal whatever the batch: fewer steps would show more"
+        yield "its outputs and its last losses are equal for every batch: compare fewer steps"
     if ghost.unsure:
         yield f"a step without its replays gives {ghost.unsure} outputs that no replay left, and they do not repeat"
     if ghost.alike and not ghost.moves_alone:
         yield (
-            f"all steps have one batch, and without its replays a step trains {ghost.alike} parameters alike: "
-            "another batch in each step would show whether it does"
+            f"all steps have one batch, and a step without its replays gives {ghost.alike} parameters the same update: "
+            "use a different batch in each step"
         )
     if ghost.stays and ghost.moves and not ghost.moves_alone:
         yield "a step changes parameters, and its replays alone do not"
     if ghost.stays and ghost.moves and ghost.alone_reads is False:
-        yield "the replays alone train alike on another batch"
+        yield "the replays alone give the same update for another batch"
     if ghost.failure and not ghost.moves_alone:
         yield f"no step could be made without its replays ({ghost.failure}), and these alone change no parameter"
     compared = ghost.moves is not None and (ghost.stays is not None or not ghost.replays)
     if ghost.moves_alone is None or not (compared or ghost.failure):
-        yield "what was seen of its replays is not recorded whole"
+        yield "the record of its replays is incomplete"
 
 
 def blind(arm: str, capture: CaptureEvidence) -> Finding | None:

@@ -80,7 +80,7 @@ def require_near_ends(
     _require_all(ours, candidate, made)
     alone = sorted(made.tensors.keys() - nudged.tensors.keys())
     if alone:
-        settle(reasons.EVIDENCE_INCONSISTENT, f"of {control.start.arm} {len(alone)} tensors are missing: {some(alone)}")
+        settle(reasons.EVIDENCE_INCONSISTENT, f"{control.start.arm} lacks {len(alone)} tensors: {some(alone)}")
     tensors = [
         Tensor(name, apart, moved, size, nudged.tensors[name][0]) for name, (apart, moved, size) in made.tensors.items()
     ]
@@ -107,7 +107,7 @@ def require_near_ends(
         settle(
             reasons.ENDS_UNDECIDED,
             f"the control {control.start.arm}, which begins a rounding away from {theirs}, ends so far from it in "
-            "every parameter that one which is not trained at all could not be told",
+            "every parameter that an untrained one would not show",
         )
     within = [each for each in tensors if each not in beyond] if rounding.share else []  # 0: the control shows nothing
     counts = _of_counts(baseline)
@@ -178,7 +178,7 @@ def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
     if lost:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"of the end of {ours} {len(lost)} tensors were not compared: {some(sorted(lost))}",
+            f"at the end of {ours} {len(lost)} tensors were not compared: {some(sorted(lost))}",
         )
     if not any(name.startswith("parameters ") for name in made.tensors):
         settle(reasons.EVIDENCE_MISSING, f"no parameter of {ours} was compared at its end")
@@ -266,8 +266,8 @@ def require_equal_updates(ours: str, candidate: ArmEvidence, theirs: str, baseli
     if apart:
         settle(
             reasons.END_DIFFERS,
-            f"{ours} and {theirs} have losses within the bound, and their optimizers counted other numbers of updates: "
-            f"{some(apart)}",
+            f"{ours} and {theirs} have losses within the bound, and their optimizers counted different numbers of "
+            f"updates: {some(apart)}",
         )
 
 

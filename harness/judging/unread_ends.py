@@ -46,7 +46,9 @@ def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: s
                     "reads it: keep it in both arms, or in none",
                 )
         changed = [each for each in apart if each in mine and each in other]
-        said += [f"{name} ends with other values of {_counted(changed, roles)}"] if changed else []
+        said += (
+            [f"{name} and {reference_name} end with different values of {_counted(changed, roles)}"] if changed else []
+        )
         unseen = [each for each in apart if roles[each] == "unseen" and (bits or each not in changed)]
         if unseen:
             sheet.leave_open(
@@ -56,7 +58,7 @@ def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: s
             )
     if number:
         sheet.figure("unread_apart", number, "tensors")
-    return f"; of what nobody reads, {', and '.join(said)}" if said and bits and kind == _SAID_BY else ""
+    return f"; in tensors that no step reads: {', and '.join(said)}" if said and bits and kind == _SAID_BY else ""
 
 
 def _counted(names: Iterable[str], roles: Mapping[str, Role]) -> str:

@@ -150,7 +150,8 @@ def require_checkpoints(chain: Chain) -> None:
         if trained == first.start.trainable_digest:
             settle(
                 reasons.VACUOUS_PARAMETERS_UNCHANGED,
-                f"the {first.start.trainable_tensors} trainable tensors were saved as they had begun",
+                f"the {first.start.trainable_tensors} trainable tensors still had their initial values when they were "
+                "saved",
             )
         if loaded.trainable_before == trained:
             settle(reasons.VACUOUS_NOTHING_TO_LOAD, "the parameters already equalled the saved ones before the load")

@@ -265,7 +265,9 @@ def _require_bounds(
     sheet.figure("skipped_steps", skipped, "steps")
     beside = "skipped_steps_at_most" not in part.model_fields_set
     if not sheet.meets("skipped_steps", skipped, "at most", part.skipped_steps_at_most, "steps", beside=beside):
-        settle(reasons.SKIPPED_STEPS, f"{skipped} updates were left out, at most {part.skipped_steps_at_most} may be")
+        settle(
+            reasons.SKIPPED_STEPS, f"{skipped} updates were left out, at most {part.skipped_steps_at_most} are allowed"
+        )
 
 
 def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
@@ -380,7 +382,7 @@ def _require_attempts(part: CaptureFallback, candidate: ArmEvidence, baseline: A
     if not sheet.meets("unasked_captures", theirs, "at most", part.unasked_at_most, "captures", beside=True):
         settle(
             reasons.CAPTURED_UNASKED,
-            f"{part.baseline} asks for no capture and began {theirs}, at most {part.unasked_at_most} may be",
+            f"{part.baseline} asks for no capture and began {theirs}, at most {part.unasked_at_most} are allowed",
         )
     if not sheet.meets("capture_attempts", ours, "exactly", part.attempts, "captures"):
         settle(reasons.CAPTURE_ATTEMPTS, f"{part.candidate} began {ours} captures, {part.attempts} are demanded")

@@ -104,7 +104,7 @@ def _require_micro_batches(part: Accumulation, candidate: ArmEvidence, sheet: Sh
         settle(
             reasons.MICRO_BATCH_COUNT,
             f"at step {odd[0]}, {part.candidate} read {count} micro-batches, and {demanded} are "
-            "demanded: inputs have as many parts along their first dimension",
+            "demanded: micro-batches are counted along the first dimension of the inputs",
         )
     sheet.figure("micro_batches", part.micro_batches, "micro-batches")
     for step in range(steps):

@@ -337,7 +337,7 @@ def _require_told_from_rounding(part: GradientMatch, compared: list[Compared]) -
             settle(
                 reasons.GRADIENTS_UNDECIDED,
                 f"at step {step} the control {part.control}, which begins a rounding away from {part.baseline}, has "
-                "gradients so far from it that a gradient of zero could not be told; compare earlier steps",
+                "gradients so far from it that a gradient of zero would not show; compare earlier steps",
             )
 
 

@@ -53,7 +53,7 @@ def judge_steady(part: MemorySteady, context: Context, sheet: Sheet) -> Judgemen
             settle(
                 reasons.MEMORY_GROWS,
                 f"{kind} memory grew by {number(100 * growth)} % over {len(samples) - part.after} samples after the "
-                f"first {part.after} (per {part.per}), at most {number(100 * part.growth_at_most)} % may be",
+                f"first {part.after} (per {part.per}), at most {number(100 * part.growth_at_most)} % is allowed",
             )
     comparison.end(group, context.skipped_steps_at_most(part.candidate))
     return comparison.held(
@@ -187,7 +187,7 @@ def _require_little_outside(part: PeakMemory, name: str, peaks: PeakMemoryEviden
         settle(
             reasons.MEMORY_OUTSIDE_ALLOCATOR,
             f"the device held {number(outside / GIB)} GiB beside torch's allocator in the process of {name}, at most "
-            f"{number(part.outside_at_most_gib)} GiB may be",
+            f"{number(part.outside_at_most_gib)} GiB is allowed",
         )
 
 

@@ -153,8 +153,8 @@ def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Shee
             sheet.figure("first_unequal_step", step, "step")
             settle(
                 reasons.RANK_ROW_COUNT,
-                f"at step {step}, rank {odd} read {counts[odd]} rows, and its share of a batch of {batch_size} is "
-                f"{most}: inputs have as many along their first dimension",
+                f"at step {step}, rank {odd} read {counts[odd]} rows, but its share of a batch of {batch_size} is "
+                f"{most} (rows are counted along the first dimension of the inputs)",
             )
     if whole < FEWEST_WHOLE * made:
         sheet.leave_open(

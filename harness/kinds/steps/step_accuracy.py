@@ -139,8 +139,8 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
         sheet.figure("exceeded_bound", "loss_ratio_at_most")
         settle(
             reasons.EXCEEDS_TOLERANCE,
-            f"over {len(part.loss_seeds)} seeds losses err by {number(of_losses.candidate)}, "
-            f"{number(of_losses.ratio)} times as much as {part.peer}'s {number(of_losses.peer)}: more than "
+            f"over {len(part.loss_seeds)} seeds the error of the losses is {number(of_losses.candidate)}, "
+            f"{number(of_losses.ratio)} times that of {part.peer} ({number(of_losses.peer)}); the limit is "
             f"{number(part.loss_ratio_at_most)} times",
         )
     _require_distinct_batches(part, by_seed, sheet)
@@ -270,8 +270,8 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
         sheet.figure("exceeded_bound", "median_gradient_ratio_at_most")
         settle(
             reasons.EXCEEDS_TOLERANCE,
-            f"at the median of {len(gradients)} tensors gradients err {number(median)} times as much as {part.peer}'s, "
-            f"more than {number(at_most)} times",
+            f"the error of the gradients is {number(median)} times that of {part.peer} at the median of "
+            f"{len(gradients)} tensors; the limit is {number(at_most)} times",
         )
     bound = part.gradient_ratio_at_most
     beyond = sorted((each for each in gradients if not each.ratio <= bound), key=lambda each: -each.ratio)
@@ -279,8 +279,8 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
         sheet.figure("exceeded_bound", "gradient_ratio_at_most")
         settle(
             reasons.EXCEEDS_TOLERANCE,
-            f"the gradients of {len(beyond)} of {len(gradients)} tensors err more than {number(bound)} times as much "
-            f"as {part.peer}'s, most of all {beyond[0].name}: {number(beyond[0].ratio)} times",
+            f"the error of {len(beyond)} of {len(gradients)} gradients is more than {number(bound)} times that of "
+            f"{part.peer}, the largest that of {beyond[0].name}: {number(beyond[0].ratio)} times",
         )
 
 

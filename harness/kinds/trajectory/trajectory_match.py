@@ -271,7 +271,7 @@ def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline
         sheet.figure("clip_without_effect", f"{name}: {clip.operator}")
         sheet.leave_open(
             reasons.CLIP_UNSEEN,
-            f"{name} bounds its gradients (`{clip.operator}`), which changed none in the watched steps, and "
-            f"{without[0]} does not: nothing compared shows whether that bound is missing. Lower it in both arms, or "
-            "give them batches whose gradients reach it",
+            f"{name} clips its gradients (`{clip.operator}`), and no gradient reached the limit in the watched steps; "
+            f"{without[0]} does not clip, and the comparison cannot show whether it should. Lower the limit in both "
+            "arms, or give them batches whose gradients reach it",
         )

@@ -61,7 +61,7 @@ def test_a_difference_in_bits_names_the_operators_that_one_arm_alone_ran() -> No
     verdict = trajectory(ran(graphed(nudged(4)), "aten.mm", "flash with attn_mask"), plain)
     assert verdict.status is Status.FAIL
     assert verdict.message.endswith(
-        "they ran other operators: arm graphed ran flash with attn_mask, and arm ungraphed flash"
+        "their operators differ: arm graphed alone ran flash with attn_mask, and arm ungraphed alone ran flash"
     )
     assert verdict.figures["other_operators"].value == "flash with attn_mask, flash"
 
