@@ -15,7 +15,6 @@ from harness.api.first_difference import recorded
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
 from harness.contract.schema import Contract
-from harness.costs import costs_of
 from harness.errors import ExitCode
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.plan_records import Run, Unit
@@ -27,6 +26,7 @@ from harness.planning.run_builder import arms_demanded, first_difference
 from harness.report.together import JudgedUnit, together
 from harness.report.view import ReportView, RunPart
 from harness.run_directory.bundle import Bundle, altered
+from harness.run_directory.costs import costs_of
 from harness.run_directory.seal import UNFINISHED, UNSEALED
 from harness.run_directory.shards import Attempt, attempts, name_of, part_names
 from harness.run_directory.speeds import speeds_apart

@@ -91,7 +91,7 @@ def _last_timings(contracts: Sequence[LoadedContract]) -> Sequence[LastTiming]:
     kinds = {part.kind for one in contracts for claim in one.contract.claims for part in parts_of(claim)}
     if "throughput_ratio" not in kinds:
         return []
-    from harness.finished_runs.last_timing import last_timings  # numpy, which takes as long as all else
+    from harness.api.last_timing import last_timings  # numpy, which takes as long as all else
 
     return last_timings([one.contract for one in contracts], [REPORTS, OWN_REPORTS])
 

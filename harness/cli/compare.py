@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from harness.api.rejudge import judged
 from harness.errors import ExitCode
-from harness.finished_runs.rejudge import judged
 from harness.platform.standard_streams import print_lines
 from harness.report.compare import compare as compare_views
 

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from harness.api import drill as fire_drill
+from harness.api import drill as matrix
 from harness.cli.arguments import (
     Claims,
     Gpus,
@@ -29,9 +31,6 @@ from harness.cli.interruption import LONG_GRACE_S, interruptible
 from harness.cli.printing import print_forecast, print_shard, recorded_in
 from harness.contract.files_read import FilesRead
 from harness.contract.load import load_contracts
-from harness.costs import busy_times
-from harness.drill import drill as fire_drill
-from harness.drill import drill as matrix
 from harness.errors import ExitCode
 from harness.extras.fleet import gate as fleet
 from harness.extras.fleet.engines import engine
@@ -39,6 +38,7 @@ from harness.extras.fleet.shards import drill_shards, units_of
 from harness.lint import refuse_lint_errors
 from harness.platform.standard_streams import print_error, print_json, print_lines
 from harness.report.terminal import Progress
+from harness.run_directory.costs import busy_times
 
 
 def drill(

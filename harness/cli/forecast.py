@@ -12,13 +12,12 @@ from typing import Literal
 from pydantic import Field
 
 from harness.api import session
+from harness.api.drill import DrillOptions, plan_drill_here
 from harness.contract.files_read import FilesRead
 from harness.contract.load import load_contracts
 from harness.contract.waivers import find_waivers
-from harness.costs import Kind, Span, costs, spans
 from harness.devices import environment
 from harness.devices.environment import Machine, cpu_model, usable_cores
-from harness.drill.drill import DrillOptions, plan_drill_here
 from harness.drill.plan import DrillPlan, runs_of
 from harness.errors import EvidenceError
 from harness.evidence import layout
@@ -36,6 +35,7 @@ from harness.numbers import Amount, counted
 from harness.planning.gpu_needs import needs_gpu
 from harness.report.text import line
 from harness.run_directory.bundle import Bundle, read_bundle
+from harness.run_directory.costs import Kind, Span, costs, spans
 
 # Define what a gate or a drill would do on this machine, as `--plan` prints it: nothing of it has
 # happened.

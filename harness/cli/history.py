@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from harness.api.rejudge import judged
 from harness.errors import HarnessError, UsageError
 from harness.evidence import layout
-from harness.finished_runs.rejudge import judged
 from harness.numbers import counted
 from harness.platform.paths import require_existing
 from harness.platform.standard_streams import print_error, print_line

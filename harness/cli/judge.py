@@ -11,22 +11,13 @@ from typing import Annotated
 import typer
 
 from harness.api import session
+from harness.api.rejudge import NOTHING_KNOWN, Known, judged, refuse_others, rejudged, replaced, rewritten, whole_commit
+from harness.api.shared_page import refuse_used, write_shared
 from harness.cli.arguments import Claims, Gate, Json, Out, RunDirectories, Tags, Workloads
 from harness.cli.printing import print_judgement, print_manifest
 from harness.errors import ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.files import write_text
-from harness.finished_runs.rejudge import (
-    NOTHING_KNOWN,
-    Known,
-    judged,
-    refuse_others,
-    rejudged,
-    replaced,
-    rewritten,
-    whole_commit,
-)
-from harness.finished_runs.shared_page import refuse_used, write_shared
 from harness.platform.standard_streams import print_error, print_json, print_line
 from harness.report.badge import render_badge
 from harness.report.github_actions import append_step_summary

@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
+from harness.api.redacted_copy import without_names
+from harness.api.rejudge import Rejudged, rejudged
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
-from harness.finished_runs.redacted_copy import without_names
-from harness.finished_runs.rejudge import Rejudged, rejudged
 from harness.platform.standard_streams import print_lines
 from harness.run_directory.archive import write_archive
 from harness.run_directory.bundle import Bundle

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from harness.api import session
+from harness.api.rejudge import judged, replaced, rewritten, shown_together, unfit
+from harness.api.shared_page import refuse_used, write_shared
 from harness.cli.arguments import Out
 from harness.errors import ExitCode, UsageError
 from harness.evidence import layout
-from harness.finished_runs.rejudge import judged, replaced, rewritten, shown_together, unfit
-from harness.finished_runs.shared_page import refuse_used, write_shared
 from harness.platform.standard_streams import print_error, print_line, print_workflow_command
 from harness.report.github_actions import annotate, append_step_summary
 

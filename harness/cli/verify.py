@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from harness.api import session
+from harness.api.rejudge import Known, judged
 from harness.cli.arguments import (
     Baseline,
     Claims,
@@ -43,16 +44,15 @@ from harness.contract.files_read import JUDGE, FilesRead
 from harness.contract.folders import folders_read
 from harness.contract.load import load_contracts
 from harness.contract.waivers import expired_on, find_waivers
-from harness.costs import busy_times
 from harness.devices import environment
 from harness.extras.fleet import gate as fleet
 from harness.extras.fleet.engines import engine
 from harness.extras.fleet.shards import gate_shards, units_of
-from harness.finished_runs.rejudge import Known, judged
 from harness.lint import refuse_lint_errors
 from harness.platform.standard_streams import print_lines
 from harness.report.github_actions import append_step_summary
 from harness.report.terminal import Progress
+from harness.run_directory.costs import busy_times
 
 
 def verify(

@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 
 from harness.api.first_difference import executing_into, foreseen_seconds, locate, recorded, run_of, unit_of
+from harness.api.rejudge import copies, judged
 from harness.cli.arguments import Json
 from harness.cli.interruption import interruptible
 from harness.contract.load import LoadedContract
 from harness.contract.strict_yaml import nearest
 from harness.errors import ExitCode, UsageError
-from harness.finished_runs.rejudge import copies, judged
 from harness.judging.first_difference import FirstDifference
 from harness.judging.verdict import Verdict
 from harness.numbers import counted, dump_json

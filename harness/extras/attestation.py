@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from harness.api.rejudge import judged, rejudged
 from harness.api.session import Judgement
 from harness.errors import EvidenceError, ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.base import Record
 from harness.evidence.files import Damaged, parse, read_bytes
-from harness.finished_runs.rejudge import judged, rejudged
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import dump_json
 from harness.platform.installing import command_for

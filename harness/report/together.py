@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.contract.schema import Contract
-from harness.costs import joined
 from harness.evidence.environment_records import quoted
 from harness.evidence.plan_records import Unit
 from harness.evidence.run_evidence import RunEvidence
@@ -17,6 +16,7 @@ from harness.report.text import line
 from harness.report.view import ReportView, RunPart
 from harness.run_directory.attempts import joined_attempts
 from harness.run_directory.bundle import Header, Narrowed
+from harness.run_directory.costs import joined
 
 # Describe the parts of a page of several run directories: machine, commit and verdict of each, and
 # what differs.

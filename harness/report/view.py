@@ -12,7 +12,6 @@ from functools import cached_property
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
-from harness.costs import Costs
 from harness.evidence.environment_records import CHANGES, GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import situation_of
@@ -23,6 +22,7 @@ from harness.kinds import kind_of, probe_named
 from harness.numbers import counted
 from harness.report.text import line
 from harness.run_directory.bundle import Header, WaiverRecord
+from harness.run_directory.costs import Costs
 from harness.run_directory.drill_record import DrillRecord
 
 WORDS = {

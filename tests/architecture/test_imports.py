@@ -31,7 +31,7 @@ class Rule:
 JUDGING = ("harness.judging", "harness.kinds:judges")
 NO_TORCH = (
     *("harness.contract", "harness.evidence", "harness.judging", "harness.kinds", "harness.report"),
-    *("harness.run_directory", "harness.costs", "harness.extras.attestation", "harness.lint"),
+    *("harness.run_directory", "harness.run_directory.costs", "harness.extras.attestation", "harness.lint"),
 )
 RULES = (
     Rule(packages=NO_TORCH, forbidden=("torch", "triton")),
@@ -66,10 +66,13 @@ RULES = (
         allowed=("reference_impl.transformers_twin",),
     ),
     # What a run cost decides nothing.
-    Rule(packages=JUDGING, forbidden=("harness.execution", "harness.planning", "harness.report", "harness.costs")),
+    Rule(
+        packages=JUDGING,
+        forbidden=("harness.execution", "harness.planning", "harness.report", "harness.run_directory.costs"),
+    ),
     Rule(
         packages=("harness.execution", "harness.planning", "harness.devices"),
-        forbidden=(*JUDGING, "harness.kinds:sections", "harness.report", "harness.costs"),
+        forbidden=(*JUDGING, "harness.kinds:sections", "harness.report", "harness.run_directory.costs"),
     ),
 )
 
@@ -112,7 +115,7 @@ def test_sources_keep_the_rules(path: Path) -> None:
         ("reference_impl.trainer", "from harness.devices import device", "harness.devices.device"),
         ("reference_impl.transformers_twin.run", "from reference_impl import data", "reference_impl.data"),
         ("harness.kinds.captures.capture", "from harness.planning import plan", "harness.planning.plan"),
-        ("harness.kinds.speed.timing", "import harness.costs", "harness.costs"),
+        ("harness.kinds.speed.timing", "import harness.run_directory.costs", "harness.run_directory.costs"),
         ("harness.kinds.captures.capture", "from ...report.html import x", "harness.report.html.x"),
         ("harness.judging.__init__", "from ..report import html", "harness.report.html"),
         ("harness.planning.plan", "from harness import judging", "harness.judging"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.finished_runs.rejudge import judged
+from harness.api.rejudge import judged
 
 REPORTS = Path(__file__).parents[2] / "reports"
 COMMAND = re.compile(

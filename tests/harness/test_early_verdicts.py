@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.api import drill as fire_drill
 from harness.api import session
 from harness.api.judged import AsTheyEnd
 from harness.cli.application import application
-from harness.drill import drill as fire_drill
 from harness.evidence.plan_records import Run
 from harness.judging.verdict import Verdict
 from harness.run_directory.drill_record import Row

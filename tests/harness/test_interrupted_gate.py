@@ -17,13 +17,13 @@ from budget import slow_but
 from waiting import LIMIT_S, eventually
 
 from harness.api import session
+from harness.api.drill import DrillOptions, drill
+from harness.api.rejudge import rejudged
 from harness.cli import application
 from harness.devices import environment
-from harness.drill.drill import DrillOptions, drill
 from harness.errors import EvidenceError, HarnessError, UsageError
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
-from harness.finished_runs.rejudge import rejudged
 from harness.report.html import render
 from harness.report.markdown import escape, render_markdown
 from harness.report.terminal import print_results

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from harness.api import session
+from harness.api.rejudge import rejudged
 from harness.errors import ExitCode
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.execution.watched_worker import Progress as Moved
-from harness.finished_runs.rejudge import rejudged
 from harness.report.located import located
 from harness.report.terminal import Progress
 from harness.run_directory.verdict_file import write_verdicts

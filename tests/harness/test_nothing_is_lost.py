@@ -11,8 +11,8 @@ import pytest
 from sealing import forge
 
 from harness.api import session
+from harness.api.rejudge import Known, judged
 from harness.errors import EvidenceError, ExitCode
-from harness.finished_runs.rejudge import Known, judged
 
 RUN = Path("harness-reports/run")
 

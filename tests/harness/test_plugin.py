@@ -178,7 +178,7 @@ def test_what_the_fixture_judged_opens_a_gate(pytester: pytest.Pytester, project
 
 
 def test_a_selection_is_a_part_and_said_so(pytester: pytest.Pytester, project: Write) -> None:
-    from harness.finished_runs.rejudge import judged
+    from harness.api.rejudge import judged
 
     project("held", "also_held")
     result = pytester.runpytest_inprocess("contracts", "-k", "also_held", "--contract-gate")

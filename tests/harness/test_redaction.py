@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from harness.api import drill as fire_drill
 from harness.api import session
+from harness.api.rejudge import judged, rejudged
 from harness.cli.drill import drill_on
 from harness.cli.pack import published
-from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError, ExitCode
 from harness.evidence.environment_records import CiFacts
 from harness.evidence.plan_records import Run
 from harness.evidence.redaction import NOTE, Redaction, of_this_machine, wanted
 from harness.evidence.run_evidence import Death
 from harness.execution import supervisor
-from harness.finished_runs.rejudge import judged, rejudged
 from harness.pytest_plugin.shared_runs import SharedRuns, plan_file
 from harness.run_directory.manifest import read_manifest
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from command_here import called
 
+from harness.api.rejudge import judged, rejudged
 from harness.errors import ExitCode
-from harness.finished_runs.rejudge import judged, rejudged
 
 LONG = "x" * 300
 STEP = "def make_step(seed):\n    return step, batch, model\n"

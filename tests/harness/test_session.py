@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from harness.api import session
+from harness.api.rejudge import rejudged
 from harness.contract.load import load_contracts
 from harness.errors import EvidenceError, ExitCode, UsageError
 from harness.evidence.plan_records import Run
 from harness.execution import supervisor
-from harness.finished_runs.rejudge import rejudged
 from harness.run_directory.bundle import read_bundle
 
 

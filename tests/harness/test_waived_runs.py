@@ -13,8 +13,8 @@ import pytest
 from one_day import TODAY
 from sealing import forge
 
+from harness.api import rejudge
 from harness.cli import application as cli
-from harness.finished_runs import rejudge
 
 Call = Callable[..., tuple[int, str]]
 

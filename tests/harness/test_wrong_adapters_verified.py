@@ -17,7 +17,7 @@ import yaml
 from warm_start import path_of_commands
 from wrong_adapters import ADAPTERS, DESCRIBED, RIGHT
 
-from harness.finished_runs.rejudge import rejudged
+from harness.api.rejudge import rejudged
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ import pytest
 from drawn_plots import DrawnPlot, drawn_plots
 from filelock import FileLock
 
-from harness.finished_runs.rejudge import judged
+from harness.api.rejudge import judged
 from harness.report.charts import svg
 from harness.report.charts.svg import Plot
 from harness.report.html import render

@@ -68,7 +68,7 @@ class Published:
 
     def recorded(self, _: Path) -> Recorded:
         """Read the run's evidence, and judge it by the run's own copy of the contract."""
-        from harness.finished_runs.rejudge import copies
+        from harness.api.rejudge import copies
         from harness.run_directory.bundle import read_bundle
 
         bundle = read_bundle(ROOT / "reports" / self.folder)

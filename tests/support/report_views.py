@@ -10,11 +10,11 @@ import numpy as np
 from times_builders import clocked
 
 from harness.contract.schema import Contract
-from harness.costs import Costs, costs
 from harness.evidence import arm_records, run_evidence, run_records
 from harness.judging.verdict import Demanded, Figure, Interval, Status, Verdict
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
+from harness.run_directory.costs import Costs, costs
 from harness.run_directory.drill_record import Control, DrillMachine, DrillRecord, NotDrilled, Row, Triple
 
 CONTRACT: dict[str, Any] = {

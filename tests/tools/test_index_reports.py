@@ -10,8 +10,8 @@ import index_reports
 import pytest
 from archive_builders import Member, archive_of
 
+from harness.api import drill as fire_drill
 from harness.api import session
-from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError
 from harness.report.wording import reason_text
 from harness.run_directory.bundle import read_bundle

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from harness.api import drill as matrix
 from harness.contract.load import load_contracts
-from harness.drill import drill as matrix
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.files import write_text

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from harness.api.last_timing import last_timings
 from harness.contract.claims import parts_of
 from harness.contract.load import load_contracts
-from harness.finished_runs.last_timing import last_timings
 from harness.kinds.speed.speed_figures import LastTiming
 
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ import textwrap
 from functools import cache
 from pathlib import Path
 
+from harness.api.rejudge import rejudged
 from harness.contract.load import load_contract
 from harness.evidence.files import write_text
-from harness.finished_runs.rejudge import rejudged
 from harness.judging.verdict import Status, Verdict
 from harness.run_directory.places import runs_in
 

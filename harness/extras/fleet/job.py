@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from harness.api import session
+from harness.api.rejudge import copies
 from harness.devices import environment
 from harness.errors import ExitCode
 from harness.evidence import layout
 from harness.evidence.files import read_model
 from harness.evidence.sharing import Shared
 from harness.extras.fleet.shards import Shard
-from harness.finished_runs.rejudge import copies
 from harness.processes.kept import KeptProcess
 from harness.run_directory.bundle import Bundle, Header
 from harness.run_directory.interrupted_run import alone_in, as_left, is_free, is_made_elsewhere, left_unfinished

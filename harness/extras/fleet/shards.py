@@ -14,8 +14,8 @@ from pathlib import Path
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.load import LoadedContract
-from harness.costs import Busy, busy_seconds
 from harness.planning.gpu_needs import gpus_needed, needs_cuda
+from harness.run_directory.costs import Busy, busy_seconds
 
 MOST_FAULTS = 16  # of a drill's shard: an untimed fault took about twelve seconds on an H200
 

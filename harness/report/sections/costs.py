@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from harness.costs import Costs, Kind, PhaseSeconds
 from harness.report.blocks import ROWS_SHOWN, Part, Section, Table
 from harness.report.charts.svg import INK, SERIES, Plot
 from harness.report.text import line, several
 from harness.report.view import ReportView
+from harness.run_directory.costs import Costs, Kind, PhaseSeconds
 
 NAMED = 4  # kinds that a single line names
 COLUMNS = 6  # kinds with a column of their own in the table of runs

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from two_commits import OTHER_UPDATE, UserRepository
 
+from harness.api.rejudge import rejudged
 from harness.api.session import Judgement, VerifyOptions, judgement_json, verify
 from harness.cli.where import where
-from harness.finished_runs.rejudge import rejudged
 
 ANSWER = "arm `here`, step 3: batch and state are equal; the update differs: `aten.mul` at trainer.py:16 is given 0.02"
 

@@ -14,11 +14,11 @@ import pytest
 from two_commits import GRADIENTS, LAST_UPDATE, NEAR, OTHER_UPDATE, UserRepository
 
 from harness.api import session
+from harness.api.rejudge import contradictions, judged, rejudged
 from harness.api.session import Judgement, VerifyOptions, verify
 from harness.contract.load import load_contracts
 from harness.errors import EvidenceError, UsageError
 from harness.evidence.plan_records import Run
-from harness.finished_runs.rejudge import contradictions, judged, rejudged
 from harness.judging.verdict import Status
 from harness.report.terminal import Progress
 from harness.run_directory.bundle import read_bundle

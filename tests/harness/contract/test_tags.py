@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from harness.api import session
+from harness.api.drill import DrillOptions, drill
 from harness.cli import application
 from harness.cli.check import print_findings
 from harness.cli.explain import explanation_of
 from harness.contract.load import load_contract, load_contracts, selected
-from harness.drill.drill import DrillOptions, drill
 from harness.errors import UsageError
 from harness.run_directory.bundle import read_bundle
 

@@ -102,7 +102,7 @@ def test_a_contract_of_this_repository_is_of_version_2(path: Path) -> None:
 
 @pytest.mark.parametrize("archive", PUBLISHED, ids=lambda path: path.parent.name)
 def test_published_contracts_are_read(archive: Path) -> None:
-    from harness.finished_runs.rejudge import copies
+    from harness.api.rejudge import copies
     from harness.run_directory.bundle import read_bundle
 
     assert {loaded.version for loaded in copies([read_bundle(archive.parent)])} <= {1, 2}

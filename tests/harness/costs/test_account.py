@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from times_builders import STARTED, clocked, old
 
-from harness.costs import Costs, Kind, PhaseSeconds, costs, joined
 from harness.evidence.read_run import WorkerTimes
+from harness.run_directory.costs import Costs, Kind, PhaseSeconds, costs, joined
 
 TIMED = "timed"
 

@@ -16,12 +16,12 @@ from times_builders import run_named
 from harness.api import session
 from harness.api.first_difference import foreseen_seconds
 from harness.cli.printing import print_costs
-from harness.costs import Costs, Kind, PhaseSeconds, costs_of
 from harness.evidence.base import ProbeName
 from harness.evidence.environment_records import Environment, GpuFacts
 from harness.evidence.read_run import ProcessTimes
 from harness.execution.supervisor import write_process_times
 from harness.run_directory.bundle import Bundle, Header, Resumption, read_bundle
+from harness.run_directory.costs import Costs, Kind, PhaseSeconds, costs_of
 from harness.run_directory.verdict_file import verdict_text
 from harness.run_directory.writer import BundleWriter
 

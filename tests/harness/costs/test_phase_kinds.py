@@ -11,9 +11,9 @@ import pytest
 from import_statements import SOURCES
 from run_builders import make_contract
 
-from harness.costs import Kind, control_arms, kind_of
 from harness.evidence import run_records
 from harness.execution import recorder
+from harness.run_directory.costs import Kind, control_arms, kind_of
 
 OF_AN_ARM = "arm.0: "  # an `ArmLife` puts arm and replica before the name
 AGAIN = "a phase that goes on"

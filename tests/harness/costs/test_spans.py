@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from times_builders import STARTED, clocked, old
 
-from harness.costs import Kind, Span, on_gpu, spans
 from harness.evidence.read_run import WorkerTimes
+from harness.run_directory.costs import Kind, Span, on_gpu, spans
 
 OPEN, STEPS = "plain.0: open", "plain.0: steps"
 

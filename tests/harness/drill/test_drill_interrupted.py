@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from small_drill import execute_here, run_here, write_contract
 
+from harness.api import drill
+from harness.api import drill as fire_drill
 from harness.cli import judge, pack
-from harness.drill import drill
-from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError
 from harness.evidence.plan_records import Run
 from harness.execution import supervisor

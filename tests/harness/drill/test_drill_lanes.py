@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from small_drill import execute_here, in_lanes, run_here, write_contract
 
+from harness.api import drill as fire_drill
+from harness.api.rejudge import rejudged
 from harness.cli import judge, pack
-from harness.drill import drill as fire_drill
 from harness.errors import ExitCode
 from harness.evidence.plan_records import Run
 from harness.execution import supervisor
-from harness.finished_runs.rejudge import rejudged
 from harness.run_directory.drill_record import read_record
 
 FAULTS = "lost_first_update, swapped_arms, missing_run"

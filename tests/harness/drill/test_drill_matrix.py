@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.drill.drill import DrillResult, as_json, count_line, lines
+from harness.api.drill import DrillResult, as_json, count_line, lines
 from harness.errors import EvidenceError
 from harness.run_directory.drill_record import (
     FILE,

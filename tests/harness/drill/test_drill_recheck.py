@@ -12,12 +12,12 @@ from sealing import forge as change
 from sealing import seal
 from small_drill import run_here, write_contract
 
+from harness.api import drill as fire_drill
 from harness.api import session
+from harness.api.rejudge import judged
 from harness.cli import judge
 from harness.cli.pack import published
-from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError, SystemResolutionError
-from harness.finished_runs.rejudge import judged
 from harness.run_directory.drill_record import FILE
 from harness.run_directory.manifest import read_manifest
 from harness.run_directory.seal import manifest_of, write_manifest

@@ -10,10 +10,10 @@ import pytest
 from budget import slow_but
 from small_drill import run_here, write_contract
 
+from harness.api import drill as fire_drill
 from harness.api import session
 from harness.cli import judge, report
 from harness.devices import environment
-from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import FILE, read_record

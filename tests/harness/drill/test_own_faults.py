@@ -15,8 +15,8 @@ from step_function_systems import Regression
 from torch import Tensor
 from wrong_adapters import RIGHT
 
+from harness.api.drill import DrillOptions, drill
 from harness.contract.schema import Arm, Workload
-from harness.drill.drill import DrillOptions, drill
 from harness.errors import SystemResolutionError
 from harness.system.adapter_checks import AdapterError
 from harness.system.described import describe

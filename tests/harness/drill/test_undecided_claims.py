@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from harness.api.drill import DrillOptions, DrillResult, drill
 from harness.cli import judge
-from harness.drill.drill import DrillOptions, DrillResult, drill
 from harness.drill.recheck import decidable
 from harness.errors import ExitCode
 from harness.run_directory.drill_record import Control, Row, Triple

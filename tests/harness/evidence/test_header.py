@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from bundle_builders import finished, header
 
+from harness.api.rejudge import judged
 from harness.errors import EvidenceError
-from harness.finished_runs.rejudge import judged
 from harness.run_directory.bundle import read_bundle
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from run_builders import stand_in_run
 
-from harness.costs import spans
 from harness.evidence.read_run import WorkerTimes, read_times
 from harness.execution.interpreters import start
 from harness.execution.supervisor import Company, execute
+from harness.run_directory.costs import spans
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 

@@ -20,7 +20,6 @@ from waiting import LIMIT_S, eventually
 
 from harness.cli.drill import drill_on
 from harness.contract.load import LoadedContract, load_contracts
-from harness.costs import Busy, busy_seconds, busy_times
 from harness.devices.cuda_driver import Devices, Gpu
 from harness.errors import EvidenceError, UsageError
 from harness.extras.fleet import engines, gate
@@ -28,6 +27,7 @@ from harness.extras.fleet.engines import Local
 from harness.extras.fleet.job import Outcome, ShardJob
 from harness.extras.fleet.shards import MOST_FAULTS, Shard, drill_shards, gate_shards
 from harness.run_directory.bundle import read_bundle
+from harness.run_directory.costs import Busy, busy_seconds, busy_times
 from harness.run_directory.interrupted_run import is_free
 
 pytestmark = pytest.mark.usefixtures("warm_commands")

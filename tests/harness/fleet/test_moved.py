@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from harness.api import session
+from harness.api.rejudge import judged, rejudged
 from harness.errors import EvidenceError, UsageError
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.extras.fleet.job import run_directories, set_aside, settled_claims
-from harness.finished_runs.rejudge import judged, rejudged
 from harness.judging.verdict import Status
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.interrupted_run import alone_in, is_made_elsewhere, left_unfinished

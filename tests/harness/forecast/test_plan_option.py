@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from harness.api import session
+from harness.api.drill import DrillOptions, drill
 from harness.cli import application
 from harness.devices import environment
-from harness.drill.drill import DrillOptions, drill
 from harness.evidence import layout
 from harness.evidence.files import write_text
 from harness.evidence.read_run import ProcessTimes

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from evidence_builders import timed_run
 
+from harness.api.last_timing import last_timings
 from harness.contract.load import load_contracts
-from harness.finished_runs.last_timing import last_timings
 from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.speed_figures import LastTiming, Recorded
 from harness.lint import lint_power

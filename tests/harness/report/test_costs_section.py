@@ -8,12 +8,12 @@ import pytest
 from report_views import small_view
 from times_builders import STARTED, clocked, old
 
-from harness.costs import Costs, costs
 from harness.evidence.read_run import WorkerTimes
 from harness.report.blocks import Section
 from harness.report.compare import compare
 from harness.report.html import render
 from harness.report.sections.costs import section, summary
+from harness.run_directory.costs import Costs, costs
 
 
 def cost_of(*workers: WorkerTimes, has_gpu: bool = True) -> Costs:

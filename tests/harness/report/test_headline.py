@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from report_views import CONTRACT, contract, drilled, header, verdict, view_of, view_with, waiver, whole_drill_view
 
-from harness.drill import drill
+from harness.api import drill
 from harness.errors import ExitCode
 from harness.judging.verdict import Figure, Status
 from harness.report.headline import headline, undecided

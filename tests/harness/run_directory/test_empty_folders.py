@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.api import session
+from harness.api.rejudge import rejudged
 from harness.cli import judge as judge_command
 from harness.cli.pack import published
 from harness.cli.report import render
-from harness.finished_runs.rejudge import rejudged
 from harness.run_directory.manifest import read_manifest
 
 SUPPORT = Path(__file__).parents[2] / "support"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sealing import seal
 
+from harness.api.rejudge import Rejudged, rejudged
 from harness.cli import pack
 from harness.errors import EvidenceError, UsageError
-from harness.finished_runs.rejudge import Rejudged, rejudged
 from harness.run_directory.bundle import read_bundle
 
 

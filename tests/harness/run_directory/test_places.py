@@ -16,6 +16,7 @@ from archive_builders import packed
 from sealing import forge
 from waiting import LIMIT_S
 
+from harness.api.rejudge import judged, rejudged
 from harness.api.session import judgement_json
 from harness.cli import judge as judge_command
 from harness.cli.compare import comparison
@@ -23,7 +24,6 @@ from harness.cli.history import write_history
 from harness.cli.pack import published
 from harness.cli.report import render
 from harness.errors import ContractErrors, EvidenceError, UsageError
-from harness.finished_runs.rejudge import judged, rejudged
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.places import runs_in
 

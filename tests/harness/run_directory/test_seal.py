@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from archive_builders import packed
 
+from harness.api.rejudge import rejudged
 from harness.cli import judge as judge_command
 from harness.errors import HarnessError
-from harness.finished_runs.rejudge import rejudged
 from harness.run_directory.archive import TOP
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.manifest import ListedFile, listed_file

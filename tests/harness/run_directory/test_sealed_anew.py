@@ -14,12 +14,12 @@ import pytest
 from archive_builders import packed
 from sealing import forge, seal
 
+from harness.api.rejudge import judged, refuse_others, rejudged
 from harness.cli import judge as judge_command
 from harness.cli.compare import comparison
 from harness.cli.pack import published
 from harness.cli.report import render
 from harness.errors import EvidenceError, UsageError
-from harness.finished_runs.rejudge import judged, refuse_others, rejudged
 from harness.run_directory.manifest import read_manifest
 from harness.run_directory.seal import write_manifest
 

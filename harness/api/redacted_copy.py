@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.api import session
+from harness.api.rejudge import Rejudged, rejudged
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout, redaction
 from harness.evidence.environment_records import CiFacts
 from harness.evidence.files import write_text
-from harness.finished_runs.rejudge import Rejudged, rejudged
 from harness.judging.verdict import Verdict
 from harness.numbers import dump_json
 from harness.run_directory.bundle import Bundle
