@@ -1,1 +1,1 @@
-"""Plan, run, judge and write: the Python API, to which the command line and pytest translate."""
+"""Verify, drill and judge again: what the command line and pytest call."""

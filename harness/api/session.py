@@ -38,7 +38,7 @@ from harness.errors import UsageError
 from harness.evidence import layout
 from harness.evidence.files import remove, write_text
 from harness.judging.verdict import Verdict
-from harness.planning.baseline import baseline_checkout, described_baseline
+from harness.planning.baseline import Baseline, baseline_checkout, baseline_systems
 from harness.planning.plan import Plan, plan
 from harness.platform.paths import require_existing
 from harness.report.view import ReportView
@@ -73,12 +73,21 @@ def plan_contracts(
         harness_faults=HARNESS_FAULTS,
         data=_absolute(options.data),
         model_directory=_absolute(options.model_directory),
-        baseline=described_baseline(contracts, checkout, options.wall_limit_s or LIMIT_S),
+        baseline=_described_baseline(contracts, checkout, options.wall_limit_s or LIMIT_S),
     )
     asked = {"wall_limit_s": options.wall_limit_s, "heartbeat_s": options.heartbeat_s}
     limits = {name: seconds for name, seconds in asked.items() if seconds is not None}
     limited = [run.model_copy(update=limits) for run in planned.runs]
     return Plan(planned.units, limited)
+
+
+def _described_baseline(contracts: Sequence[LoadedContract], checkout: Checkout | None, limit_s: float) -> Baseline:
+    """Return the commit, with what its arms' systems report of themselves there, each within `limit_s` seconds."""
+    if checkout is None:
+        return Baseline()
+    systems = baseline_systems([loaded.contract for loaded in contracts])
+    there = checkout.import_path
+    return Baseline(checkout.commit, describe_all(systems, limit_s, at=there), there.tree)
 
 
 def _absolute(path: Path | None) -> str | None:

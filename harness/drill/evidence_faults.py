@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from harness.contract.schema import Contract
 from harness.errors import KindError
+from harness.evidence.descriptions import Expectation, FaultDescription, SystemDescription
 from harness.kinds import kinds, resolve
-from harness.system.protocol import Expectation, FaultDescription, SystemDescription
 from harness.system.wrappers import HARNESS_FAULTS
 
 if TYPE_CHECKING:

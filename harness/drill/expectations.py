@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from harness.contract.base import Demand, marks
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
+from harness.evidence.descriptions import Expectation, FaultDescription
 from harness.judging.verdict import WORST_FIRST, Figure, Status, Verdict
-from harness.system.protocol import Expectation, FaultDescription
 
 Scalar = bool | int | float | str
 

@@ -16,6 +16,7 @@ from harness.devices.environment import Machine
 from harness.drill.evidence_faults import evidence_faults, offered_by
 from harness.drill.expectations import expectation_for
 from harness.errors import ContractError
+from harness.evidence.descriptions import Expectation, FaultDescription
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.serving import DONATED, SAME, serves
@@ -23,7 +24,6 @@ from harness.kinds import probe_named
 from harness.planning.plan import Describe, Plan, plan, refuse_unknown
 from harness.planning.run_builder import plan_fault
 from harness.run_directory.drill_record import NotDrilled
-from harness.system.protocol import Expectation, FaultDescription
 from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 
 # Execute only the arms that a fault can change, and take the rest from the unfaulted control run.

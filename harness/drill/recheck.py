@@ -17,6 +17,7 @@ from harness.drill.expectations import expectation_for, is_killed, seen_figures,
 from harness.drill.plan import Case, DrillPlan, merged
 from harness.errors import SystemResolutionError
 from harness.evidence import layout
+from harness.evidence.descriptions import Expectation, SystemDescription
 from harness.evidence.files import Damaged, read_model
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.run_evidence import RunEvidence
@@ -25,7 +26,6 @@ from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted, dump_json
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.drill_record import FILE, Control, DrillRecord, NotDrilled, Row, Source, Triple, read_record
-from harness.system.protocol import Expectation, SystemDescription
 
 # Make controls and rows of a drill's record from the evidence on disk alone, for the drill and its
 # recheck.

@@ -15,10 +15,11 @@ from harness.evidence import layout
 from harness.evidence.base import Obstacle, Record
 from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.plan_records import Run
+from harness.platform.paths import without_folders
 from harness.processes.child import Child, Ending
 from harness.processes.line import Line
 from harness.system.protocol import NotAvailable
-from harness.system.raised import message_of, obstacle_of, stack_of, without_folders
+from harness.system.raised import message_of, obstacle_of, stack_of
 
 # End a process that has executed a system: at once, and with the status that its evidence has.
 #

@@ -36,9 +36,9 @@ from harness.execution.turns import Turns, gpu_locks
 from harness.execution.watched_worker import OutputPump, Overrun, Progress, WatchedWorker, raise_if_set
 from harness.kinds import probe_named
 from harness.numbers import dump_json
+from harness.platform.paths import without_folders
 from harness.processes.child import Child
 from harness.processes.line import NoMessage
-from harness.system.raised import without_folders
 
 SHOWN = 300  # characters of the last line that was printed
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")  # what ends a job sends these to each of its processes

@@ -14,13 +14,12 @@ from harness.contract.schema import Contract
 from harness.contract.strict_yaml import nearest
 from harness.errors import SystemResolutionError, UsageError
 from harness.evidence.base import Obstacle
+from harness.evidence.descriptions import SystemDescription
 from harness.evidence.environment_records import SHORT
 from harness.kinds import probe_of
 from harness.planning.gpu_needs import ranks_of
 from harness.planning.obstacles import lacking
-from harness.system.described import describe_all
-from harness.system.protocol import SystemDescription
-from harness.system.raised import without_folders
+from harness.platform.paths import without_folders
 
 Descriptions = Mapping[str, SystemDescription | SystemResolutionError]
 
@@ -69,15 +68,6 @@ def baseline_checkout(
     if not systems:
         raise UsageError("--baseline is the commit of arms that claims name as `baseline`", got="no such claim")
     return checked_out(name, systems, reports)
-
-
-def described_baseline(contracts: Sequence[HasContract], checkout: Checkout | None, limit_s: float) -> Baseline:
-    """Return the commit, with what its arms' systems report of themselves there, each within `limit_s` seconds."""
-    if checkout is None:
-        return Baseline()
-    systems = baseline_systems([loaded.contract for loaded in contracts])
-    there = checkout.import_path
-    return Baseline(checkout.commit, describe_all(systems, limit_s, at=there), there.tree)
 
 
 def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> Obstacle | None:

@@ -12,11 +12,11 @@ from harness.contract.schema import Arm, Contract, Workload
 from harness.devices.environment import Machine
 from harness.errors import SystemResolutionError
 from harness.evidence.base import Obstacle
+from harness.evidence.descriptions import SystemDescription
 from harness.kinds import kind_of, probe_of
 from harness.planning.gpu_needs import gpus_needed, needs_cuda, ranks_of
 from harness.platform.installing import command_for
-from harness.system.protocol import SystemDescription
-from harness.system.raised import without_folders
+from harness.platform.paths import without_folders
 
 # What the extra `run` installs; cuda-bindings exist for Linux alone (pyproject.toml).
 RUN_MODULES = ("torch", "filelock", "pynvml", *(("cuda.bindings",) if sys.platform == "linux" else ()))

@@ -18,11 +18,11 @@ from harness.contract.schema import Contract, Workload
 from harness.devices.environment import Machine
 from harness.errors import SystemResolutionError, UsageError
 from harness.evidence.base import Obstacle
+from harness.evidence.descriptions import FaultDescription, SystemDescription
 from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.planning.baseline import Baseline, HasContract, commit_obstacle
 from harness.planning.obstacles import find_obstacle, system_obstacle
 from harness.planning.run_builder import PlannedFault, RunBuilder, plan_fault
-from harness.system.protocol import FaultDescription, SystemDescription
 
 # Plan the run that looks for the first difference between the two trainings that a claim compares.
 

@@ -11,10 +11,10 @@ from harness.contract.base import NUDGED_CONTROLS
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract
 from harness.evidence.base import ProbeName
+from harness.evidence.descriptions import FaultDescription
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.serving import DEMANDED, NONE, Difference, differences
 from harness.kinds import kind_of, probe_of
-from harness.system.protocol import FaultDescription
 
 # Choose which arms of a run get a planted fault.
 

@@ -43,3 +43,11 @@ def add_working_directory() -> None:
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
+
+
+def without_folders(text: str) -> str:
+    """Return `text` with paths made relative to module folders, the working folder, and the interpreter."""
+    roots = {*sys.path, str(Path.cwd()), sys.prefix, sys.base_prefix} - {"", "/"}
+    for root in sorted(roots, key=len, reverse=True):
+        text = text.replace(f"{root.rstrip('/')}/", "")
+    return text

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from harness.escaping import escaped, escaped_command, escaped_json
+from harness.errors import escaped, escaped_command, escaped_json
 
 Span = str | tuple[str, str]  # a text, and the style that rich gives it on a terminal
 

@@ -15,8 +15,7 @@ from harness.api.run_header import VerifyOptions
 from harness.contract.load import LoadedContract, load_contracts, problems
 from harness.contract.schema import Contract, Workload
 from harness.contract.strict_yaml import nearest
-from harness.errors import ExitCode, HarnessError, UsageError
-from harness.escaping import escaped, escaped_lines
+from harness.errors import ExitCode, HarnessError, UsageError, escaped, escaped_lines
 from harness.evidence.files import first_error
 from harness.evidence.plan_records import Unit
 from harness.first_contract.answers import Answers, headline_of

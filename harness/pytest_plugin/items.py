@@ -14,8 +14,15 @@ from harness.contract.folders import SUFFIXES, files_of_folder, is_waiver_file, 
 from harness.contract.load import LoadedContract, id_again, load_contracts, selected
 from harness.contract.shared import SharedFiles
 from harness.contract.waivers import load_waivers, unmatched
-from harness.errors import ContractError, ContractErrors, ExitCode, HarnessError
-from harness.escaping import escaped, escaped_command, escaped_lines
+from harness.errors import (
+    ContractError,
+    ContractErrors,
+    ExitCode,
+    HarnessError,
+    escaped,
+    escaped_command,
+    escaped_lines,
+)
 from harness.evidence.plan_records import Unit
 from harness.judging.verdict import Status, Verdict
 from harness.lint import refuse_lint_errors

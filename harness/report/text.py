@@ -1,4 +1,4 @@
-"""Make text from anywhere fit to show: escaped (`harness.escaping`), and of bounded length.
+"""Make text from anywhere fit to show: escaped (`harness.errors`), and of bounded length.
 
 This comes before escaping for a format: Jinja escapes for HTML, the writers of XML and Markdown for theirs.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from harness.escaping import escaped, printable
+from harness.errors import escaped, printable
 from harness.judging.verdict import Figure
 
 

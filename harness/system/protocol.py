@@ -10,13 +10,18 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
+# Re-exported, as `Arm` and `Workload` are: an adapter needs this module and no other.
+from harness.evidence.descriptions import Expectation as Expectation  # noqa: PLC0414
+from harness.evidence.descriptions import FaultDescription as FaultDescription  # noqa: PLC0414
+from harness.evidence.descriptions import Scalar as Scalar  # noqa: PLC0414
+from harness.evidence.descriptions import SystemDescription as SystemDescription  # noqa: PLC0414
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
 
-    # Re-exported: an adapter needs this module and no other.
     from harness.contract.schema import Arm as Arm  # noqa: PLC0414
     from harness.contract.schema import Workload as Workload  # noqa: PLC0414
 else:
@@ -30,7 +35,6 @@ else:
         return getattr(schema, name)
 
 
-Scalar = bool | int | float | str
 CAPABILITIES = (
     "inputs",
     "parameters",
@@ -52,44 +56,6 @@ CAPABILITIES = (
 )
 # the remedy in the failure of a capture whose step makes its state lazily
 WARM_STEPS = "say `warm_steps: 1` of the arm, which is then captured after a plain step"
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """What a planted fault must do to one claim: status, the judge's generic reason code, figures to check.
-
-    or_reasons: other right reasons of the same status, where a fault shows in several ways. Figures are not asked then.
-    """
-
-    status: Literal["FAIL", "INCONCLUSIVE", "ERROR"]
-    reason: str
-    figures: Mapping[str, Scalar] = field(default_factory=dict)
-    or_reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class FaultDescription:
-    """A planted fault: a small readable change, off by default."""
-
-    name: str
-    summary: str
-    plant: Literal["candidate", "baseline", "both"]
-    breaks: Mapping[str, Expectation]  # claim id -> what must be said
-    needs: Literal["any", "cuda"] = "any"
-
-
-@dataclass(frozen=True)
-class SystemDescription:
-    """What a system says of itself without importing torch."""
-
-    name: str
-    summary: str
-    models: Sequence[str]  # names a workload may use; empty: any
-    arm_options: Mapping[str, Sequence[Scalar] | type]  # setting -> choices, or the type of a free value
-    workload_options: Mapping[str, Sequence[Scalar] | type]
-    capabilities: frozenset[str]
-    captures: frozenset[str] = frozenset({"none"})  # values of an arm's `capture` that it understands
-    faults: Mapping[str, FaultDescription] = field(default_factory=dict)
 
 
 @runtime_checkable

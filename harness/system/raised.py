@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
-from pathlib import Path
 
 from harness.errors import HarnessError
 from harness.evidence.base import Obstacle
+from harness.platform.paths import without_folders
 from harness.system.protocol import NotAvailable
 from harness.system.users_code import innermost_frame, named, notes_of, text_of
 
@@ -49,11 +48,3 @@ def _excerpt(text: str) -> str:
 def _printable(text: str) -> str:
     # lone surrogates (file names, broken decoding) cannot be written as UTF-8
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def without_folders(text: str) -> str:
-    """Return `text` with paths made relative to module folders, the working folder, and the interpreter."""
-    roots = {*sys.path, str(Path.cwd()), sys.prefix, sys.base_prefix} - {"", "/"}
-    for root in sorted(roots, key=len, reverse=True):
-        text = text.replace(f"{root.rstrip('/')}/", "")
-    return text

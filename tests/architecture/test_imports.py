@@ -31,7 +31,7 @@ class Rule:
 JUDGING = ("harness.judging", "harness.kinds:judges")
 NO_TORCH = (
     *("harness.contract", "harness.evidence", "harness.judging", "harness.kinds", "harness.report"),
-    *("harness.run_directory", "harness.run_directory.costs", "harness.extras.attestation", "harness.lint"),
+    *("harness.run_directory", "harness.extras.attestation", "harness.lint"),
 )
 RULES = (
     Rule(packages=NO_TORCH, forbidden=("torch", "triton")),

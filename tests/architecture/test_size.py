@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (400, 67_589), "tests": (644, 90_567), "reference_impl": (149, 17_255), "tools": (55, 7_580)}
+BUDGET = {"harness": (399, 67_595), "tests": (646, 90_635), "reference_impl": (149, 17_255), "tools": (55, 7_582)}
 
 
 def size(folder: str) -> tuple[int, int]:

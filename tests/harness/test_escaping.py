@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from obeyed import HOSTILE, obeyed
 
-from harness.errors import HarnessError
-from harness.escaping import escaped, escaped_json, escaped_lines
+from harness.errors import HarnessError, escaped, escaped_json, escaped_lines
 
 TEXTS = st.text(st.one_of(st.sampled_from("#[:-+~^ vso\n\r\x1b\x9b\u202e\u2028\ud800\\"), st.characters()))
 

@@ -70,7 +70,7 @@ def _judged(case: Any) -> Entries:
 
 
 def _judged_again(run: Path) -> Entries:
-    again = _named("finished_runs.rejudge", "rejudge").rejudged(run)
+    again = _named("api.rejudge", "finished_runs.rejudge", "rejudge").rejudged(run)
     rows = again.drill.record.rows if again.drill is not None else []
     return {
         "verdicts": {_unit(each): facts(each) for each in again.judgement.verdicts},
@@ -208,12 +208,14 @@ def kills(_scratch: Path) -> Entries:
     return entries
 
 
-def _named(module: str, before: str) -> Any:
-    """Import a module of `harness` by its name, or by the one that it had in commits before rooms were folders."""
+def _named(module: str, *before: str) -> Any:
+    """Import a module of `harness` by its name, or by one that it had in earlier commits."""
     try:
         return import_module(f"harness.{module}")
     except ModuleNotFoundError:
-        return import_module(f"harness.{before}")
+        if not before:
+            raise
+        return _named(*before)
 
 
 def _import_as_tests_do() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from harness.system.raised import without_folders
+from harness.platform.paths import without_folders
 
 
 def test_module_roots_and_the_working_folder_are_left_out() -> None:

@@ -1,0 +1,50 @@
+"""Define what systems say of themselves and of the faults that can be planted. Imports neither torch nor pydantic.
+
+An adapter imports these from `harness.system.protocol`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a planted fault must do to one claim: status, the judge's generic reason code, figures to check.
+
+    or_reasons: other right reasons of the same status, where a fault shows in several ways. Figures are not asked then.
+    """
+
+    status: Literal["FAIL", "INCONCLUSIVE", "ERROR"]
+    reason: str
+    figures: Mapping[str, Scalar] = field(default_factory=dict)
+    or_reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FaultDescription:
+    """A planted fault: a small readable change, off by default."""
+
+    name: str
+    summary: str
+    plant: Literal["candidate", "baseline", "both"]
+    breaks: Mapping[str, Expectation]  # claim id -> what must be said
+    needs: Literal["any", "cuda"] = "any"
+
+
+@dataclass(frozen=True)
+class SystemDescription:
+    """What a system says of itself without importing torch."""
+
+    name: str
+    summary: str
+    models: Sequence[str]  # names a workload may use; empty: any
+    arm_options: Mapping[str, Sequence[Scalar] | type]  # setting -> choices, or the type of a free value
+    workload_options: Mapping[str, Sequence[Scalar] | type]
+    capabilities: frozenset[str]
+    captures: frozenset[str] = frozenset({"none"})  # values of an arm's `capture` that it understands
+    faults: Mapping[str, FaultDescription] = field(default_factory=dict)
