@@ -28,7 +28,7 @@ from benchmarks.measure import (
     time_steps,
 )
 from benchmarks.peer_plan import OURS
-from harness.processes.line import take_standard_input
+from harness.processes.child import take_standard_input
 from reference_impl.config import MODEL_PRESETS, TrainConfig
 
 # Beside the first: the compiled arm records its graphs in its second and third step.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from harness.contract.base import NUDGED_CONTROLS
-from harness.contract.claims import AnyPart, CompositeClaim, parts_of
 from harness.contract.load import LoadedContract
+from harness.contract.schema import AnyPart, CompositeClaim, parts_of
 from harness.contract.strict_yaml import nearest
 from harness.contract.waivers import Waiver, unmatched
 from harness.errors import ContractError, ContractErrors, HarnessError
@@ -193,7 +193,7 @@ def _numbers(
     loaded: LoadedContract, descriptions: Mapping[str, SystemDescription], claims: Collection[str] | None
 ) -> Iterator[Finding]:
     """Yield warnings for demanded numbers that none of a claim's faults breaks: they could be anything."""
-    from harness.drill.evidence_faults import offered_faults
+    from harness.drill.faults import offered_faults
 
     if loaded.contract.system not in descriptions:
         return
@@ -204,7 +204,7 @@ def _numbers(
 
 
 def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultDescription]) -> Iterator[Finding]:
-    from harness.drill.expectations import left_out_for, unbroken
+    from harness.drill.faults import left_out_for, unbroken
 
     claim = loaded.contract.claims[index]
     for position, fault in enumerate(claim.falsified_by):
@@ -218,8 +218,7 @@ def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultD
 
 def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
     """Yield errors for faults that do not exist, and for faults that declare nothing for the claim that names them."""
-    from harness.drill.evidence_faults import offered_faults
-    from harness.drill.expectations import expectation_for
+    from harness.drill.faults import expectation_for, offered_faults
 
     if loaded.contract.system not in descriptions:
         return

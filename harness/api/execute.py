@@ -16,7 +16,7 @@ from harness.evidence import layout
 from harness.evidence.plan_records import Run
 from harness.evidence.redaction import Redaction
 from harness.evidence.run_evidence import Death
-from harness.platform.caches import moved_caches
+from harness.platform.paths import moved_caches
 from harness.platform.signals_noted import noted
 from harness.run_directory.interrupted_run import Journal
 from harness.run_directory.writer import BundleWriter, settle_run

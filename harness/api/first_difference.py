@@ -9,8 +9,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from harness.commits.checkout import Checkout
-from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
+from harness.contract.schema import AnyClaim
 from harness.devices import environment
 from harness.evidence import layout
 from harness.evidence.files import empty_folder, remove
@@ -25,7 +25,7 @@ from harness.judging.verdict import Verdict
 from harness.planning.plan import LIMIT_S, where_name, where_run
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.costs import Kind, spans
-from harness.run_directory.manifest import listing
+from harness.run_directory.seal import listing
 
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress

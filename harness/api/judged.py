@@ -12,9 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from harness.api.first_difference import recorded
-from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
-from harness.contract.schema import Contract
+from harness.contract.schema import AnyClaim, Contract
 from harness.errors import ExitCode
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.plan_records import Run, Unit
@@ -28,8 +27,7 @@ from harness.report.view import ReportView, RunPart
 from harness.run_directory.bundle import Bundle, altered
 from harness.run_directory.costs import costs_of
 from harness.run_directory.seal import UNFINISHED, UNSEALED
-from harness.run_directory.shards import Attempt, attempts, name_of, part_names
-from harness.run_directory.speeds import speeds_apart
+from harness.run_directory.shards import Attempt, attempts, name_of, part_names, speeds_apart
 from harness.run_directory.verdict_file import verdict_file
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.contract.claims import parts_of
-from harness.contract.schema import Contract
+from harness.contract.schema import Contract, parts_of
 from harness.errors import EvidenceError
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import situation_of

@@ -27,8 +27,7 @@ from harness.report.view import ReportView, RunPart
 from harness.run_directory.bundle import Bundle, Header, Narrowed, WaiverRecord, altered, read_bundle, recorded_bytes
 from harness.run_directory.drill_record import read_record
 from harness.run_directory.seal import seal_anew
-from harness.run_directory.shards import differences, part_names, refuse_mixed, refuse_unfit
-from harness.run_directory.speeds import speeds_apart
+from harness.run_directory.shards import differences, part_names, refuse_mixed, refuse_unfit, speeds_apart
 from harness.run_directory.verdict_file import other_than
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from harness.errors import ExitCode, UsageError
 from harness.extras.attestation import Statement, sign, statement_of, statement_text
 from harness.extras.attestation import verify as verify_statement
 from harness.platform.standard_streams import print_error, print_line
-from harness.run_directory.output_paths import refuse_within_run, write_named
+from harness.run_directory.places import refuse_within_run, write_named
 
 SUFFIX = ".intoto.json"
 

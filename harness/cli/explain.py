@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.load import LoadedContract, load_contracts
+from harness.contract.schema import AnyClaim, AnyPart, parts_of
 from harness.contract.strict_yaml import nearest
 from harness.errors import UsageError
 from harness.numbers import counted

@@ -15,8 +15,7 @@ from harness.numbers import counted
 from harness.platform.paths import require_existing
 from harness.platform.standard_streams import print_error, print_line
 from harness.report.history import HistoryRun, render_history
-from harness.run_directory.output_paths import refuse_within_run, way, write_named
-from harness.run_directory.places import runs_below
+from harness.run_directory.places import refuse_within_run, runs_below, way, write_named
 
 
 def history(

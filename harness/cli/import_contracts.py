@@ -16,7 +16,7 @@ from harness.extras.upstream.importing import Imported, contract_text, import_fi
 from harness.extras.upstream.items import NOT_NAMED, Item, LeftOut, reasons
 from harness.numbers import counted, dump_json
 from harness.platform.standard_streams import print_json, print_line, print_lines
-from harness.run_directory.output_paths import refuse_within_run, write_named
+from harness.run_directory.places import refuse_within_run, write_named
 
 UpstreamPaths = Annotated[list[Path], typer.Argument(help="Upstream contract files, or folders of them.")]
 

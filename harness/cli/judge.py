@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from harness.api import session
+from harness.api.copies import refuse_used, write_shared
 from harness.api.rejudge import NOTHING_KNOWN, Known, judged, refuse_others, rejudged, replaced, rewritten, whole_commit
-from harness.api.shared_page import refuse_used, write_shared
 from harness.cli.arguments import Claims, Gate, Json, Out, RunDirectories, Tags, Workloads
 from harness.cli.printing import print_judgement, print_manifest
 from harness.errors import ExitCode, UsageError
@@ -23,7 +23,7 @@ from harness.report.badge import render_badge
 from harness.report.github_actions import append_step_summary
 from harness.run_directory.bundle import Narrowed, read_bundle
 from harness.run_directory.drill_record import record_text
-from harness.run_directory.output_paths import refuse_within_run, write_named
+from harness.run_directory.places import refuse_within_run, write_named
 from harness.run_directory.shards import refuse_mixed
 from harness.run_directory.verdict_file import write_verdicts
 

@@ -11,16 +11,15 @@ from typing import Annotated
 
 import typer
 
-from harness.api.redacted_copy import without_names
+from harness.api.copies import without_names
 from harness.api.rejudge import Rejudged, rejudged
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
 from harness.platform.standard_streams import print_lines
 from harness.run_directory.archive import write_archive
 from harness.run_directory.bundle import Bundle
-from harness.run_directory.manifest import is_seen, manifest_text, read_manifest
-from harness.run_directory.output_paths import refuse_within_run, temporary_folder
-from harness.run_directory.seal import manifest_of, write_manifest
+from harness.run_directory.places import refuse_within_run, temporary_folder
+from harness.run_directory.seal import is_seen, manifest_of, manifest_text, read_manifest, write_manifest
 
 PUBLISHED = Path("reports")  # where published runs are looked for, in the working directory
 _BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)  # the page first: it may be left out

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from harness.api import session
+from harness.api.copies import refuse_used, write_shared
 from harness.api.rejudge import judged, replaced, rewritten, shown_together, unfit
-from harness.api.shared_page import refuse_used, write_shared
 from harness.cli.arguments import Out
 from harness.errors import ExitCode, UsageError
 from harness.evidence import layout

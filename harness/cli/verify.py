@@ -41,8 +41,8 @@ from harness.cli.arguments import (
 from harness.cli.interruption import GRACE_S, LONG_GRACE_S, interruptible
 from harness.cli.printing import print_costs, print_forecast, print_judgement, print_shard, recorded_in
 from harness.contract.files_read import JUDGE, FilesRead
-from harness.contract.folders import folders_read
 from harness.contract.load import load_contracts
+from harness.contract.shared import folders_read
 from harness.contract.waivers import expired_on, find_waivers
 from harness.devices import environment
 from harness.extras.fleet import gate as fleet

@@ -19,7 +19,7 @@ from harness.errors import ExitCode, UsageError
 from harness.judging.first_difference import FirstDifference
 from harness.judging.verdict import Verdict
 from harness.numbers import counted, dump_json
-from harness.planning.baseline import baseline_checkout
+from harness.planning.obstacles import baseline_checkout
 from harness.planning.plan import LIMIT_S
 from harness.platform.standard_streams import print_error, print_json, print_line, print_lines
 from harness.report.located import located, path_rows

@@ -33,9 +33,8 @@ from harness.contract.base import (
     model_within,
     refuse,
 )
-from harness.contract.claims import part_kinds, part_model, parts_of
 from harness.contract.conditions import Bound, Conditions, Dtype, Situation
-from harness.contract.schema import Contract
+from harness.contract.schema import Contract, part_kinds, part_model, parts_of
 from harness.contract.strict_yaml import Document, Key, nearest
 from harness.contract.validation_errors import explain, number_remedy, shown
 from harness.errors import ContractError

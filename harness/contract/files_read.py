@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.contract.folders import files_of_folder, real
 from harness.contract.load import LoadedContract
+from harness.contract.shared import files_of_folder, real
 from harness.contract.waivers import files_beside
 from harness.errors import EvidenceError
 

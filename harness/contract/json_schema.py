@@ -14,9 +14,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from harness.contract.base import model_within
-from harness.contract.claims import claim_model, part_kinds, part_model
 from harness.contract.conditional import ByCase, numbers_of
-from harness.contract.schema import Contract
+from harness.contract.schema import Contract, claim_model, part_kinds, part_model
 from harness.contract.shared import Shared
 from harness.kinds import BUILT_IN
 from harness.numbers import dump_json

@@ -17,11 +17,18 @@ from pydantic import BaseModel, ValidationError
 
 from harness.contract import shared, strict_yaml, version_1
 from harness.contract.base import NUDGED_CONTROLS, UNREAD, Problem
-from harness.contract.claims import AnyClaim, AnyPart, ClaimText, CompositeClaim, parts_of
 from harness.contract.conditional import Bounds, Reading
-from harness.contract.folders import RULE, files_of_folder, real, shared_files
-from harness.contract.schema import SCHEMA_VERSION, Contract, Workload
-from harness.contract.shared import Locate, SharedFile, SharedFiles
+from harness.contract.schema import (
+    SCHEMA_VERSION,
+    AnyClaim,
+    AnyPart,
+    ClaimText,
+    CompositeClaim,
+    Contract,
+    Workload,
+    parts_of,
+)
+from harness.contract.shared import RULE, Locate, SharedFile, SharedFiles, files_of_folder, real, shared_files
 from harness.contract.strict_yaml import MOST_ERRORS, Key, nearest
 from harness.contract.validation_errors import explain
 from harness.errors import ContractError, ContractErrors, UsageError

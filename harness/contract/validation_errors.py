@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from harness.contract.claims import claim_kinds, claim_model, part_model
-from harness.contract.schema import Contract, Workload
+from harness.contract.schema import Contract, Workload, claim_kinds, claim_model, part_model
 from harness.contract.strict_yaml import MOST_ERRORS, Document, Key, nearest, number_of_text
 from harness.errors import ContractError
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from harness.contract import strict_yaml
 from harness.contract.base import says_something
-from harness.contract.folders import files_of_folder, is_waiver_file, real
 from harness.contract.load import LoadedContract
+from harness.contract.shared import files_of_folder, is_waiver_file, real
 from harness.contract.strict_yaml import Document, nearest
 from harness.errors import ContractError, ContractErrors
 from harness.platform.paths import require_existing

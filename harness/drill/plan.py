@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
-from harness.contract.schema import Workload
+from harness.contract.schema import AnyClaim, Workload
 from harness.devices.environment import Machine
-from harness.drill.evidence_faults import evidence_faults, offered_by
-from harness.drill.expectations import expectation_for
+from harness.drill.faults import evidence_faults, expectation_for, offered_by
 from harness.errors import ContractError
 from harness.evidence.descriptions import Expectation, FaultDescription
 from harness.evidence.plan_records import Run, Unit

@@ -10,10 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from harness.contract.claims import AnyClaim
-from harness.contract.schema import Contract
-from harness.drill.evidence_faults import evidence_faults, offered_by
-from harness.drill.expectations import expectation_for, is_killed, seen_figures, upstream_alone_passes
+from harness.contract.schema import AnyClaim, Contract
+from harness.drill.faults import (
+    evidence_faults,
+    expectation_for,
+    is_killed,
+    offered_by,
+    seen_figures,
+    upstream_alone_passes,
+)
 from harness.drill.plan import Case, DrillPlan, merged
 from harness.errors import SystemResolutionError
 from harness.evidence import layout

@@ -1,16 +1,17 @@
-"""Compute digests of the sources that a run is of, in Python and CUDA C++: the harness's, those of the packages that
-systems live in, and those of every module of the user's own that these import, at any remove.
+"""Find where modules lie, whose they are, and digests of the sources that a run is of; import none of them.
 
-Digests are of files, because a copied tree may have no git, and of their text, so that this process imports none of
-them and an import that only a run executes counts, too. Libraries (below `site-packages`) and Python's own modules are
-left out, except a system's own package. Each file counts with its path inside its package, so that a digest does not
-depend on where the tree lies.
+The sources are in Python and CUDA C++: the harness's, those of the packages that systems live in, and those of every
+module of the user's own that these import, at any remove. Digests are of files, because a copied tree may have no git,
+and of their text, so that an import that only a run executes counts, too. Libraries (below `site-packages`) and
+Python's own modules are left out, except a system's own package. Each file counts with its path inside its package, so
+that a digest does not depend on where the tree lies.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -18,11 +19,102 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from harness.errors import HarnessError
 from harness.evidence.environment_records import CHANGES, GitFacts
-from harness.evidence.modules import INSTALLED, is_library, module_spec, place_in, places_of
+
+INSTALLED = ("site-packages", "dist-packages")
+_STANDARD = Path(os.path.realpath(os.__file__)).parent
+_HARNESS = Path(os.path.realpath(__file__)).parents[1]
+
+
+def module_spec(name: str) -> ModuleSpec | None:
+    """Return where a module can be found, without importing it or a package that it lies in; None if nowhere."""
+    package, *inner = name.split(".")
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    for part in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        # by its last name: a folder without `__init__.py` would be looked for below a package that nothing imported
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
+    return spec
+
+
+def module_installed(name: str) -> bool:
+    """Return True if a module can be found, without importing it or a package that it lies in."""
+    return module_spec(name) is not None
+
+
+def places_of(package: str) -> list[Path]:
+    """Return the folders of a package, or the file of a module, by a name without dots; none where it is not found."""
+    spec = module_spec(package)
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is not None:
+        return [Path(folder) for folder in spec.submodule_search_locations]
+    return [Path(spec.origin)] if spec.has_location and spec.origin is not None else []
+
+
+def place_in(folder: Path, package: str) -> Path | None:
+    """Return where Python finds a package or module when it looks in this folder; None where it is not there."""
+    below, file = folder / package, folder / f"{package}.py"
+    module = os.path.isfile(file)  # noqa: PTH113 - no error where the folder may not be read
+    if os.path.isfile(below / "__init__.py") or (os.path.isdir(below) and not module):  # noqa: PTH112, PTH113
+        return below
+    return file if module else None
+
+
+def is_users(place: Path) -> bool:
+    """Return True for the user's own code: not the harness's, wherever that is installed, and not a library's."""
+    return not is_harness(place) and not is_library(place)
+
+
+@cache
+def is_harness(place: Path) -> bool:
+    """Return True for a file of the harness, from a checkout or from a wheel."""
+    return Path(os.path.realpath(place)).is_relative_to(_HARNESS)
+
+
+def is_library(place: Path) -> bool:
+    """Return True if a file or folder belongs to an installed package, or to Python itself."""
+    real = Path(os.path.realpath(place))
+    return real.is_relative_to(_STANDARD) or is_installed(real)
+
+
+def is_installed(place: Path) -> bool:
+    """Return True if the real file or folder is an installed package's: below `site-packages`, or recorded.
+
+    A user's own package may be linked into `site-packages`, and is still the user's own.
+    """
+    real = Path(os.path.realpath(place))
+    return any(part in INSTALLED for part in real.parts) or is_recorded(real)
+
+
+def is_recorded(place: Path) -> bool:
+    """Return True if an installer recorded this place. Its record lies in a folder above, whose name may be anything:
+    `pip install --target`, an image or an unpacked wheel chooses it."""
+    above = reversed(place.parents)  # the root first
+    return any(name in recorded_in(folder) for folder, name in zip(above, place.parts[1:], strict=False))
+
+
+@cache
+def recorded_in(folder: Path) -> frozenset[str]:
+    """Return the files and folders that belong to the packages installed in a folder, by the records of their
+    installers (https://packaging.python.org/specifications/recording-installed-packages)."""
+    names: set[str] = set()
+    with suppress(OSError):  # a folder that may not be read
+        for entry in os.scandir(folder):
+            if entry.name.endswith(".dist-info"):
+                with suppress(OSError):
+                    record = (folder / entry.name / "RECORD").read_text("utf-8", "replace")
+                    names.update(line.replace(",", "/").partition("/")[0] for line in record.splitlines())
+    return frozenset(names - {"", "..", "__pycache__"})
+
 
 # Find what Python sources import, from their text and without running them: by name, from a folder
 # that they put on the import path, or by the file's own path.

@@ -12,7 +12,7 @@ from typing import Self
 
 from harness.devices.environment import usable_cores
 from harness.execution.worker import AHEAD
-from harness.platform.caches import moved_caches
+from harness.platform.paths import moved_caches
 from harness.processes.child import Child, start_child
 
 AHEAD_PER_CORES = 4

@@ -16,8 +16,7 @@ from harness.evidence.base import Obstacle, Record
 from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.plan_records import Run
 from harness.platform.paths import without_folders
-from harness.processes.child import Child, Ending
-from harness.processes.line import Line
+from harness.processes.child import Child, Ending, Line
 from harness.system.protocol import NotAvailable
 from harness.system.raised import message_of, obstacle_of, stack_of
 

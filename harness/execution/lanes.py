@@ -4,7 +4,7 @@ The arms of a run are executed one after the other, and launch-bound arms leave 
 that is judged by series and digests alone (the untrained control) is executed next to the rest. Without a
 GPU a long run would be the last of a session, on one of its processors. Repetitions of an arm always have a
 process of their own, since what a process draws once, such as a seed from its number, repeats within it.
-Run, unit and judges stay as they are: `harness.evidence.sharing` makes one run's evidence of all lanes.
+Run, unit and judges stay as they are: `harness.evidence.serving` makes one run's evidence of all lanes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from harness.execution.rank_seat import MARKS, Marks
 from harness.execution.recorder import Recorder
 from harness.kinds import imported, probe_named
 from harness.numbers import Real
-from harness.processes.line import take_standard_input
+from harness.processes.child import take_standard_input
 
 IMPORTED = "imported"
 

@@ -25,8 +25,7 @@ from harness.execution.rank import IMPORTED, RankAnswer, RankJob, folder_of
 from harness.execution.rank_seat import ADDRESS, MARKS, Marks, Position, new_marks
 from harness.execution.recorder import Recorder
 from harness.execution.watched_worker import is_compiling
-from harness.processes.child import Ending, start_child
-from harness.processes.line import ALONE, GO, TOGETHER
+from harness.processes.child import ALONE, GO, TOGETHER, Ending, start_child
 from harness.system.protocol import NotAvailable
 
 POLL_S = 0.1

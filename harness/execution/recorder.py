@@ -24,7 +24,7 @@ from harness.evidence.layout import METRIC_NAME, RECORDS, SERIES_COLUMNS, series
 from harness.evidence.run_records import Complete, Phase
 from harness.execution.rank_seat import note_phase
 from harness.numbers import dump_json, encode
-from harness.processes.line import ALONE, TOGETHER, WRITTEN, Line
+from harness.processes.child import ALONE, TOGETHER, WRITTEN, Line
 
 HEARTBEAT = "heartbeat"
 WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"

@@ -2,7 +2,7 @@
 
 Several contracts require the same of one trainer at one workload (the plain arm, its repetition, the untrained
 control), and equal arms of one machine are equal in bits. Where that is untrue it shows in the host's own
-repetition, which every guest reads too. Units, runs and judges stay as they are (`harness.evidence.sharing`).
+repetition, which every guest reads too. Units, runs and judges stay as they are (`harness.evidence.serving`).
 Paired runs are joined arm by arm; runs of any other probe, such as a timing, only if they are wholly equal.
 """
 
@@ -18,8 +18,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_records
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
-from harness.evidence.serving import ALIKE, SAME, SHARED, of_arms, serves, widened
-from harness.evidence.sharing import Shared, lacks
+from harness.evidence.serving import ALIKE, SAME, SHARED, Shared, lacks, of_arms, serves, widened
 from harness.kinds import probe_named
 from harness.numbers import dump_json
 from harness.system.wrappers import SWAPPED_ARMS

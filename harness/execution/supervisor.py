@@ -37,8 +37,7 @@ from harness.execution.watched_worker import OutputPump, Overrun, Progress, Watc
 from harness.kinds import probe_named
 from harness.numbers import dump_json
 from harness.platform.paths import without_folders
-from harness.processes.child import Child
-from harness.processes.line import NoMessage
+from harness.processes.child import Child, NoMessage
 
 SHOWN = 300  # characters of the last line that was printed
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")  # what ends a job sends these to each of its processes

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from harness.platform.caches import private_folder, unusable
+from harness.platform.paths import private_folder, unusable
 
 # Share a GPU among all commands of a user on a machine: several share its memory, or one has it
 # alone.

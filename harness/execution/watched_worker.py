@@ -20,9 +20,8 @@ from harness.execution.job import SHOW, THREADS, LeftStacks, name_of
 from harness.execution.recorder import HEARTBEAT
 from harness.execution.turns import Turns
 from harness.execution.worker import WorkerJob
-from harness.processes.child import Child, Ending
+from harness.processes.child import ALONE, GO, READY, TOGETHER, WRITTEN, Child, Ending
 from harness.processes.kept import KEEPER
-from harness.processes.line import ALONE, GO, READY, TOGETHER, WRITTEN
 
 # Drain a worker's output, keep its first part, and notice when it never stops.
 

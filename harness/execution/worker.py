@@ -16,13 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-from harness.commits.import_path import ImportPath
+from harness.commits.checkout import ImportPath
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised, Unavailable
 from harness.execution.job import Job, end_process, leave_stacks
 from harness.execution.recorder import Recorder
 from harness.kinds import imported, probe_named
-from harness.processes.line import READY, take_standard_input
+from harness.processes.child import READY, take_standard_input
 from harness.system.protocol import NotAvailable
 from harness.system.raised import message_of, obstacle_of, stack_of
 

@@ -18,10 +18,10 @@ from harness.evidence.base import Record
 from harness.evidence.files import Damaged, parse, read_bytes
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import dump_json
-from harness.platform.installing import command_for
+from harness.platform.paths import command_for
 from harness.report.headline import HELD
 from harness.run_directory.bundle import Bundle, Header
-from harness.run_directory.manifest import ListedFile
+from harness.run_directory.seal import ListedFile
 
 # Sign statements in DSSE envelopes (https://github.com/secure-systems-lab/dsse), or open them, by
 # securesystemslib.

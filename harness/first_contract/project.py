@@ -14,7 +14,7 @@ from harness.contract.load import loaded_from
 from harness.devices import environment
 from harness.errors import ContractError, HarnessError, UsageError
 from harness.first_contract.draft import Arms, Draft
-from harness.run_directory.output_paths import refuse_within_run, write_together
+from harness.run_directory.places import refuse_within_run, write_together
 
 COMPILERS = ("g++", "clang++", "c++")
 

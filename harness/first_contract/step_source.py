@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.contract.strict_yaml import nearest
 from harness.errors import UsageError
-from harness.evidence.modules import module_spec
+from harness.evidence.sources import module_spec
 from harness.platform.paths import add_working_directory, require_existing
 
 # Find the file of a module that is named by its path or its name, without running the module.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.api import session
-from harness.api.run_header import VerifyOptions
+from harness.api.session import VerifyOptions
 from harness.commits.checkout import Checkout, Repository, checked_out
 from harness.devices import environment
 from harness.errors import UsageError

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from harness.contract.claims import AnyPart
 from harness.contract.guards import Guarding
+from harness.contract.schema import AnyPart
 from harness.evidence.arm_records import CaptureEvidence
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons

@@ -10,9 +10,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any, NoReturn
 
-from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.conditions import Situation, capability_of
-from harness.contract.schema import Contract
+from harness.contract.schema import AnyClaim, AnyPart, Contract, parts_of
 from harness.evidence.arm_records import ArmEnd, CaptureEvidence
 from harness.evidence.base import Obstacle, ProbeName
 from harness.evidence.environment_records import GpuFacts

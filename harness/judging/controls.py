@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from harness.contract.claims import AnyPart
+from harness.contract.schema import AnyPart
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons
 from harness.judging.comparison import require_control

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from harness.contract.guards import Bounded, Floor, Guarded, Guarding, Guards, TrainingEffect
+from harness.evidence.read_run import distinct
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.evidence.series_file import distinct
 from harness.judging import reasons
 from harness.judging.context import end_of, executed
 from harness.judging.equal_start import start_differences

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import product, takewhile
 from typing import NamedTuple
 
-from harness.contract.claims import AnyPart
+from harness.contract.schema import AnyPart
 from harness.evidence.arm_records import Draws
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging import reasons

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
-from harness.contract.schema import Contract
+from harness.contract.schema import AnyClaim, AnyPart, CompositeClaim, Contract, part_names, parts_of
 from harness.errors import KindError
 from harness.evidence.base import Obstacle
 from harness.evidence.environment_records import GpuFacts

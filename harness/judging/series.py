@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.contract.claims import AnyPart
+from harness.contract.schema import AnyPart
 from harness.errors import KindError
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons

@@ -43,8 +43,8 @@ def left_out(name: str) -> str:
 # Hold what rows of several families share: reasons for which a kind leaves a shared check out, and
 # evidence faults.
 
-MISSING_RUN = "harness.drill.evidence_faults:MISSING_RUN"
-NO_STEPS = "harness.drill.evidence_faults:NO_STEPS"
+MISSING_RUN = "harness.drill.faults:MISSING_RUN"
+NO_STEPS = "harness.drill.faults:NO_STEPS"
 NO_GUARDS = "Its model has no `guards`."
 ONE_ARM = "It judges one execution, and compares it with nothing."
 OLDER = {"watched.older": "Its probe did not watch single steps before November 28, 2026."}

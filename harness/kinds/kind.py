@@ -36,7 +36,7 @@ class Kind(Row):
     card: Annotated[tuple[Name, ...], Field(min_length=1)]
     """Anchors of the report's sections that show what it is judged from."""
     evidence_faults: Annotated[tuple[Reference, ...], Field(min_length=1)]
-    """`module:attribute` of each `harness.drill.evidence_faults.EvidenceFault` that it must notice."""
+    """`module:attribute` of each `harness.drill.faults.EvidenceFault` that it must notice."""
     leaves_out: Mapping[Annotated[str, AfterValidator(left_out)], Sentence]
     """Shared checks (`harness.kinds.checks`) that it does not ask, with the reason; may be empty."""
     reasons: Mapping[Name, tuple[Literal["FAIL", "INCONCLUSIVE", "NOT_RUN", "ERROR"], Sentence]] = field(

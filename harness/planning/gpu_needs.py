@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.contract.claims import AnyClaim, AnyPart, parts_of
-from harness.contract.schema import Contract, Workload
+from harness.contract.schema import AnyClaim, AnyPart, Contract, Workload, parts_of
 from harness.devices.cuda_driver import Gpu
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_records

@@ -13,15 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from harness.contract.claims import AnyClaim, AnyPart, parts_of
-from harness.contract.schema import Contract, Workload
+from harness.contract.schema import AnyClaim, AnyPart, Contract, Workload, parts_of
 from harness.devices.environment import Machine
 from harness.errors import SystemResolutionError, UsageError
 from harness.evidence.base import Obstacle
 from harness.evidence.descriptions import FaultDescription, SystemDescription
 from harness.evidence.plan_records import PlannedArm, Run, Unit
-from harness.planning.baseline import Baseline, HasContract, commit_obstacle
-from harness.planning.obstacles import find_obstacle, system_obstacle
+from harness.planning.obstacles import Baseline, HasContract, commit_obstacle, find_obstacle, system_obstacle
 from harness.planning.run_builder import PlannedFault, RunBuilder, plan_fault
 
 # Plan the run that looks for the first difference between the two trainings that a claim compares.

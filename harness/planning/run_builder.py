@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from harness.contract.base import NUDGED_CONTROLS
-from harness.contract.claims import AnyClaim, AnyPart, parts_of
-from harness.contract.schema import Contract
+from harness.contract.schema import AnyClaim, AnyPart, Contract, parts_of
 from harness.evidence.base import ProbeName
 from harness.evidence.descriptions import FaultDescription
 from harness.evidence.plan_records import PlannedArm, Run

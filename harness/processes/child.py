@@ -1,7 +1,12 @@
 """Start a Python process of the harness, exchange messages with it, and learn how it ended.
 
-A message is a line of text (`line.py`), usually a model as JSON. Where a child ends, or writes
-anything else, its parent gets an `Ending` instead of an answer.
+Process and child are connected by a line: a socket on the child's standard input. A message is a line of text, usually
+a model as JSON. A worker asks its supervisor for `ALONE`, and later for `TOGETHER`; each is answered with `GO`. At its
+end it sends `WRITTEN` with the digests of what it wrote. Where a child ends, or writes anything else, its parent gets
+an `Ending` instead of an answer.
+
+Python runs a `sitecustomize.py` that it finds on its path before anything else. So a child starts with the path that
+the command itself was started with, and the folders that the harness added since follow in a variable.
 """
 
 from __future__ import annotations
@@ -10,18 +15,152 @@ import math
 import os
 import re
 import signal
+import site
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from select import select
 from time import monotonic
 from types import MappingProxyType
 from typing import IO, Literal, Protocol, Self, TypeVar, cast
 
-from harness.processes.import_path import child_path, path_of_child
 from harness.processes.kept import KeptProcess
-from harness.processes.line import Line, pair
+
+VARIABLE = (
+    "CONTRACT_HARNESS_PATH"  # for a child: the path to use; in a child from then on: the path to start others with
+)
+_HARNESS = str(Path(__file__).resolve().parents[2])
+
+
+def child_path() -> str:
+    """Return the PYTHONPATH with which a process finds the modules that this process finds."""
+    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+
+
+def path_at_start() -> str:
+    """Return the PYTHONPATH that the command was started with, and with it the harness where Python would lack it.
+
+    Python searches PYTHONPATH before its standard library. A folder of installed packages in it could hide a module of
+    Python behind an old backport.
+    """
+    of_installed = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    lacks = _HARNESS not in map(os.path.realpath, of_installed)
+    given = os.environ.get("PYTHONPATH", "")
+    return os.environ.get(VARIABLE) or os.pathsep.join(filter(None, (given, _HARNESS if lacks else "")))
+
+
+def path_of_child(found: str | None) -> Mapping[str, str]:
+    """Return the variables of a child: the path to start with and, for later, `found`.
+
+    found: the whole path that the child is to use; None: the one that this process gives to its children.
+    """
+    return {"PYTHONPATH": path_at_start(), VARIABLE: os.environ.get("PYTHONPATH", "") if found is None else found}
+
+
+def use_given_path() -> None:
+    """Find modules from now on where the parent wants this child to find them. The child's own children do, too."""
+    given, first = os.environ.get(VARIABLE), os.environ.get("PYTHONPATH", "")
+    if given:
+        os.environ.update({"PYTHONPATH": given, VARIABLE: first})
+        sys.path[:] = dict.fromkeys([*given.split(os.pathsep), *sys.path])
+
+
+# bound here, before a system is imported: it could replace them in their modules
+
+
+READY, ALONE, TOGETHER, GO, WRITTEN = "ready", "alone", "together", "go", "written "
+MOST_BYTES = 16 * 2**20  # of a message
+CHUNK = 2**20
+SENDING_S = 1.0  # for a child that reads nothing to make room
+_send, _receive = socket.socket.sendall, socket.socket.recv  # likewise
+
+
+class NoMessage(ValueError):  # noqa: N818 - who watches the process says what it is to the run
+    """The other end wrote more than a message has, and no end of a line."""
+
+    def __init__(self) -> None:
+        super().__init__(f"more than {MOST_BYTES // 2**20} MiB on the harness's own line, and no message")
+
+
+class Line:
+    """One end of the line. What is sent to an end that is gone is lost; who watches the process knows of it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._received = bytearray()
+        self._searched = 0  # bytes of it that hold no end of a line
+        self.ended = False  # whether the other end was found to be gone
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, text: str) -> None:
+        """Send one line; `text` has no line break."""
+        with suppress(OSError):
+            _send(self._socket, text.encode() + b"\n")
+
+    def receive(self, timeout: float | None) -> str | None:
+        """Return the next line; "" if the other end is gone, None if neither comes within `timeout` seconds.
+
+        timeout: for the whole line; a part of one is kept for the next call. None waits without
+        limit. Raises `NoMessage` for a line of more than `MOST_BYTES`.
+        """
+        until = None if timeout is None else monotonic() + timeout
+        left = timeout
+        while (end := self._received.find(b"\n", self._searched)) < 0:
+            self._searched = len(self._received)
+            if self._searched > MOST_BYTES:
+                raise NoMessage
+            if (left is not None and left < 0.0) or not select([self._socket], [], [], left)[0]:
+                return None
+            chunk = self._chunk()
+            if not chunk:
+                self.ended = True
+                return ""
+            self._received += chunk
+            left = None if until is None else until - monotonic()
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        self._searched = 0
+        return line.decode("utf-8", "replace")
+
+    def _chunk(self) -> bytes:
+        """Return some of the bytes that have arrived; none if the other end is gone."""
+        try:
+            return _receive(self._socket, CHUNK)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def pair() -> tuple[Line, socket.socket]:
+    """Return the parent's end, and the socket that becomes the child's standard input.
+
+    A child that never reads its answers does not block the parent: they are lost after `SENDING_S`.
+    """
+    ours, theirs = socket.socketpair()
+    ours.settimeout(SENDING_S)
+    return Line(ours), theirs
+
+
+def take_standard_input() -> Line:
+    """Return the child's end, taken from standard input, which is empty from then on.
+
+    A child has imported the harness by now. From here on it finds the modules that its parent finds.
+    """
+    use_given_path()
+    line = Line(socket.socket(fileno=os.dup(0)))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return line
+
 
 # Seconds between two looks whether a child lives: its line stays open while a fork of it holds it.
 LOOK_S = 10.0

@@ -55,7 +55,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if file_path.suffix.lower() not in {".yaml", ".yml"}:
         return None
-    from harness.contract.folders import real
+    from harness.contract.shared import real
     from harness.pytest_plugin.items import ContractFile, FileBeside, asked_for, contract_files, files_beside
 
     if not asked_for(parent.config):

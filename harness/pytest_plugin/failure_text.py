@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.load import LoadedContract
+from harness.contract.schema import AnyClaim, parts_of
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.verdict import Verdict
 from harness.kinds.trajectory.model import TrajectoryMatch

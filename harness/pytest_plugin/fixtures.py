@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from harness.api import session
-from harness.api.run_header import VerifyOptions
+from harness.api.session import VerifyOptions
 from harness.contract.load import LoadedContract, load_contracts, problems
 from harness.contract.schema import Contract, Workload
 from harness.contract.strict_yaml import nearest

@@ -10,9 +10,8 @@ import pytest
 from _pytest.mark.expression import Expression
 
 from harness.api import session
-from harness.contract.folders import SUFFIXES, files_of_folder, is_waiver_file, real
 from harness.contract.load import LoadedContract, id_again, load_contracts, selected
-from harness.contract.shared import SharedFiles
+from harness.contract.shared import SUFFIXES, SharedFiles, files_of_folder, is_waiver_file, real
 from harness.contract.waivers import load_waivers, unmatched
 from harness.errors import (
     ContractError,

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.api import session
-from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contract
+from harness.contract.schema import AnyClaim
 from harness.contract.waivers import Waiver, find_waivers
 from harness.devices import environment
 from harness.evidence.plan_records import Run, Unit

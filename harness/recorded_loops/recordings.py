@@ -21,8 +21,8 @@ from harness.evidence.arm_records import Sketch, State
 from harness.evidence.base import Record
 from harness.evidence.environment_records import Environment
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
+from harness.evidence.read_run import read_series
 from harness.evidence.run_evidence import Series
-from harness.evidence.series_file import read_series
 from harness.numbers import Count
 
 HEADER = "recording.json"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
+from harness.contract.schema import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
 from harness.evidence.arm_records import CaptureEvidence, State
 from harness.evidence.redaction import FOLDER
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence

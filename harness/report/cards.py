@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harness.contract.claims import AnyClaim, AnyPart, parts_of
+from harness.contract.schema import AnyClaim, AnyPart, parts_of
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.reasons import reason_of
 from harness.judging.series import Compared

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from harness.contract.base import Judged
-from harness.contract.claims import AnyPart, CompositeClaim, part_names
+from harness.contract.schema import AnyPart, CompositeClaim, part_names
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.series import Compared, judged_series
 from harness.judging.verdict import WORST_FIRST, Status, Verdict

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.contract.claims import parts_of
+from harness.contract.schema import parts_of
 from harness.errors import ExitCode
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted, was

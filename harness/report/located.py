@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from harness.contract.claims import AnyPart
+from harness.contract.schema import AnyPart
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judging.first_difference import FirstDifference, PathRow, Place
 from harness.judging.sheet import number

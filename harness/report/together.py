@@ -14,9 +14,9 @@ from harness.judging.verdict import Status, Verdict
 from harness.report.headline import headline
 from harness.report.text import line
 from harness.report.view import ReportView, RunPart
-from harness.run_directory.attempts import joined_attempts
 from harness.run_directory.bundle import Header, Narrowed
 from harness.run_directory.costs import joined
+from harness.run_directory.shards import joined_attempts
 
 # Describe the parts of a page of several run directories: machine, commit and verdict of each, and
 # what differs.

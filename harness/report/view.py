@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from harness.contract.claims import AnyClaim, AnyPart, parts_of
-from harness.contract.schema import Contract, Workload
+from harness.contract.schema import AnyClaim, AnyPart, Contract, Workload, parts_of
 from harness.evidence.environment_records import CHANGES, GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import situation_of

@@ -13,8 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import Field
 
-from harness.contract.claims import parts_of
-from harness.contract.schema import Contract
+from harness.contract.schema import Contract, parts_of
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Record

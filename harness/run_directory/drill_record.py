@@ -19,7 +19,7 @@ from harness.evidence.base import Record
 from harness.evidence.files import Damaged, read_bytes, read_model
 from harness.numbers import Count, Real, dump_json
 from harness.run_directory.archive import TOP, unpack
-from harness.run_directory.old_formats import Versioned, drill_record_1
+from harness.run_directory.verdict_file import Versioned, drill_record_1
 
 FILE = layout.DRILL
 MOST_ORDERS = 10_000  # in which copies of shared files are tried, since the archive's end has the right one

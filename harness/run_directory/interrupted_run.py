@@ -32,7 +32,7 @@ from harness.evidence.redaction import of_this_machine
 from harness.numbers import dump_json
 from harness.platform.paths import require_existing
 from harness.run_directory.bundle import Bundle, Header, Narrowed, Resumption, altered, read_bundle
-from harness.run_directory.manifest import Digest, digest_of, listed_file, listing
+from harness.run_directory.seal import Digest, digest_of, listed_file, listing
 from harness.run_directory.writer import CHANGED, UNFINISHED_NAME, BundleWriter, header_text
 
 if TYPE_CHECKING:

@@ -1,27 +1,114 @@
-"""Join run directories: one, or the shards of a gate that was run in parts.
+"""Join run directories: one, or the shards of a gate that was run in parts, whose machines must be equally fast.
 
 Each unit gets the evidence of its earliest attempt; a later repeat never replaces it. A shard that only reported that
-its machine could not execute a unit has made no attempt at it.
+its machine could not execute a unit has made no attempt at it. A timing that is measured until it passes proves less
+than its error rates state, so every attempt is counted: in the run directories of one folder, in a gate's, and by CI.
+
+One kind of machine is not one speed: a card may have its clock locked, a host its governor. What a claim's workloads do
+to a clock differs, so the highest clock is compared that each machine reached while it timed, by the spread that the
+claim's own limits allow within a process. Of processors the least pace is compared, that of a fixed piece of work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from harness.contract.claims import parts_of
-from harness.contract.schema import Contract
+from harness.contract.schema import Contract, parts_of
 from harness.errors import EvidenceError
+from harness.evidence import layout
 from harness.evidence.base import Obstacle
+from harness.evidence.files import readable
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.run_evidence import RunEvidence
+from harness.evidence.run_records import DISTURBED, disturbed
 from harness.judging.verdict import Verdict
 from harness.kinds import probe_named
-from harness.run_directory.attempts import timings
-from harness.run_directory.bundle import Bundle, Header
+from harness.kinds.speed.model import ThroughputRatio
+from harness.run_directory.bundle import Attempts, Bundle, Header, TimedBefore
 from harness.run_directory.interrupted_run import other_commits
+
+_Timing = tuple[str, str, str]  # contract, claim, workload
+# What CI calls the attempt of a job, and the number that it gives to the first one.
+CI_ATTEMPTS = {
+    "GITHUB_RUN_ATTEMPT": 1,
+    "BUILDKITE_RETRY_COUNT": 0,
+    "SYSTEM_JOBATTEMPT": 1,  # Azure Pipelines
+}
+
+
+def attempts_before(header: Header, reports: Path, environment: Mapping[str, str]) -> Attempts:
+    """Return what was tried before the run of this header, which is not in the folder yet.
+
+    Every run of the folder counts, whatever its verdicts, that planned to time the unit with equal sources, an equal
+    contract and an equal baseline's commit, and was no drill. A directory whose `run.json` cannot be read is not a run.
+    """
+    return Attempts(timings=_together(timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
+
+
+def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
+    """Return what directories that are judged together, given by name, and the runs before them tried.
+
+    A unit is judged by its earliest attempt, which is not counted among the others.
+    """
+    by_start = sorted(headers, key=lambda name: (headers[name].started_at, name))
+    timed = {name: timings(headers[name]) for name in by_start}
+    found = []
+    for unit in dict.fromkeys(unit for units in timed.values() for unit in units):
+        first, *others = [name for name in by_start if unit in timed[name]]
+        before = [each for name in (first, *others) for each in headers[name].attempts.directories(unit)]
+        names = [name for name in dict.fromkeys([*before, *others]) if name != first]
+        found += [_timed_before(unit, names)] if names else []
+    numbers = [header.attempts.ci for header in headers.values() if header.attempts.ci is not None]
+    return Attempts(timings=found, ci=max(numbers, default=None))
+
+
+def timings(header: Header) -> dict[_Timing, str]:
+    """Return the units that are timed, with the digests of their contracts."""
+    return {
+        (unit.contract, unit.claim, unit.workload): header.digests.contracts.get(unit.contract, "")
+        for unit in header.units
+        if any(probe_named(header.runs[run]).timed for run in unit.runs if run in header.runs)
+    }
+
+
+def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
+    """Return the headers of the folder's runs with the same sources, by their directories' names, in that order."""
+    found = {}
+    for path in sorted(reports.glob(f"*/{layout.HEADER}")):
+        other = readable(path, Header)
+        if other is not None and other.purpose == "verify" and _sources(other) == _sources(header):
+            found[path.parent.name] = other
+    return found
+
+
+def _sources(header: Header) -> tuple[str, str | None]:
+    """Return the digest of all sources, and the baseline's commit where the run compares two commits."""
+    return header.digests.source, header.commits.baseline.commit if header.commits is not None else None
+
+
+def _together(wanted: Mapping[_Timing, str], others: Mapping[str, Header]) -> list[TimedBefore]:
+    timed = {name: timings(header) for name, header in others.items()}
+    found = ((unit, [name for name in timed if timed[name].get(unit) == digest]) for unit, digest in wanted.items())
+    return [_timed_before(unit, names) for unit, names in found if names]
+
+
+def _timed_before(unit: _Timing, names: Iterable[str]) -> TimedBefore:
+    contract, claim, workload = unit
+    return TimedBefore(contract=contract, claim=claim, workload=workload, directories=list(names))
+
+
+def _of_ci(environment: Mapping[str, str]) -> int | None:
+    """Return which attempt this is, by the first variable of the table that states it; None where none does."""
+    for variable, first in CI_ATTEMPTS.items():
+        value = environment.get(variable, "")
+        if value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= first:
+            return int(value) - first + 1
+    return None
+
 
 NOT_IN_ANY_SHARD = Obstacle(reason="not_planned", message="no shard of this gate planned this unit")
 NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this unit, and the run did not plan it")
@@ -244,3 +331,65 @@ def _was_timed(bundle: Bundle, name: tuple[str, str, str]) -> bool:
 def _machine(header: Header) -> str:
     """Return the kind of machine, as far as it decides how fast a step is: its GPU's name, else its processor's."""
     return header.environment.gpu.name or header.environment.cpu.model or "unknown"
+
+
+RULE = "one claim is timed on machines of one speed"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of a machine, while it timed a unit: highest SM clock in MHz, least pace in processor seconds; None: unknown."""
+
+    clock: float | None
+    pace: float | None
+
+    @classmethod
+    def of(cls, evidence: Sequence[RunEvidence]) -> Speed:
+        samples = [sample for run in evidence if run.telemetry is not None for sample in run.telemetry.samples]
+        blocks = [block for run in evidence if run.timing is not None for block in run.timing.blocks]
+        clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
+        paces = [block.pace for block in blocks if block.pace is not None]
+        return cls(max(filter(math.isfinite, clocks), default=None), min(filter(math.isfinite, paces), default=None))
+
+    def apart(self, other: Speed, spread: float) -> str:
+        """Return how far apart two machines are, where that is more than allowed; else "" (nothing)."""
+        if self.clock and other.clock:
+            low, high = sorted((self.clock, other.clock))
+            if high - low > spread * high:
+                return f"an SM clock of {low:.0f} MHz at most, and {high:.0f}; {spread:g} of it are allowed"
+        if self.pace and other.pace:
+            low, high = sorted((self.pace, other.pace))
+            if disturbed(high, low):
+                return f"processors {high / low:.2f} times as slow at best; {DISTURBED:g} are allowed"
+        return ""
+
+
+def speeds_apart(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Iterator[EvidenceError]:
+    """Yield an error for each directory that timed a claim's workload on a machine of another speed than the first."""
+    deciding: dict[tuple[str, str], list[tuple[str, Bundle]]] = {}
+    for (of_contract, of_claim, workload), bundle in timed_by(bundles).items():
+        deciding.setdefault((of_contract, of_claim), []).append((workload, bundle))
+    for contract in contracts:
+        for claim in contract.claims:
+            timed = deciding.get((contract.id, claim.id), [])
+            limits = [part.limits for part in parts_of(claim) if isinstance(part, ThroughputRatio)]
+            if limits and len({bundle.path for _, bundle in timed}) > 1:
+                yield from _apart(contract.id, claim.id, timed, limits[0].sm_clock_spread)
+
+
+def _apart(contract: str, claim: str, timed: Sequence[tuple[str, Bundle]], spread: float) -> Iterator[EvidenceError]:
+    speeds = [_speed(bundle, (contract, claim, workload)) for workload, bundle in timed]
+    for (_, bundle), speed in zip(timed, speeds, strict=True):
+        if found := speeds[0].apart(speed, spread):
+            yield EvidenceError(
+                RULE,
+                where=str(bundle.path),
+                got=f"{claim} beside {timed[0][1].path} with {found}",
+                remedy="run the claim again, all of it on one machine",
+            )
+
+
+def _speed(bundle: Bundle, name: tuple[str, str, str]) -> Speed:
+    return Speed.of(
+        [bundle.evidence(run) for unit in bundle.header.units if name_of(unit) == name for run in unit.runs]
+    )

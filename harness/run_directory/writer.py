@@ -16,14 +16,21 @@ from harness.evidence import layout
 from harness.evidence.files import half_written, make_way, own_folder, parse, remove, write_text
 from harness.evidence.layout import shown
 from harness.evidence.run_evidence import Death
-from harness.evidence.sharing import lane_folders
+from harness.evidence.serving import lane_folders
 from harness.numbers import dump_json
 from harness.platform.signals_noted import raise_if_noted
 from harness.run_directory.bundle import Bundle, Header, unused
-from harness.run_directory.manifest import digest_of, is_seen, listing, manifest_text, read_manifest
-from harness.run_directory.output_paths import temporary_folder
-from harness.run_directory.places import Place
-from harness.run_directory.seal import BEING_WRITTEN, manifest_of, write_manifest
+from harness.run_directory.places import Place, temporary_folder
+from harness.run_directory.seal import (
+    BEING_WRITTEN,
+    digest_of,
+    is_seen,
+    listing,
+    manifest_of,
+    manifest_text,
+    read_manifest,
+    write_manifest,
+)
 
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract

@@ -19,12 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from harness.commits.import_path import ImportPath
+from harness.commits.checkout import ImportPath
 from harness.errors import SystemResolutionError
-from harness.evidence.modules import is_harness, is_users
+from harness.evidence.sources import is_harness, is_users
 from harness.platform.paths import add_working_directory
-from harness.processes.child import Child, Ending, start_child
-from harness.processes.line import Line
+from harness.processes.child import Child, Ending, Line, start_child
 from harness.system.description_text import NotADescription, from_plain
 from harness.system.protocol import SystemDescription
 

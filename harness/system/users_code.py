@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.evidence.modules import is_harness, is_installed, is_users
+from harness.evidence.sources import is_harness, is_installed, is_users
 
 # Ask the exception of untrusted code for its text, so that asking can raise no other exception in
 # its place.

@@ -11,8 +11,8 @@ from first_screen import first_screen
 from published_pages import GATE_PARTS, drawings_of, shared_folder
 from report_in_browser import VARIANTS, check, show
 
+from harness.api.copies import write_shared
 from harness.api.rejudge import shown_together
-from harness.api.shared_page import write_shared
 
 pytestmark = pytest.mark.slow
 SCREENS = {variant.name: variant for variant in VARIANTS}

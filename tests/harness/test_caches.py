@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.platform.caches import moved_caches
+from harness.platform.paths import moved_caches
 
 NAMES = {"TRITON_CACHE_DIR", "MPLCONFIGDIR"}
 

@@ -80,7 +80,7 @@ def contract(
     # and so has what a header says of machine and sources: it was most of a row, and is that of the first one here
     monkeypatch.setattr("harness.devices.environment.collect", lambda *_: found_here())
     monkeypatch.setattr("harness.evidence.sources.listed_sources", lambda *_: {"harness": "here"})
-    monkeypatch.setattr("harness.api.run_header.trainers", lambda *_: {})
+    monkeypatch.setattr("harness.api.session.trainers", lambda *_: {})
     pytester.makeini("[pytest]\ncontract_paths = contracts\n")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis alone takes half a second of each process
     # xdist gives its workers the path that this process began with

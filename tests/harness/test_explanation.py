@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli.explain import WIDTH, explanation_of
-from harness.contract.claims import AnyClaim
 from harness.contract.load import load_contracts
+from harness.contract.schema import AnyClaim
 from harness.errors import UsageError
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.platform import installing as extras
+from harness.platform import paths as extras
 
 ROOT = Path(__file__).parents[2]
 LISTED = [

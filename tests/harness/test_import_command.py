@@ -11,7 +11,7 @@ import pytest
 
 from harness.cli import application
 from harness.cli.check import findings_of, print_findings
-from harness.contract.claims import parts_of
+from harness.contract.schema import parts_of
 from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.trajectory.model import TrajectoryMatch
 

@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli.history import write_history
 from harness.errors import ExitCode, UsageError
-from harness.run_directory.output_paths import write_named, write_together
+from harness.run_directory.places import write_named, write_together
 
 REPORTS = Path(__file__).parents[2] / "reports" / "examples"
 RUN = REPORTS / "2026-11-22-h200-plain_loop"

@@ -14,7 +14,7 @@ from command_here import called
 from harness.api.rejudge import rejudged
 from harness.cli.attest import beside
 from harness.errors import ExitCode, UsageError
-from harness.run_directory.output_paths import made_folder, refuse_within_run
+from harness.run_directory.places import made_folder, refuse_within_run
 
 PUBLISHED = Path(__file__).parents[2] / "reports" / "examples" / "2026-11-22-h200-plain_loop"
 STEP = "def make_step(seed):\n    return step, batch, model\n"

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.contract.folders import RULE
+from harness.contract.shared import RULE
 from harness.errors import ExitCode
-from harness.platform.installing import command_for
+from harness.platform.paths import command_for
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "plain_install.py"

@@ -19,7 +19,7 @@ from harness.evidence.redaction import NOTE, Redaction, of_this_machine, wanted
 from harness.evidence.run_evidence import Death
 from harness.execution import supervisor
 from harness.pytest_plugin.shared_runs import SharedRuns, plan_file
-from harness.run_directory.manifest import read_manifest
+from harness.run_directory.seal import read_manifest
 
 HOST, USER = "gpu-box-7.lab.example", "kimberly"
 NAMES = (HOST, "gpu-box-7", USER, "secret-project")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.claims import parts_of
 from harness.contract.load import load_contract
-from harness.contract.schema import Contract
+from harness.contract.schema import Contract, parts_of
 from harness.evidence.read_run import read_run
 from harness.execution.probes import step_accuracy
 from harness.execution.recorder import Recorder

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from recorded_evidence import Recorded
 
-from harness.contract.claims import parts_of
+from harness.contract.schema import parts_of
 from harness.evidence.arm_records import NOT_FINITE, State
 from harness.evidence.base import Record
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence, Series

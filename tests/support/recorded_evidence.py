@@ -14,8 +14,7 @@ from typing import Any
 from between_steps import EVALUATION, RESUME
 from claims_in_process import ARMS, CLAIM, STEPS, contract_of, executed, planned_of
 
-from harness.contract.claims import AnyClaim
-from harness.contract.schema import Contract
+from harness.contract.schema import AnyClaim, Contract
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.registry import judge_unit

@@ -10,7 +10,7 @@ import reference_of_kinds
 import write_reference
 import write_site
 
-from harness.contract.claims import part_model
+from harness.contract.schema import part_model
 from harness.kinds import BUILT_IN
 
 FILLED = {Path(page).name for page in write_site.FILLED}

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from harness.api.last_timing import last_timings
-from harness.contract.claims import parts_of
 from harness.contract.load import load_contracts
+from harness.contract.schema import parts_of
 from harness.kinds.speed.speed_figures import LastTiming
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from harness.contract.base import Demand, marks
-from harness.contract.claims import part_model
 from harness.contract.json_schema import contract_json_schema
+from harness.contract.schema import part_model
 from harness.kinds import BUILT_IN
 
 Schema = Mapping[str, Any]

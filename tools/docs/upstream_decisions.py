@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from harness.contract import strict_yaml
 from harness.contract.base import Name, Strict, Text
-from harness.contract.folders import files_of_folder
+from harness.contract.shared import files_of_folder
 from harness.errors import ContractError
 from harness.evidence.files import first_error
 from harness.extras.upstream.items import Item, read_upstream

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.contract.load import load_contracts
-from harness.drill.evidence_faults import offered_faults
-from harness.drill.expectations import expectation_for
+from harness.drill.faults import expectation_for, offered_faults
 from harness.run_directory.drill_record import read_record
 from harness.system.described import describe
 from harness.system.protocol import Expectation

@@ -11,7 +11,7 @@ import forked_runs
 
 from harness.contract.load import LoadedContract
 from harness.contract.schema import Contract
-from harness.drill.expectations import is_killed
+from harness.drill.faults import is_killed
 from harness.drill.plan import Case, plan_drill, runs_of
 from harness.drill.recheck import evidence_of, sources_of
 from harness.evidence import layout

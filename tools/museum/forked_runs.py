@@ -44,8 +44,7 @@ from harness.kinds import imported, probe_named
 from harness.numbers import dump_json
 from harness.planning.plan import Plan, plan
 from harness.processes import child
-from harness.processes.child import Ending
-from harness.processes.import_path import child_path
+from harness.processes.child import Ending, child_path
 from harness.system.protocol import NotAvailable
 from harness.system.raised import message_of, obstacle_of, stack_of
 from harness.system.replay.traced import TracedStep

@@ -19,10 +19,9 @@ from typing import Any
 from measure_guard_room import CASES, SHORT
 
 from harness.contract.base import Judged
-from harness.contract.claims import parts_of
 from harness.contract.conditions import Situation
 from harness.contract.load import load_contracts
-from harness.contract.schema import Contract
+from harness.contract.schema import Contract, parts_of
 from harness.judging.guards import STANDARD_ERRORS
 from reference_impl.system import train_config
 

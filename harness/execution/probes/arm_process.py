@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Literal
 
-from harness.commits.import_path import ImportPath
+from harness.commits.checkout import ImportPath
 from harness.devices.telemetry import wait_for_quiet_device
 from harness.evidence.base import Record
 from harness.evidence.plan_records import Run
@@ -17,7 +17,7 @@ from harness.evidence.run_records import Block, TimingEvidence
 from harness.execution.job import Answer, Job, end_process, leave_stacks
 from harness.execution.recorder import Recorder
 from harness.numbers import Real
-from harness.processes.line import Line, take_standard_input
+from harness.processes.child import Line, take_standard_input
 
 
 class ArmJob(Job):

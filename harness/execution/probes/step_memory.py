@@ -14,8 +14,7 @@ from harness.execution.announced import of_shapes
 from harness.execution.job import Answer, ProcessFailed, answered, end_process, leave
 from harness.execution.opening import opened
 from harness.execution.probes.kernels import train
-from harness.processes.child import start_child
-from harness.processes.line import GO, Line, take_standard_input
+from harness.processes.child import GO, Line, start_child, take_standard_input
 from harness.system.protocol import TrainingRun
 
 LIMIT_S = 600.0  # for opening, and again for measuring

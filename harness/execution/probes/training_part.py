@@ -19,8 +19,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.run_records import ArmFailed
 from harness.execution.job import Answer, Job, LeftStacks, end_threads, leave, leave_stacks
 from harness.execution.recorder import HEARTBEAT, Recorder
-from harness.processes.child import Child, Ending, start_child
-from harness.processes.line import Line, take_standard_input
+from harness.processes.child import Child, Ending, Line, start_child, take_standard_input
 
 STEPS_AFTER_SAVE = 2  # the first changes every tensor that it saved; the second is what a saver may wait for
 

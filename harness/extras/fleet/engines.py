@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 from harness.devices.cuda_driver import devices
 from harness.errors import HarnessError, UsageError
 from harness.extras.fleet.job import Outcome, ShardJob
-from harness.platform.installing import command_for
-from harness.processes.import_path import path_at_start
+from harness.platform.paths import command_for
+from harness.processes.child import path_at_start
 
 if TYPE_CHECKING:
     from submitit import Job

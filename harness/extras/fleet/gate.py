@@ -21,7 +21,7 @@ from harness.extras.fleet.job import OWNER, Outcome, ShardJob
 from harness.extras.fleet.shards import Shard
 from harness.processes.child import child_command
 from harness.run_directory.bundle import unused
-from harness.run_directory.output_paths import made_folder, takes_nothing
+from harness.run_directory.places import made_folder, takes_nothing
 
 if TYPE_CHECKING:
     from submitit import Job

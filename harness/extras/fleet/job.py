@@ -18,7 +18,7 @@ from harness.devices import environment
 from harness.errors import ExitCode
 from harness.evidence import layout
 from harness.evidence.files import read_model
-from harness.evidence.sharing import Shared
+from harness.evidence.serving import Shared
 from harness.extras.fleet.shards import Shard
 from harness.processes.kept import KeptProcess
 from harness.run_directory.bundle import Bundle, Header

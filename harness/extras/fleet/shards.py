@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 
-from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.load import LoadedContract
+from harness.contract.schema import AnyClaim, parts_of
 from harness.planning.gpu_needs import gpus_needed, needs_cuda
 from harness.run_directory.costs import Busy, busy_seconds
 

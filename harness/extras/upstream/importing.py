@@ -13,9 +13,9 @@ import yaml
 
 from harness.contract import strict_yaml
 from harness.contract.base import says_something
-from harness.contract.folders import files_of_folder, real
 from harness.contract.load import loaded_from
 from harness.contract.schema import SCHEMA_VERSION
+from harness.contract.shared import files_of_folder, real
 from harness.errors import ContractError
 from harness.extras.upstream.items import CLAIM_SECTIONS, Item, UpstreamContract, read_upstream
 from harness.extras.upstream.judgements import ARMS, Executable, recognized

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.contract.claims import part_model
+from harness.contract.schema import part_model
 from harness.extras.upstream.items import Item
 
 Judgement = dict[str, Any]

@@ -13,9 +13,9 @@ from itertools import product
 
 import numpy as np
 
+from harness.evidence.read_run import distinct
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import StepErrors, TensorErrors
-from harness.evidence.series_file import distinct
 from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from harness.contract.claims import parts_of
+from harness.contract.schema import parts_of
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group

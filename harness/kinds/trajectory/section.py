@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.contract.claims import AnyPart
+from harness.contract.schema import AnyPart
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judging.series import LOSS, Compared, judged_series
 from harness.kinds import kind_of, kinds

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
-from harness.platform.caches import moved_caches
+from harness.platform.paths import moved_caches
 from harness.report.charts.compact import ID, Scale, compact
 from harness.report.text import label
 

@@ -18,7 +18,7 @@ from harness.evidence.base import Obstacle
 from harness.evidence.plan_records import Run
 from harness.execution.lanes import awaits, lanes
 from harness.kinds import probe_named
-from harness.planning.baseline import Baseline, commit_obstacle
+from harness.planning.obstacles import Baseline, commit_obstacle
 from harness.planning.run_builder import RunBuilder
 from harness.system.protocol import SystemDescription
 
@@ -160,7 +160,7 @@ def test_what_the_commit_lacks_is_named() -> None:
 
 def test_a_kind_that_needs_both_arms_in_one_process_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     one_process = replace(probe_named("paired"), arm_by_arm=False)
-    monkeypatch.setattr("harness.planning.baseline.probe_of", lambda _: one_process)
+    monkeypatch.setattr("harness.planning.obstacles.probe_of", lambda _: one_process)
     contract = make_contract(SAME, system="toy:Toy", arms=ARMS)
     found = commit_obstacle(contract, contract.claims[0], described())
     assert found is not None

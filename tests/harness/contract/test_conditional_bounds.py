@@ -9,10 +9,10 @@ from typing import get_args
 import pytest
 
 from harness.cli.explain import explanation_of
-from harness.contract.claims import parts_of
 from harness.contract.conditional import numbers_of
 from harness.contract.conditions import Dtype, Situation, capability_of, is_gpu, reaches
 from harness.contract.load import load_contract
+from harness.contract.schema import parts_of
 from harness.errors import ContractError
 
 Toy = Callable[..., Path]

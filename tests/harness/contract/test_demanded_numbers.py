@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from harness.contract import claims
+from harness.contract import schema
 from harness.contract.base import Demand, Judged, Name, NoDemand, Positive, marks
-from harness.contract.claims import part_kinds, part_model
+from harness.contract.schema import part_kinds, part_model
 from harness.errors import KindError
 from harness.judging.reasons import REASONS
 from harness.kinds.gradients.model import GradientMatch
@@ -57,9 +57,9 @@ class Unmarked(Judged):
 
 
 def test_a_model_with_a_field_that_says_nothing_of_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "resolve", lambda _reference: Unmarked)
+    monkeypatch.setattr(schema, "resolve", lambda _reference: Unmarked)
     with pytest.raises(KindError, match=r"claim kind 'memory_steady': .*; found candidate; annotate the field"):
-        claims.part_model.__wrapped__("memory_steady")
+        schema.part_model.__wrapped__("memory_steady")
 
 
 def trajectory(**changes: Any) -> Judged:

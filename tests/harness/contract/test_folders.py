@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.folders import RUN_HEADER, RUN_MARKS, files_of_folder, folders_read
 from harness.contract.load import load_contracts
+from harness.contract.shared import RUN_HEADER, RUN_MARKS, files_of_folder, folders_read
 from harness.contract.waivers import find_waivers
 from harness.errors import ContractError, ContractErrors
 from harness.evidence import layout

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.claims import parts_of
 from harness.contract.load import load_contract
+from harness.contract.schema import parts_of
 from harness.errors import SystemResolutionError
 from harness.kinds import BUILT_IN
 from harness.lint import Finding, has_judge, lint

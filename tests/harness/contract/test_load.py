@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.claims import parts_of
 from harness.contract.load import load_contract, load_contracts
+from harness.contract.schema import parts_of
 from harness.errors import ContractError, ContractErrors, UsageError
 from harness.kinds.trajectory.model import TrajectoryMatch
 

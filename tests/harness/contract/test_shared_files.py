@@ -15,9 +15,9 @@ from harness.api import session
 from harness.api.rejudge import rejudged
 from harness.cli.check import findings_of
 from harness.contract import strict_yaml
-from harness.contract.folders import RULE, files_of_folder, folders_read
 from harness.contract.json_schema import SHARED_PATH, shared_schema_text
 from harness.contract.load import load_contract, load_contracts
+from harness.contract.shared import RULE, files_of_folder, folders_read
 from harness.errors import ContractErrors
 from harness.run_directory.bundle import altered, read_bundle
 

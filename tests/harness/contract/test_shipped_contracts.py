@@ -8,8 +8,8 @@ import pytest
 import yaml
 from calls_made import LIBRARIES, calls_of_program, counted
 
-from harness.contract.claims import AnyClaim, CompositeClaim, parts_of
 from harness.contract.load import LoadedContract, load_contract, load_contracts
+from harness.contract.schema import AnyClaim, CompositeClaim, parts_of
 from harness.contract.shared import SharedFiles
 from harness.contract.waivers import find_waivers
 from harness.kinds.captures.model import Capture, CaptureFallback, HostSyncs

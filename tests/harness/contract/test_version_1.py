@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli.check import print_findings
-from harness.contract.folders import files_of_folder
 from harness.contract.load import load_contract
+from harness.contract.shared import files_of_folder
 from harness.errors import ContractError
 
 Toy = Callable[..., Path]

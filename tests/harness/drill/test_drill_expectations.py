@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from run_builders import make_contract
 
-from harness.contract.claims import AnyClaim
-from harness.drill.expectations import expectation_for, is_killed, seen_figures, upstream_alone_passes
+from harness.contract.schema import AnyClaim
+from harness.drill.faults import expectation_for, is_killed, seen_figures, upstream_alone_passes
 from harness.judging.verdict import Figure, Status, Verdict
 from harness.system.protocol import Expectation, FaultDescription
 

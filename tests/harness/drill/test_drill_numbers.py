@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contract, load_contracts
-from harness.drill.evidence_faults import offered_by
-from harness.drill.expectations import demanded, unbroken
+from harness.contract.schema import AnyClaim
+from harness.drill.faults import demanded, offered_by, unbroken
 from harness.lint import lint
 from harness.system.described import describe
 

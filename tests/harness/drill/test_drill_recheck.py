@@ -19,8 +19,7 @@ from harness.cli import judge
 from harness.cli.pack import published
 from harness.errors import EvidenceError, SystemResolutionError
 from harness.run_directory.drill_record import FILE
-from harness.run_directory.manifest import read_manifest
-from harness.run_directory.seal import manifest_of, write_manifest
+from harness.run_directory.seal import manifest_of, read_manifest, write_manifest
 
 FAULTS = ("lost_first_update", "dropped_step", "no_steps", "missing_run")
 CONTROL = "short-v1+short+paired"

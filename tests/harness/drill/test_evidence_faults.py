@@ -8,7 +8,7 @@ import pytest
 from evidence_builders import verdict_of
 from judge_cases_ranks import AGREE, MATCH, one, rank_of, run_of
 
-from harness.drill.evidence_faults import NO_STEPS, without_steps
+from harness.drill.faults import NO_STEPS, without_steps
 
 
 @pytest.mark.parametrize("claim", [AGREE, MATCH], ids=["ranks_agree", "ranks_match"])

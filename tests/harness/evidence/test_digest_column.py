@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.evidence.files import Damaged
-from harness.evidence.series_file import DigestColumn, distinct, read_series
+from harness.evidence.read_run import DigestColumn, distinct, read_series
 
 TEXTS = ["b0", "b1", "", "b1"]
 

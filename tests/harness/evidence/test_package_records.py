@@ -19,7 +19,7 @@ from harness.evidence import run_evidence
 from harness.evidence.base import RunRecord
 from harness.evidence.run_evidence import BUILT_IN, of_packages
 from harness.evidence.run_records import Complete, PartFailed
-from harness.evidence.sharing import seen_by
+from harness.evidence.serving import seen_by
 from harness.execution.recorder import Recorder, StepRows
 from harness.judging.context import executed
 from harness.judging.sheet import Settled

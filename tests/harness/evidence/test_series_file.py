@@ -11,8 +11,8 @@ from calls_made import counted
 from recorded import read, start
 
 from harness.evidence.files import Damaged
+from harness.evidence.read_run import read_series
 from harness.evidence.run_records import Complete
-from harness.evidence.series_file import read_series
 from harness.execution.recorder import Recorder, StepRows
 
 HEADER = "step,loss,batch_digest,clip_active_groups,tokens\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.api.run_header import VerifyOptions, header_of
+from harness.api.session import VerifyOptions, header_of
 from harness.contract.load import load_contract
 from harness.devices import environment
 from harness.evidence.sources import trainers

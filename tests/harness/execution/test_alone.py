@@ -19,8 +19,7 @@ from harness.execution import watched_worker
 from harness.execution.sharing import without_the_arm
 from harness.execution.supervisor import Company, execute
 from harness.execution.watched_worker import WatchedWorker
-from harness.processes.child import Child
-from harness.processes.line import pair
+from harness.processes.child import Child, pair
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 

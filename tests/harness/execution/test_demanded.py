@@ -8,8 +8,7 @@ import pytest
 from planning import ARMS, CAPTURE, GRADIENTS, H200, PTX, SYNCS, THROUGHPUT, TRAJECTORY, WORKLOADS, planned
 from run_builders import make_contract
 
-from harness.contract.claims import AnyClaim
-from harness.contract.schema import Arm, Contract
+from harness.contract.schema import AnyClaim, Arm, Contract
 from harness.evidence.plan_records import Run
 from harness.planning.run_builder import first_difference
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from between_steps import EVERY, STEPS, evaluated
 
-from harness.drill.expectations import is_killed
+from harness.drill.faults import is_killed
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.run_evidence import parsed
 from harness.system.wrappers import HARNESS_FAULTS

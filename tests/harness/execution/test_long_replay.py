@@ -14,7 +14,7 @@ from claims_in_process import contract_of, executed, judged
 from step_function_systems import Regression
 
 from harness.contract.schema import Arm
-from harness.drill.expectations import is_killed
+from harness.drill.faults import is_killed
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.execution.announced import REPLAY_ROUNDS, WARMUP_STEPS
 from harness.execution.probes.long_replay import SeenSteps

@@ -19,8 +19,7 @@ from harness.execution.job import ProcessFailed
 from harness.execution.probes import step_memory
 from harness.execution.probes.step_memory import MemoryAnswer, MemoryProbe, StepMemory
 from harness.processes import child
-from harness.processes.child import Ending
-from harness.processes.line import GO
+from harness.processes.child import GO, Ending
 
 MEMORY = StepMemory(large_bytes=1, small_bytes=2, outside_bytes=3, segments=[4])
 RUN = Run(
@@ -36,7 +35,7 @@ RUN = Run(
 )
 OPEN, MEASURED = MemoryAnswer().model_dump_json(), MemoryAnswer(memory=MEMORY).model_dump_json()
 PROLOGUE = (
-    "import os, pathlib, sys, time; from harness.processes.line import take_standard_input; "
+    "import os, pathlib, sys, time; from harness.processes.child import take_standard_input; "
     "line = take_standard_input(); run = line.receive(None); "
 )
 SOUND = f"print('noise'); line.send({OPEN!r}); line.receive(None); print('noise'); line.send({MEASURED!r})"

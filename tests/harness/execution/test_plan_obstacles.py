@@ -25,7 +25,7 @@ from planning import (
 
 from harness.devices.environment import Machine
 from harness.errors import SystemResolutionError
-from harness.platform.installing import command_for
+from harness.platform.paths import command_for
 from harness.system.protocol import CAPABILITIES, SystemDescription
 
 

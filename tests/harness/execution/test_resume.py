@@ -11,8 +11,8 @@ import torch
 from between_steps import fork_other_processes, resumed
 from budget import slow_but
 
-from harness.drill.expectations import is_killed
-from harness.processes.import_path import child_path
+from harness.drill.faults import is_killed
+from harness.processes.child import child_path
 from harness.system.wrappers import HARNESS_FAULTS
 
 

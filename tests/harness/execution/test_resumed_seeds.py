@@ -12,7 +12,7 @@ from between_steps import COMMON, SAVE_AT, STEPS, fork_other_processes
 from budget import slow_but
 from claims_in_process import judged
 
-from harness.drill.expectations import is_killed
+from harness.drill.faults import is_killed
 from harness.evidence.read_run import read_run
 from harness.judging.verdict import Verdict
 from harness.kinds.seeds.model import NotWorse

@@ -145,7 +145,7 @@ def test_a_flooded_line_is_no_message(tmp_path: Path) -> None:
 def test_a_worker_that_asks_and_reads_no_answer_meets_its_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast_clock: Callable[[str], None]
 ) -> None:
-    monkeypatch.setattr("harness.processes.line.SENDING_S", 0.0001)
+    monkeypatch.setattr("harness.processes.child.SENDING_S", 0.0001)
     fast_clock("hanging")
     death = _execute(stand_in_run("asks_and_asks", wall_limit_s=500.0, heartbeat_s=9000.0), tmp_path)
     assert (death.cause, death.phase) == ("wall_limit", "hanging")

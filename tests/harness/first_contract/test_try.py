@@ -14,7 +14,7 @@ from first_steps import called, written
 from waiting import eventually
 from warm_start import path_of_commands
 
-from harness.api.run_header import VerifyOptions
+from harness.api.session import VerifyOptions
 from harness.first_contract.draft import Arms, Draft
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried, try_step

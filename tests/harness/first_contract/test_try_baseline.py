@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from first_steps import called, written
 
-from harness.api.run_header import VerifyOptions
+from harness.api.session import VerifyOptions
 from harness.contract import strict_yaml
 from harness.contract.load import loaded_from
 from harness.first_contract.draft import Arms, Choice, Draft

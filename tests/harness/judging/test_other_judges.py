@@ -18,7 +18,7 @@ from judge_cases_capture import captured, replays, retraced, sampled, watched
 from judge_cases_kernels import covered, kernel, odd, prewarmed, targeted
 from judge_cases_throughput import FASTER, LOSSES, composite, processes, timed
 
-from harness.contract.claims import CompositeClaim, part_names
+from harness.contract.schema import CompositeClaim, part_names
 from harness.errors import KindError
 from harness.evidence.base import Obstacle
 from harness.evidence.run_records import Telemetry

@@ -19,7 +19,7 @@ from claims_in_process import Loaded, contract_of, executed, judged
 from planning import NO_GPU
 
 from harness.contract.schema import Contract
-from harness.drill.expectations import expectation_for, is_killed
+from harness.drill.faults import expectation_for, is_killed
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.serving import SHARED, serves
 from harness.judging.own_noise import Features, separation

@@ -13,8 +13,7 @@ from evidence_builders import TRAJECTORY, contract_of, counted
 from evidence_paths import Judged, recorded
 from judge_cases_tables import EVERYTHING
 
-from harness.contract.claims import parts_of
-from harness.contract.schema import Contract
+from harness.contract.schema import Contract, parts_of
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.verdict import Status
 

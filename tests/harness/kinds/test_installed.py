@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.drill import evidence_faults
+from harness.drill import faults
 from harness.errors import KindError
 from harness.judging import reasons
 from harness.judging.verdict import Status
@@ -39,7 +39,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         monkeypatch.setattr(installed, "entry_points", lambda group: entries if group == installed.GROUP else [])
         monkeypatch.syspath_prepend(tmp_path)
 
-    caches = (kinds, reasons._with_packages, evidence_faults.evidence_faults)
+    caches = (kinds, reasons._with_packages, faults.evidence_faults)
     for cache in caches:
         cache.cache_clear()
     yield installed_with
@@ -83,9 +83,9 @@ def test_a_reason_code_that_is_taken_is_refused(install: Install) -> None:
 
 
 def test_an_evidence_fault_that_is_none_is_refused(install: Install) -> None:
-    install(ROW.format("name='odd', evidence_faults=('harness.drill.evidence_faults:without_steps',)"))
+    install(ROW.format("name='odd', evidence_faults=('harness.drill.faults:without_steps',)"))
     with pytest.raises(KindError, match=r"claim kind 'odd': an evidence fault is an `EvidenceFault`"):
-        evidence_faults.evidence_faults()
+        faults.evidence_faults()
 
 
 def test_a_row_of_the_harness_adds_its_reason_codes(monkeypatch: pytest.MonkeyPatch) -> None:

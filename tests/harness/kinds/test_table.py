@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from harness.contract.base import Judged
-from harness.drill.evidence_faults import EvidenceFault
+from harness.drill.faults import EvidenceFault
 from harness.errors import KindError
 from harness.kinds import BUILT_IN, Kind, resolve
 from harness.kinds.probes import BUILT_IN as BUILT_IN_PROBES

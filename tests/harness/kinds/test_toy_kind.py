@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from toy_packages import ROOT, Harness, harness_with
 
-from harness.contract.folders import RULE
+from harness.contract.shared import RULE
 
 PACKAGE = ROOT / "tests" / "plugin_kind"
 

@@ -17,7 +17,7 @@ from harness.processes.child import Child, Ending, start_child
 
 BEGIN = """
 import os, time
-from harness.processes.line import take_standard_input
+from harness.processes.child import take_standard_input
 line = take_standard_input()
 """
 FORKS = """

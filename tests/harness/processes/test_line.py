@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.processes import line
-from harness.processes.line import Line, NoMessage, pair
+from harness.processes import child
+from harness.processes.child import Line, NoMessage, pair
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ def test_the_seconds_are_those_of_a_whole_line(
         theirs.sendall(b".")
         return [ours], [], []
 
-    monkeypatch.setattr(line, "monotonic", lambda: now[0])
-    monkeypatch.setattr(line, "select", look)
+    monkeypatch.setattr(child, "monotonic", lambda: now[0])
+    monkeypatch.setattr(child, "select", look)
     assert ours.receive(4.5) is None
 
 
 def test_a_line_without_end_is_no_message(ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = ends
-    monkeypatch.setattr(line, "MOST_BYTES", 100)
+    monkeypatch.setattr(child, "MOST_BYTES", 100)
     theirs.sendall(b"x" * 101)
     with pytest.raises(NoMessage):
         ours.receive(None)
@@ -58,7 +58,7 @@ def test_a_line_without_end_is_no_message(ends: tuple[Line, socket.socket], monk
 
 
 def test_what_the_other_end_does_not_read_is_lost_and_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "SENDING_S", 0.01)
+    monkeypatch.setattr(child, "SENDING_S", 0.01)
     ours, theirs = pair()
     with theirs:
         ours.send("x" * 2**22)

@@ -18,8 +18,8 @@ from harness.report.html import render
 from harness.report.markdown import render_markdown
 from harness.report.terminal import print_results
 from harness.report.view import ReportView
-from harness.run_directory.attempts import CI_ATTEMPTS, attempts_before, joined_attempts
 from harness.run_directory.bundle import Attempts, Header, Resumption, TimedBefore, read_bundle
+from harness.run_directory.shards import CI_ATTEMPTS, attempts_before, joined_attempts
 
 UNIT = ("c", "C", "w")
 OTHER_TEXT = Loaded(LOADED.contract, "id: c  # changed\n")

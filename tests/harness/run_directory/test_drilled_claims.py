@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from report_views import CONTRACT, drilled, header
 
-from harness.api.run_header import with_earlier_runs
+from harness.api.session import with_earlier_runs
 from harness.run_directory.drill_record import ClaimDrilled, DrillRecord, drilled_claims, record_text
 
 TEXT = {CONTRACT["id"]: "0d" * 32}

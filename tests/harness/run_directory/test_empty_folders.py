@@ -12,7 +12,7 @@ from harness.api.rejudge import rejudged
 from harness.cli import judge as judge_command
 from harness.cli.pack import published
 from harness.cli.report import render
-from harness.run_directory.manifest import read_manifest
+from harness.run_directory.seal import read_manifest
 
 SUPPORT = Path(__file__).parents[2] / "support"
 

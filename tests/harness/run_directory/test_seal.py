@@ -16,7 +16,7 @@ from harness.cli import judge as judge_command
 from harness.errors import HarnessError
 from harness.run_directory.archive import TOP
 from harness.run_directory.bundle import read_bundle
-from harness.run_directory.manifest import ListedFile, listed_file
+from harness.run_directory.seal import ListedFile, listed_file
 
 Change = Callable[[Path], object]
 

@@ -20,8 +20,7 @@ from harness.cli.compare import comparison
 from harness.cli.pack import published
 from harness.cli.report import render
 from harness.errors import EvidenceError, UsageError
-from harness.run_directory.manifest import read_manifest
-from harness.run_directory.seal import write_manifest
+from harness.run_directory.seal import read_manifest, write_manifest
 
 PAGES = ("verdicts.json", "report.html", "junit.xml", "summary.md")
 VIOLATED = "scripted-v1+violated+paired"

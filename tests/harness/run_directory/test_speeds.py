@@ -18,7 +18,7 @@ from harness.evidence.run_records import Complete, Telemetry, TimingEvidence
 from harness.execution.recorder import Recorder
 from harness.numbers import dump_json
 from harness.run_directory.bundle import Bundle, read_bundle
-from harness.run_directory.speeds import RULE, speeds_apart
+from harness.run_directory.shards import RULE, speeds_apart
 from harness.run_directory.writer import BundleWriter
 
 SHAPE = {"model": "m", "batch_size": 4, "seq_len": 16, "steps": 3}

@@ -16,7 +16,7 @@ from harness.evidence.files import write_text
 from harness.platform import signals_noted
 from harness.run_directory import writer as writer_module
 from harness.run_directory.bundle import read_bundle
-from harness.run_directory.manifest import Manifest
+from harness.run_directory.seal import Manifest
 from harness.run_directory.writer import BundleWriter
 
 

@@ -24,7 +24,7 @@ from harness.errors import EvidenceError, ExitCode
 from harness.evidence import layout
 from harness.evidence.read_run import read_run
 from harness.execution.supervisor import execute
-from harness.processes.import_path import VARIABLE, child_path, path_of_child
+from harness.processes.child import VARIABLE, child_path, path_of_child
 from harness.run_directory.bundle import read_bundle
 from harness.system.described import describe
 

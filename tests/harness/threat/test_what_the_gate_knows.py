@@ -97,7 +97,7 @@ def verified_at(harness: Call, monkeypatch: pytest.MonkeyPatch) -> Callable[[dic
 
     def verify(commits: dict[str, str | None]) -> None:
         facts = {name: GitFacts(commit=commit) for name, commit in commits.items()}
-        monkeypatch.setattr("harness.api.run_header.trainers", lambda _systems: facts)
+        monkeypatch.setattr("harness.api.session.trainers", lambda _systems: facts)
         harness("verify", "contracts", "--gate", "--name", "run")
 
     return verify

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from harness.drill.evidence_faults import EvidenceFault
+from harness.drill.faults import EvidenceFault
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.system.protocol import Expectation
 

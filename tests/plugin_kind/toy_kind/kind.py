@@ -10,7 +10,7 @@ KIND = Kind(
     probes={"paired": ()},
     capabilities=frozenset(),
     card=("trajectories",),
-    evidence_faults=("harness.drill.evidence_faults:MISSING_RUN", "toy_kind.fault:LAST_LOSS_HIGH"),
+    evidence_faults=("harness.drill.faults:MISSING_RUN", "toy_kind.fault:LAST_LOSS_HIGH"),
     leaves_out=dict.fromkeys(SHARED_CHECKS, "It reads the last loss alone."),
     reasons={"loss_too_high": ("FAIL", "The loss at the last step is not below the demanded one.")},
 )

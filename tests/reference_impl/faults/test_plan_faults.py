@@ -10,9 +10,8 @@ import pytest
 import torch
 from scaled_copy import scaled_copy_spec
 
-from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.load import load_contracts
-from harness.contract.schema import Contract
+from harness.contract.schema import AnyClaim, Contract, parts_of
 from harness.evidence.run_evidence import RunEvidence
 from harness.execution.probes.kernels import evidence
 from harness.judging.registry import judge_unit

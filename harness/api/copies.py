@@ -1,15 +1,17 @@
-"""Copy a finished run without names of host, user and folders, and without its CI job, to publish a run that kept them.
+"""Copy a finished run without names of host, user and folders, to publish it; write the page of several directories.
 
-The copy is a run of its own: header and evidence are other files, so verdicts, pages and manifest are made anew from
-them. Names of host and user are those of this machine; folders go, whosever they are.
+The copy has no CI job, and is a run of its own: header and evidence are other files, so verdicts, pages and manifest
+are made anew from them. Names of host and user are those of this machine; folders go, whosever they are.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from harness.api import session
@@ -20,10 +22,12 @@ from harness.evidence.environment_records import CiFacts
 from harness.evidence.files import write_text
 from harness.judging.verdict import Verdict
 from harness.numbers import dump_json
+from harness.report.view import RunPart
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.drill_record import record_text
-from harness.run_directory.manifest import is_seen
-from harness.run_directory.seal import manifest_of, write_manifest
+from harness.run_directory.places import made_folder, refuse_within_run, takes_nothing, way
+from harness.run_directory.seal import is_seen, manifest_of, write_manifest
+from harness.run_directory.shards import part_names
 from harness.run_directory.verdict_file import write_verdicts
 
 
@@ -92,3 +96,46 @@ def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
 def _decided(verdict: Verdict) -> tuple[object, ...]:
     """Return what a copy's verdict must have in common with the original's; the sentence may have held a name."""
     return verdict.contract, verdict.claim, verdict.workload, verdict.status, verdict.reason, verdict.denominators
+
+
+_REMEDY = "name a folder that is new or empty, outside of the runs"
+
+
+def refuse_used(out: Path, runs: Sequence[Path]) -> None:
+    """Raise UsageError where the folder for the pages holds something, is a file, or lies in a run."""
+    try:
+        held = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+        taken = os.path.lexists(out) and not out.is_dir()
+    except OSError as error:
+        raise takes_nothing(out, error) from error
+    if held:
+        got = f"a folder that holds {held[0]}"
+        raise UsageError("nothing is overwritten by --out", where=str(out), got=got, remedy=_REMEDY)
+    if taken:
+        raise UsageError("--out takes a folder", where=str(out), got="a file", remedy=_REMEDY)
+    refuse_within_run(out, runs)
+
+
+def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bundle]) -> session.Judgement:
+    """Write `report.html`, `summary.md` and `junit.xml` into the folder, which `refuse_used` let pass.
+
+    Return the judgement with links to the parts' own pages, as the page has it. Raises UsageError where the folder
+    takes no file.
+    """
+    pages = {name: _way(out, bundle) for name, bundle in zip(part_names(bundles), bundles, strict=True)}
+    parts: tuple[RunPart, ...] = tuple(replace(part, page=pages[part.name]) for part in judgement.view.parts)
+    linked = replace(judgement, view=replace(judgement.view, parts=parts))
+    made_folder(out)
+    try:
+        session.write_reports(out, linked.view)
+    except OSError as error:
+        raise takes_nothing(out, error) from error
+    return linked
+
+
+def _way(out: Path, bundle: Bundle) -> str | None:
+    """Return the relative path from a folder to a run's own page; None for an archive, and if no page was drawn."""
+    page = bundle.place.derived / layout.PAGE
+    if bundle.place.derived != bundle.place.named or not page.is_file():
+        return None
+    return way(out, page)
