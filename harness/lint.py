@@ -17,8 +17,8 @@ from harness.contract.strict_yaml import nearest
 from harness.contract.waivers import Waiver, unmatched
 from harness.errors import ContractError, ContractErrors, HarnessError
 from harness.kinds import kind_of
+from harness.system.adapter_checks import option_error
 from harness.system.described import LIMIT_S, describe, describe_all
-from harness.system.options import option_error
 from harness.system.protocol import FaultDescription, SystemDescription
 
 if TYPE_CHECKING:

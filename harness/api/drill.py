@@ -12,8 +12,8 @@ from pathlib import Path
 from harness.api import session
 from harness.api.execute import work_of
 from harness.api.judged import AsTheyEnd
-from harness.contract.files_read import RESUME, FilesRead
 from harness.contract.load import LoadedContract, load_contracts, selected
+from harness.contract.waivers import RESUME, FilesRead
 from harness.devices import environment
 from harness.devices.environment import Machine
 from harness.drill.plan import Case, DrillPlan, plan_drill, runs_of

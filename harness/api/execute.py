@@ -23,7 +23,7 @@ from harness.run_directory.writer import BundleWriter, settle_run
 
 if TYPE_CHECKING:
     from harness.api.judged import AsTheyEnd
-    from harness.execution.interpreters import Interpreters
+    from harness.execution.supervisor import Interpreters
     from harness.execution.watched_worker import Progress
     from harness.judging.verdict import Verdict
     from harness.run_directory.drill_record import Row
@@ -71,10 +71,9 @@ def execute(
     that it has as ended is not executed. early: looks for units to judge at each phase of a run, and after each end
     that the journal noted.
     """
-    from harness.execution.interpreters import Interpreters
-    from harness.execution.lanes import as_one, lane_directories
     from harness.execution.schedule import Schedule, Work, tasks_of
-    from harness.execution.sharing import hosted, write_guests
+    from harness.execution.sharing import as_one, hosted, lane_directories, write_guests
+    from harness.execution.supervisor import Interpreters
 
     directories = {run.id: writer.evidence_directory(run.id) for run in runs}
     before = {} if journal is None else journal.content.ended

@@ -115,8 +115,8 @@ def executing_into(
     """Return a function that executes a run's arms, in a worker for each commit, and replaces what is in `folder`."""
 
     def execute(run: Run) -> Sequence[RunEvidence]:
-        from harness.execution.interpreters import Interpreters
         from harness.execution.schedule import Schedule, Work, tasks_of
+        from harness.execution.supervisor import Interpreters
 
         empty_folder(folder)
         machine, found = environment.machine(), list[RunEvidence]()

@@ -26,9 +26,8 @@ from harness.api.judged import judge_bundles as judge_bundles  # noqa: PLC0414
 from harness.api.judged import judge_runs as judge_runs  # noqa: PLC0414
 from harness.api.judged import judgement_json as judgement_json  # noqa: PLC0414
 from harness.commits.checkout import Checkout
-from harness.contract.files_read import RESUME, FilesRead
 from harness.contract.load import LoadedContract, load_contracts, selected
-from harness.contract.waivers import Waiver, find_waivers
+from harness.contract.waivers import RESUME, FilesRead, Waiver, find_waivers
 from harness.devices import environment
 from harness.errors import UsageError
 from harness.evidence import layout, redaction, sources
@@ -58,7 +57,7 @@ from harness.system.described import LIMIT_S, describe_all
 from harness.system.described import describe as describe  # noqa: PLC0414
 
 if TYPE_CHECKING:
-    from harness.execution.interpreters import Interpreters
+    from harness.execution.supervisor import Interpreters
 
 
 @dataclass(frozen=True)

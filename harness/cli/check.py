@@ -12,11 +12,10 @@ import typer
 
 from harness.cli.arguments import Json, Paths, Tags, Waivers
 from harness.contract import version_1
-from harness.contract.files_read import FilesRead
 from harness.contract.load import LoadedContract, load_contracts, selected, unused_files
 from harness.contract.schema import SCHEMA_VERSION, parts_of
 from harness.contract.shared import folders_read
-from harness.contract.waivers import Waiver, expired_on, find_waivers, unmatched
+from harness.contract.waivers import FilesRead, Waiver, expired_on, find_waivers, unmatched
 from harness.errors import ContractError, ContractErrors, ExitCode
 from harness.lint import Finding, lint, lint_drill, lint_power, lint_together
 from harness.numbers import counted, dump_json

@@ -12,8 +12,8 @@ import typer
 from harness.api import session
 from harness.cli.arguments import ContractPaths, Json
 from harness.cli.interruption import interruptible
-from harness.contract.files_read import FilesRead
 from harness.contract.load import load_contracts
+from harness.contract.waivers import FilesRead
 from harness.devices import environment
 from harness.errors import SystemResolutionError, UsageError
 from harness.evidence.environment_records import Environment

@@ -29,12 +29,12 @@ from harness.cli.arguments import (
 )
 from harness.cli.interruption import LONG_GRACE_S, interruptible
 from harness.cli.printing import print_forecast, print_shard, recorded_in
-from harness.contract.files_read import FilesRead
 from harness.contract.load import load_contracts
+from harness.contract.waivers import FilesRead
 from harness.errors import ExitCode
 from harness.extras.fleet import gate as fleet
 from harness.extras.fleet.engines import engine
-from harness.extras.fleet.shards import drill_shards, units_of
+from harness.extras.fleet.job import drill_shards, units_of
 from harness.lint import refuse_lint_errors
 from harness.platform.standard_streams import print_error, print_json, print_lines
 from harness.report.terminal import Progress

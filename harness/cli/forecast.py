@@ -13,9 +13,8 @@ from pydantic import Field
 
 from harness.api import session
 from harness.api.drill import DrillOptions, plan_drill_here
-from harness.contract.files_read import FilesRead
 from harness.contract.load import load_contracts
-from harness.contract.waivers import find_waivers
+from harness.contract.waivers import FilesRead, find_waivers
 from harness.devices import environment
 from harness.devices.environment import Machine, cpu_model, usable_cores
 from harness.drill.plan import DrillPlan, runs_of
@@ -27,8 +26,7 @@ from harness.evidence.files import readable
 from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.evidence.read_run import WorkerTimes, read_times
 from harness.evidence.serving import IGNORED, SAME, SHARED, serves, trained_on
-from harness.execution.lanes import lanes
-from harness.execution.sharing import Hosted, hosted
+from harness.execution.sharing import Hosted, hosted, lanes
 from harness.kinds import probe_named
 from harness.lint import refuse_lint_errors
 from harness.numbers import Amount, counted

@@ -22,8 +22,7 @@ from harness.report.github_actions import annotate
 if TYPE_CHECKING:
     from harness.cli.forecast import Forecast
     from harness.evidence.plan_records import Run
-    from harness.extras.fleet.job import Outcome
-    from harness.extras.fleet.shards import Shard
+    from harness.extras.fleet.job import Outcome, Shard
 
 
 def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
@@ -70,7 +69,7 @@ def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
 
     def seconds(runs: Sequence[Run]) -> dict[str, float]:
         from harness.cli.forecast import Estimates
-        from harness.execution.lanes import lanes
+        from harness.execution.sharing import lanes
 
         found, _ = Estimates(environment.machine(), reports).of(runs)
         return {run.id: found[run.id].seconds / len(lanes(run)) for run in runs if run.id in found}

@@ -40,14 +40,13 @@ from harness.cli.arguments import (
 )
 from harness.cli.interruption import GRACE_S, LONG_GRACE_S, interruptible
 from harness.cli.printing import print_costs, print_forecast, print_judgement, print_shard, recorded_in
-from harness.contract.files_read import JUDGE, FilesRead
 from harness.contract.load import load_contracts
 from harness.contract.shared import folders_read
-from harness.contract.waivers import expired_on, find_waivers
+from harness.contract.waivers import JUDGE, FilesRead, expired_on, find_waivers
 from harness.devices import environment
 from harness.extras.fleet import gate as fleet
 from harness.extras.fleet.engines import engine
-from harness.extras.fleet.shards import gate_shards, units_of
+from harness.extras.fleet.job import gate_shards, units_of
 from harness.lint import refuse_lint_errors
 from harness.platform.standard_streams import print_lines
 from harness.report.github_actions import append_step_summary
@@ -122,7 +121,7 @@ def verify(
 
 def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> session.Judgement:
     """Verify on this machine; interpreters import while contracts are read and systems describe themselves."""
-    from harness.execution.interpreters import Interpreters
+    from harness.execution.supervisor import Interpreters
 
     refuse = partial(refuse_lint_errors, paths=paths, limit_s=options.wall_limit_s)
     with Interpreters() as interpreters:

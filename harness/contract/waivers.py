@@ -8,10 +8,13 @@ waivers:
     owner: kim@example.org
     reason: The ratio is 1.08 since the driver update; issue 17.
     expires: 2026-12-31            # the last day on which it holds, UTC
+
+The files of contracts and waivers are remembered as they were before user code ran. A later change is refused.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +27,7 @@ from harness.contract.base import says_something
 from harness.contract.load import LoadedContract
 from harness.contract.shared import files_of_folder, is_waiver_file, real
 from harness.contract.strict_yaml import Document, nearest
-from harness.errors import ContractError, ContractErrors
+from harness.errors import ContractError, ContractErrors, EvidenceError
 from harness.platform.paths import require_existing
 
 SCHEMA = "waivers/v1"
@@ -199,3 +202,51 @@ def _missing(waiver: Waiver, contracts: Sequence[LoadedContract], *, all_known: 
     if waiver.workload not in claim.judged_on:
         return f"workload '{waiver.workload}'", nearest(waiver.workload, claim.judged_on)
     return None
+
+
+ANEW = "put it back as it was, see what wrote it, and run again"
+# behind the last run of a directory that is kept
+RESUME = "nothing is lost: put it back as it was, see what wrote it, and resume with `--resume RUN_DIR`"
+# behind the last shard
+JUDGE = "the shards are kept: put it back as it was, see what wrote it, and `harness judge --contracts PATH` them"
+
+
+@dataclass(frozen=True)
+class FilesRead:
+    """Every file that decides what is demanded, with the SHA-256 of its bytes."""
+
+    paths: Sequence[Path]
+    waivers: Path | None
+    shared: frozenset[Path]
+    digests: dict[Path, str]
+
+    @classmethod
+    def of(cls, paths: Sequence[Path], waivers: Path | None, contracts: Sequence[LoadedContract]) -> FilesRead:
+        """Return the files as they are now, before any code of the project runs."""
+        shared = frozenset(Path(file.document.where) for one in contracts for file in one.shared)
+        return cls(paths, waivers, shared, _digests(paths, waivers, shared))
+
+    def require_unchanged(self, remedy: str = ANEW) -> None:
+        """Raise EvidenceError that names a file which was changed, added or removed since, with this remedy."""
+        now = _digests(self.paths, self.waivers, self.shared)
+        changed = sorted(path for path in self.digests.keys() | now.keys() if self.digests.get(path) != now.get(path))
+        if changed:
+            first = changed[0]
+            how = "added" if first not in self.digests else "changed" if first in now else "removed"
+            raise EvidenceError(
+                "contracts and waivers stay as they were read until the command ends",
+                where=str(first),
+                got=f"{how} while code of the project ran",
+                remedy=remedy,
+            )
+
+
+def _digests(paths: Sequence[Path], waivers: Path | None, shared: frozenset[Path]) -> dict[Path, str]:
+    files = {*paths, *shared, *([waivers] if waivers is not None else ())}
+    for path in paths:
+        if path.is_dir():
+            found = files_of_folder(path)
+            files |= {*found.contracts, *found.waivers, *found.shared}
+        else:
+            files.update(files_beside(path))
+    return {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in map(real, files) if file.is_file()}

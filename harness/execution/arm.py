@@ -19,14 +19,11 @@ from harness.devices.profiler import Watched
 from harness.evidence.arm_records import ArmEnd, ArmStart, Clip, EndDifference, GhostReplay, MovedApart, StepWatch
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Part
-from harness.execution.announced import AnnouncedSteps
-from harness.execution.opening import opened
+from harness.execution.opening import AnnouncedSteps, opened
 from harness.execution.parts import Parts
-from harness.execution.recorder import Recorder
-from harness.execution.series_block import Rows, SeriesBlock
+from harness.execution.recorder import Recorder, Rows, SeriesBlock
 from harness.execution.watchers.capture_attempts import attempts_of
-from harness.execution.watchers.capture_watch import CaptureWatch, Watcher, capture_evidence, capture_record
-from harness.execution.watchers.draws import DrawWatch
+from harness.execution.watchers.capture_watch import CaptureWatch, DrawWatch, Watcher, capture_evidence, capture_record
 from harness.execution.watchers.ghost_replay import ghost_replay
 from harness.execution.watchers.reductions import digest_of_all, digest_of_rounded
 from harness.execution.watchers.state_watch import Ends, StateWatch, median_moved, named_parameters, sampled

@@ -18,7 +18,7 @@ from harness.evidence.plan_records import Run
 from harness.platform.paths import without_folders
 from harness.processes.child import Child, Ending, Line
 from harness.system.protocol import NotAvailable
-from harness.system.raised import message_of, obstacle_of, stack_of
+from harness.system.users_code import message_of, obstacle_of, stack_of
 
 # End a process that has executed a system: at once, and with the status that its evidence has.
 #

@@ -10,7 +10,7 @@ from harness.evidence.run_records import Part, PartFailed
 from harness.execution.opening import release_memory
 from harness.execution.recorder import Recorder
 from harness.system.protocol import NotAvailable
-from harness.system.raised import message_of, obstacle_of, stack_of
+from harness.system.users_code import message_of, obstacle_of, stack_of
 
 Seen = TypeVar("Seen")
 

@@ -21,9 +21,8 @@ from harness.devices.telemetry import processes_on
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.execution import supervisor
-from harness.execution.interpreters import Interpreters
-from harness.execution.lanes import awaits
-from harness.execution.supervisor import Company
+from harness.execution.sharing import awaits
+from harness.execution.supervisor import Company, Interpreters
 from harness.execution.turns import ALONE, GpuTurn
 from harness.execution.watched_worker import Progress
 from harness.kinds import probe_named

@@ -3,10 +3,15 @@
 The supervisor alone watches time. A worker that overruns its wall limit, or stops its heartbeat and does not compile
 (`compiling`), gets SIGTERM (it leaves its Python stack), then SIGKILL, and so does every process that came of it
 (`harness.processes`). Seconds in which other runs have the machine, and this worker is stopped, count for no limit.
+
+Interpreters are started ahead: each imports torch while others work, touches no device, and waits for a run. They are
+not forked: a fork would share the parent's threads, its CUDA context if it had one, its addresses and, in /proc, its
+environment.
 """
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 import time
@@ -15,9 +20,11 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Self
 
 from harness.commits.checkout import Checkout
 from harness.devices import environment
+from harness.devices.environment import usable_cores
 from harness.devices.telemetry import Sampler
 from harness.evidence import layout
 from harness.evidence.files import Damaged, empty_folder, kind, make_way, read_bytes
@@ -25,8 +32,6 @@ from harness.evidence.plan_records import Run
 from harness.evidence.read_run import ProcessTimes, death_from_records, read_records
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
-from harness.execution import interpreters
-from harness.execution.interpreters import Interpreters
 from harness.execution.job import STACKS, THREADS
 from harness.execution.probes.checkpoint_folder import remove_checkpoint
 from harness.execution.rank_seat import MARKS
@@ -34,10 +39,102 @@ from harness.execution.recorder import HEARTBEAT
 from harness.execution.sharing import run_text, without_the_arm, write_run
 from harness.execution.turns import Turns, gpu_locks
 from harness.execution.watched_worker import OutputPump, Overrun, Progress, WatchedWorker, raise_if_set
+from harness.execution.worker import AHEAD
 from harness.kinds import probe_named
 from harness.numbers import dump_json
-from harness.platform.paths import without_folders
-from harness.processes.child import Child, NoMessage
+from harness.platform.paths import moved_caches, without_folders
+from harness.processes.child import Child, NoMessage, start_child
+
+AHEAD_PER_CORES = 4
+REPEATED = "1"  # hash seed of repetitions; that of all other processes is 0
+
+
+def start(*, ahead: bool = False, repeats: bool = False) -> Child:
+    """Start a worker process that has no run yet. ahead: it imports what most runs need while it waits.
+
+    repeats: for repetitions, whose hash seed differs from that of the runs that they repeat.
+    """
+    # CUBLAS_WORKSPACE_CONFIG stays as it is: set to torch's own default for sm_90, `:4096:8`, it made torch 2.11
+    # parse it at every GEMM, and an eager step of 28 layers took 54 ms instead of 36 on an H200
+    variables = {
+        # threads that spin while they wait make a shared machine several times slower
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
+        **moved_caches(),
+        **({"PYTHONHASHSEED": REPEATED} if repeats else {}),
+    }
+    return start_child("harness.execution.worker", *([AHEAD] if ahead else []), kept=True, variables=variables)
+
+
+class Interpreters:
+    """A few of them wait at a time, and never more than there are runs to come; a context manager."""
+
+    def __init__(self, expected: int | None = None) -> None:
+        # an import takes a processor for seconds, and keeps it from the runs under way
+        self._ahead = max(1, usable_cores() // AHEAD_PER_CORES)
+        self._expected = self._ahead if expected is None else expected
+        self._waiting: list[Child] = []
+        self._lock = threading.Lock()
+        self._stopped = self._closed = False
+
+    def begin(self) -> None:
+        """Start some interpreters now, before it is known which runs they are for."""
+        self._fill()
+
+    def expect(self, runs: int) -> None:
+        """Note how many runs will take a waiting interpreter, and end the surplus."""
+        with self._lock:
+            self._expected = runs
+            surplus = self._waiting[runs:]
+            del self._waiting[runs:]
+        for child in surplus:
+            child.close()
+
+    def take(self, *, repeats: bool = False) -> Child:
+        """Return an interpreter for a run: the one that has waited longest or, if none waits, a new one."""
+        if repeats:
+            return start(repeats=True)
+        with self._lock:
+            self._expected -= 1
+            taken = self._waiting.pop(0) if self._waiting else None
+        self._fill()
+        return taken or start()
+
+    def stop(self) -> None:
+        """Stop the interpreters that wait or still import, and start no more."""
+        with self._lock:
+            self._stopped = True
+            for child in self._waiting:
+                child.stop()
+
+    def resume(self) -> None:
+        """Let the stopped interpreters continue, and start more."""
+        with self._lock:
+            if not self._stopped:
+                return
+            self._stopped = False
+            for child in self._waiting:
+                child.resume()
+        self._fill()
+
+    def close(self) -> None:
+        """End the interpreters that no run has taken."""
+        with self._lock:
+            self._closed = True
+            waiting, self._waiting = self._waiting, []
+        for child in waiting:
+            child.close()
+
+    def _fill(self) -> None:
+        with self._lock:
+            while not (self._stopped or self._closed) and len(self._waiting) < min(self._ahead, self._expected):
+                self._waiting.append(start(ahead=True))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
 
 SHOWN = 300  # characters of the last line that was printed
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")  # what ends a job sends these to each of its processes
@@ -62,7 +159,7 @@ class Company:
 
     def interpreter(self, *, repeats: bool) -> Child:
         """Return an interpreter for a run. repeats: for a repetition."""
-        taken = interpreters.start if self.interpreters is None else self.interpreters.take
+        taken = start if self.interpreters is None else self.interpreters.take
         return taken(repeats=repeats)
 
 

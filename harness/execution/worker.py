@@ -24,7 +24,7 @@ from harness.execution.recorder import Recorder
 from harness.kinds import imported, probe_named
 from harness.processes.child import READY, take_standard_input
 from harness.system.protocol import NotAvailable
-from harness.system.raised import message_of, obstacle_of, stack_of
+from harness.system.users_code import message_of, obstacle_of, stack_of
 
 AHEAD = "--ahead"
 LATER_S = 1.1  # than the process before it a repetition begins: a seed is often made of the second

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.contract.schema import SCHEMA_VERSION
-from harness.first_contract.names import id_of, stem_of, yaml_text
-from harness.first_contract.step_source import GIVEN, StepSource
+from harness.first_contract.step_source import GIVEN, StepSource, id_of, stem_of, yaml_text
 
 STEPS = 211  # a prime: no period of a trainer's (accumulated batches, a log, a synchronization) ends with it
 BATCHES = 43  # that differ at least: a small set of data begins anew after them

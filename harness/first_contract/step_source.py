@@ -1,7 +1,8 @@
 """Find where a function that makes a training step is written, and how it is called: read from its source, never run.
 
 It is named `module:function` or `path/to/file.py:function`, and is written with `def` at the top of that file. It takes
-no arguments except those in `GIVEN` (others have defaults), and returns step, batch and parameters.
+no arguments except those in `GIVEN` (others have defaults), and returns step, batch and parameters. Ids and file names
+of its contract allow fewer characters than names of Python modules.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import keyword
+import re
 import sys
 import tokenize
 import unicodedata
@@ -20,6 +22,29 @@ from harness.contract.strict_yaml import nearest
 from harness.errors import UsageError
 from harness.evidence.sources import module_spec
 from harness.platform.paths import add_working_directory, require_existing
+
+LONGEST = 60  # with the longest claim behind it, an id is within its 100 signs
+_NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # to YAML, in one version of it or another
+
+
+def stem_of(module: str) -> str:
+    """Return an ASCII identifier for a module's adapter; drop accents, and letters without an ASCII equivalent."""
+    last = unicodedata.normalize("NFKD", module.rpartition(".")[2])
+    stem = re.sub(r"[^A-Za-z0-9_]", "", last)[:LONGEST]
+    if not stem.strip("_"):
+        return "step"
+    return f"step_{stem}"[:LONGEST] if stem[0].isdigit() else stem
+
+
+def id_of(stem: str) -> str:
+    """Return the contract's id for a stem."""
+    return f"{stem.strip('_').replace('_', '-')}-v1"
+
+
+def yaml_text(name: str) -> str:
+    """Return an identifier as YAML text, quoted where YAML would read it as another type."""
+    return f'"{name}"' if name.lower() in _NO_TEXT else name
+
 
 # Find the file of a module that is named by its path or its name, without running the module.
 

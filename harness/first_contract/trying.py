@@ -106,7 +106,7 @@ def try_step(
     reports: where a run directory is kept; None keeps nothing. judged: gets each verdict as soon as its arms have
     ended, and the results of the trial so far. Raises UsageError where no run could be made.
     """
-    from harness.execution.interpreters import Interpreters
+    from harness.execution.supervisor import Interpreters
 
     def tell(verdict: Verdict, view: ReportView) -> None:
         if judged is not None:

@@ -56,7 +56,7 @@ class Probe(Row):
         return self.arm_by_arm or self.apart is not None
 
 
-_STEPS, _MEMORY, _BY = "harness.execution.announced:", "harness.planning.gpu_needs:", "harness.execution.probes."
+_STEPS, _MEMORY, _BY = "harness.execution.opening:", "harness.planning.gpu_needs:", "harness.execution.probes."
 # fmt: off
 _ROWS = (
     # with 16 of them on one GPU, time slices made eager steps two to six times as long

@@ -19,14 +19,13 @@ from harness.errors import ExitCode, HarnessError, UsageError, escaped, escaped_
 from harness.evidence.files import first_error
 from harness.evidence.plan_records import Unit
 from harness.first_contract.answers import Answers, headline_of
-from harness.first_contract.choosing import compares
+from harness.first_contract.choosing import FEWEST, compares, fair_trial
 from harness.first_contract.draft import Draft
-from harness.first_contract.horizon import FEWEST, fair_trial
 from harness.first_contract.project import arms_here
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried, at_baseline, try_step
 from harness.judging.verdict import Status, Verdict
-from harness.pytest_plugin.failure_text import failure_text, properties
+from harness.pytest_plugin.items import failure_text, properties
 from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns
 
 # Provide the fixture `verify_contract`: a Python test verifies a claim for its own system.

@@ -1,4 +1,4 @@
-"""Collect and report for pytest: a file of units, a unit as an item, the session's verdicts."""
+"""Collect and report for pytest: a file of units, a unit as an item, why a unit failed, the session's verdicts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from _pytest.mark.expression import Expression
 
 from harness.api import session
 from harness.contract.load import LoadedContract, id_again, load_contracts, selected
+from harness.contract.schema import AnyClaim, parts_of
 from harness.contract.shared import SUFFIXES, SharedFiles, files_of_folder, is_waiver_file, real
 from harness.contract.waivers import load_waivers, unmatched
 from harness.errors import (
@@ -23,11 +24,58 @@ from harness.errors import (
     escaped_lines,
 )
 from harness.evidence.plan_records import Unit
+from harness.evidence.run_evidence import RunEvidence
 from harness.judging.verdict import Status, Verdict
+from harness.kinds.trajectory.model import TrajectoryMatch
 from harness.lint import refuse_lint_errors
-from harness.pytest_plugin.failure_text import STATUS, failure_text, properties
 from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns, plan_file
+from harness.report.advice import advice_of
 from harness.report.github_actions import annotate, append_step_summary
+from harness.report.text import figure, line, words
+
+# Figures that name the step at which two series part, the most telling first.
+_STEPS = ("first_differing_step", "first_exceeding_step", "first_non_finite_step", "max_abs_difference_step")
+STATUS = "contract.status"  # the property that every test has which a verdict was made in
+
+
+def properties(verdict: Verdict) -> list[tuple[str, object]]:
+    """Return what JUnit carries of a verdict: status, reason, figures, denominators."""
+    facts: list[tuple[str, object]] = [(STATUS, verdict.status.value), ("contract.reason", verdict.reason)]
+    facts += [(f"figure.{name}", figure(value)) for name, value in verdict.figures.items()]
+    facts += [(f"denominator.{name}", number) for name, number in verdict.denominators.items()]
+    return facts
+
+
+def failure_text(loaded: LoadedContract, claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> str:
+    """Return a unit that did not hold as lines of text."""
+    lines = [f"{verdict.status.value} {verdict.reason}: {line(verdict.message, 600)}", ""]
+    lines += [f"    {text}" for text in _both_values(claim, verdict, evidence)]
+    lines += [f"    {words(name)}: {figure(value)}" for name, value in verdict.figures.items()]
+    lines += [f"    {words(name)} (denominator): {number}" for name, number in verdict.denominators.items()]
+    asked = ("harness", "verify", str(loaded.path))
+    told = advice_of(verdict, claim, evidence, asked, loaded.contract.systems())
+    return "\n".join([*lines, "", *(f"{each.label}: {each.text}" for each in told)])
+
+
+def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> Iterator[str]:
+    """Yield the losses of both arms, in all their digits, at the step that a figure of the verdict names."""
+    step = next((_step(verdict, name) for name in _STEPS if _step(verdict, name) is not None), None)
+    for part in parts_of(claim):
+        if step is None or not isinstance(part, TrajectoryMatch):
+            continue
+        for arm in (part.candidate, part.baseline):
+            for run in evidence:
+                if arm in run.arms and step < len(run.arms[arm][0].series.loss):
+                    yield f"step {step}, loss of {arm}: {float(run.arms[arm][0].series.loss[step])!r}"
+
+
+def _step(verdict: Verdict, name: str) -> int | None:
+    """Return the step in the figure of that name, also if a composite claim put its part's name before it."""
+    for key, value in verdict.figures.items():
+        if key.rpartition(".")[2] == name and isinstance(value.value, int):
+            return value.value
+    return None
+
 
 UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
 _PROPERTY = "contract.unit"
@@ -183,8 +231,8 @@ class ContractItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         index = next(i for i, claim in enumerate(self.planned.loaded.contract.claims) if claim.id == self.unit.claim)
-        line, _ = self.planned.loaded.position(("claims", index))
-        return self.path, line - 1, f"{self.unit.claim} on {self.unit.workload}"
+        number, _ = self.planned.loaded.position(("claims", index))
+        return self.path, number - 1, f"{self.unit.claim} on {self.unit.workload}"
 
 
 class ContractReporter:
@@ -312,8 +360,8 @@ class ContractReporter:
         if self._problem is not None:
             problem = f"contracts: no run directory could be written: {self._problem}"
             terminalreporter.write_line(escaped(problem), red=True)
-        for line in self._missing():
-            terminalreporter.write_line(escaped(line), yellow=True)
+        for missing in self._missing():
+            terminalreporter.write_line(escaped(missing), yellow=True)
         if self._judgement is None:
             return
         terminalreporter.section("contracts")

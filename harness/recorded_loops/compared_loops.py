@@ -1,7 +1,7 @@
 """Judge two recorded runs against each other, with repeats of each as their noise.
 
 The claim is that both do the same arithmetic. Runs that are equal in bits hold it. Bits that differ accuse a candidate
-only where the baseline's repeats show it (`first_differences`): a start, a batch or a number of steps, or a number
+only where the baseline's repeats show it (`recordings`): a start, a batch or a number of steps, or a number
 further away than a rounding where they repeat all bits. A rounding that grows in runs without noise is not decided by
 any number of repeats. A baseline that does not repeat its bits is compared by its own noise
 (`harness.judging.own_noise`), over the numbers of all ranks together, which takes five runs of each.
@@ -25,12 +25,14 @@ from harness.judging.sheet import Sheet, concluded, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.trajectory.model import RUNS
 from harness.numbers import counted
-from harness.recorded_loops.first_differences import (
+from harness.recorded_loops.recordings import (
     BATCH,
     END,
     LENGTH,
+    RATE,
     START,
     Difference,
+    Recording,
     Repeats,
     batches,
     common_steps,
@@ -40,7 +42,6 @@ from harness.recorded_loops.first_differences import (
     same_end,
     sentence,
 )
-from harness.recorded_loops.recordings import RATE, Recording
 
 _REASONS = {
     START: reasons.UNEQUAL_START,

@@ -1,13 +1,15 @@
-"""Read what `harness.record` wrote: a folder with a folder for each rank. This needs no torch.
+"""Read what `harness.record` wrote, and find where two recordings first differ. This needs no torch.
 
-A rank's folder (`rank.0`, `rank.1`, …) holds `recording.json` (the header), `loop.0.csv` (the series, as evidence has
-them) and `records.jsonl`: the states that were seen, and how the loop ended. Without an end it was interrupted.
+A recording is a folder with a folder for each rank (`rank.0`, `rank.1`, …). A rank's folder holds `recording.json` (the
+header), `loop.0.csv` (the series, as evidence has them) and `records.jsonl`: the states that were seen, and how the
+loop ended. Without an end it was interrupted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -17,13 +19,17 @@ from pydantic import ValidationError
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
-from harness.evidence.arm_records import Sketch, State
+from harness.evidence.arm_records import NOT_FINITE, Sketch, State
 from harness.evidence.base import Record
 from harness.evidence.environment_records import Environment
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
 from harness.evidence.read_run import read_series
 from harness.evidence.run_evidence import Series
-from harness.numbers import Count
+from harness.judging.end_state import Apart, differing
+from harness.judging.own_noise import is_rounding, roundings
+from harness.judging.series import EXACT, apart, difference
+from harness.judging.sheet import number, some
+from harness.numbers import Count, told_apart
 
 HEADER = "recording.json"
 LOOP = "loop"  # what the series is named after
@@ -122,3 +128,244 @@ def _read_rank(place: Path) -> RankRecording:
     interrupted = "it was not closed" if error_at_end is None else error_at_end
     by_exit = bool(written) and written[-1].by_exit
     return RankRecording(header, read_series(place / layout.series_name(LOOP, 0)), states, interrupted, by_exit)
+
+
+START, BATCH, LENGTH, STATE, END = "start", "batch", "number of steps", "state after the step", "end"
+_FIRST = (START, BATCH, LENGTH)  # what comes first within a step is nearest to the cause; then come series
+_LAST = 1000  # the place of a state within the step that left it
+
+
+@dataclass(frozen=True, order=True)
+class Difference:
+    """The first difference of one quantity, or of one tensor, at one rank. The least of several is the first."""
+
+    step: int  # -1: before the first one
+    place: int  # within the step
+    rank: int
+    quantity: str = field(compare=False)
+    words: str = field(compare=False)
+    tensor: str = field(default="", compare=False)  # of a state, by `category name`
+    shown: str = field(default="", compare=False)  # the tensor with its values
+    exact: bool = field(default=False, compare=False)  # noise cannot make it
+    is_rounding: bool = field(default=False, compare=False)  # it is no larger than a rounding
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Return what a repeat must have in common to show that it does not repeat this: of noise any number."""
+        return (self.quantity, self.tensor) if self.exact else ("", "")
+
+    @property
+    def is_input(self) -> bool:
+        """Return True if everything behind it follows from it."""
+        return self.quantity in (START, BATCH)
+
+
+def sentence(found: Sequence[Difference]) -> str:
+    """Return the first of some differences in words, with all tensors that differ there."""
+    first = min(found)
+    shown = [each.shown for each in found if each.shown and (each, each.words) == (first, first.words)]
+    return f"{first.words} {some(shown)}" if shown else first.words
+
+
+def name_at(run: Recording, rank: int) -> str:
+    """Return the name of a run in a sentence, with the rank where there are several."""
+    return run.name if run.world_size == 1 else f"{run.name} at rank {rank}"
+
+
+def common_steps(*ranks: RankRecording) -> int:
+    """Return the number of steps that all of these recorded."""
+    return min(each.steps for each in ranks)
+
+
+def batches(one: RankRecording, other: RankRecording) -> list[tuple[int, str, str]]:
+    """Return step and digests where both recorded a batch."""
+    pairs = enumerate(zip(one.series.batch_digest, other.series.batch_digest, strict=False))
+    return [(step, ours, theirs) for step, (ours, theirs) in pairs if ours and theirs]
+
+
+def states(one: RankRecording, other: RankRecording) -> list[int]:
+    """Return behind how many steps both recorded a state."""
+    return sorted(one.states.keys() & other.states.keys())
+
+
+def same_end(one: RankRecording, other: RankRecording) -> bool:
+    """Return True if both recorded the state behind their last step, which is the same one."""
+    return one.steps == other.steps and one.steps in states(one, other)
+
+
+def categories(one: LoopState, other: LoopState) -> tuple[set[str], set[str]]:
+    """Return the categories of a state that both recorded, and those that one of the two lacks."""
+    ours, theirs = ({name for name, tensors in each.state.digests.items() if tensors} for each in (one, other))
+    return ours & theirs, ours ^ theirs
+
+
+def differences(candidate: Recording, baseline: Recording) -> Iterator[Difference]:
+    """Yield the first difference of each quantity at each rank that both recorded."""
+    for rank in sorted(candidate.ranks.keys() & baseline.ranks.keys()):
+        ours, theirs = candidate.ranks[rank], baseline.ranks[rank]
+        names = f"{name_at(candidate, rank)} and {baseline.name}"
+        losses_apart = _losses_apart(ours, theirs)
+        yield from _of_inputs(rank, names, ours, theirs)
+        yield from _of_series(rank, names, ours, theirs, losses_apart)
+        for steps in states(ours, theirs):
+            where = "before the first step" if steps == 0 else f"after step {steps - 1}"
+            quantity = START if steps == 0 else END if same_end(ours, theirs) and steps == ours.steps else STATE
+            words, pair = f"{names} differ {where} in", (ours.states[steps], theirs.states[steps])
+            yield from _of_state(rank, quantity, words, *pair, may_be_noise=steps > losses_apart)
+
+
+def _of_inputs(rank: int, names: str, ours: RankRecording, theirs: RankRecording) -> Iterator[Difference]:
+    unequal = (step for step, one, other in batches(ours, theirs) if one != other)
+    if (step := next(unequal, None)) is not None:
+        yield Difference(step, 1, rank, BATCH, f"{names} read different batches at step {step}", exact=True)
+    if ours.steps != theirs.steps and not (ours.interrupted or theirs.interrupted):
+        words = f"{names} have {ours.steps} and {theirs.steps} steps"
+        yield Difference(common_steps(ours, theirs), 2, rank, LENGTH, words, exact=True)
+
+
+def _losses_apart(ours: RankRecording, theirs: RankRecording) -> int:
+    """Return the first step with another loss. What follows a loss, as a plateau's learning rate, may be its noise."""
+    steps = common_steps(ours, theirs)
+    first = difference(ours.series.loss[:steps], theirs.series.loss[:steps], "every", EXACT).first_differing
+    return steps if first is None else first
+
+
+def _of_series(
+    rank: int, names: str, ours: RankRecording, theirs: RankRecording, losses_apart: int
+) -> Iterator[Difference]:
+    steps = common_steps(ours, theirs)
+    for place, (quantity, series) in enumerate(ours.quantities.items(), start=len(_FIRST)):
+        if quantity not in theirs.quantities:
+            continue
+        one, other = series[:steps], theirs.quantities[quantity][:steps]
+        step = difference(one, other, "every", EXACT).first_differing
+        if step is not None:
+            size = float(apart(one, other)[step])
+            words = f"{quantity} of {names} differs at step {step}: "
+            words += " and ".join(told_apart(float(one[step]), float(other[step])))
+            small = math.isfinite(size) and bool(size <= roundings(one, other)[step])
+            words += f", {number(size)} apart"
+            exact = quantity.startswith(RATE) and not small and step <= losses_apart
+            yield Difference(step, place, rank, quantity, words, exact=exact, is_rounding=small)
+
+
+def _of_state(
+    rank: int, quantity: str, words: str, ours: LoopState, theirs: LoopState, *, may_be_noise: bool
+) -> Iterator[Difference]:
+    """Yield tensors that differ in what noise cannot make, as of a setting or at the start, and others.
+
+    may_be_noise: losses differed before, which a setting may follow.
+    """
+    noisy = set() if quantity == START else ours.sketches.keys() & theirs.sketches.keys()
+    recorded, _ = categories(ours, theirs)
+    found = [each for each in differing(ours.state, theirs.state) if each.category in recorded]
+    bad = [
+        {
+            f"{category} {name}"
+            for category, each in seen.state.digests.items()
+            for name in each
+            if each[name][-1:] == NOT_FINITE
+        }
+        for seen in (ours, theirs)
+    ]
+    numbers = {each for each in found if str(each) in noisy - (bad[0] ^ bad[1])}
+    small = all(is_rounding(ours.sketches[str(each)], theirs.sketches[str(each)]) for each in numbers)
+    settings = ours.state.numbers or {} if may_be_noise else {}
+    for each in found:
+        exact = each not in numbers and str(each) not in settings
+        place = 0 if quantity == START else _LAST + (not exact)
+        shown = _named(each, ours.state, theirs.state)
+        of_state = (ours.steps - 1, place, rank, quantity, words, str(each), shown)
+        yield Difference(*of_state, exact=exact, is_rounding=small and not exact)
+
+
+def _named(entry: Apart, ours: State, theirs: State) -> str:
+    """Return a tensor's name, with its values where it is one number."""
+    values = [(state.numbers or {}).get(f"{entry.category} {entry.name}") for state in (ours, theirs)]
+    known = [value for value in values if value is not None]
+    return f"{entry} ({' and '.join(told_apart(*known))})" if len(known) == 2 else str(entry)
+
+
+class Repeats:
+    """A baseline's repeats, and where they differ from it: `own`, without what follows from another start or batch."""
+
+    def __init__(self, baseline: Recording, runs: Sequence[Recording]) -> None:
+        self._baseline = baseline
+        self._runs = [(run, list(differences(run, baseline))) for run in runs]
+        self.own = [each for _, found in self._runs for each in found if each.is_input or each.step < _sound(found)]
+
+    def speak_about(self, difference: Difference) -> bool:
+        """Return True if a repeat recorded what differs."""
+        return any(
+            (difference.is_input or difference.step < _sound(found)) and _recorded(difference, run, self._baseline)
+            for run, found in self._runs
+        )
+
+    def accused(self, found: Sequence[Difference]) -> list[Difference]:
+        """Return the differences that accuse. Numbers do so only if the first one is more than a rounding."""
+        unrepeated = {each.kind for each in self.own}
+        unrepeated |= {each.kind for each in sorted(each for each in found if not each.exact)[:1] if each.is_rounding}
+        shown, undecided = list[Difference](), list[Difference]()
+        for each in found:
+            (shown if each.kind not in unrepeated and self.speak_about(each) else undecided).append(each)
+        return [each for each in shown if each.is_input or each.step < _sound(undecided)]
+
+
+def _sound(found: Sequence[Difference]) -> float:
+    """Return the first step that has another start or batch; infinity if none has."""
+    return min((each.step for each in found if each.is_input), default=math.inf)
+
+
+def _recorded(difference: Difference, run: Recording, baseline: Recording) -> bool:
+    """Return True if both runs recorded what differs, at its rank and step."""
+    ours, theirs = (each.ranks[difference.rank] for each in (run, baseline))
+    step, quantity = difference.step, difference.quantity
+    if difference.tensor:
+        both = [each.states.get(step + 1) for each in (ours, theirs)]
+        return all(each and each.state.digests.get(difference.tensor.partition(" ")[0]) for each in both)
+    if quantity == BATCH:
+        return any(step == at for at, *_ in batches(ours, theirs))
+    if quantity == LENGTH:
+        return not (ours.interrupted or theirs.interrupted)
+    return quantity in ours.quantities.keys() & theirs.quantities.keys() and step < common_steps(ours, theirs)
+
+
+def not_controlled(baseline: Recording, candidate: Recording) -> Iterator[str]:
+    """Yield what may differ unseen between two runs."""
+    pairs = [(baseline.ranks[rank], candidate.ranks[rank]) for rank in baseline.ranks]
+    if not all(0 in states(one, other) for one, other in pairs):
+        yield "start: the state before the first step was not recorded in both; give `model` to `harness.record`"
+    if not all(len(batches(one, other)) == common_steps(one, other) for one, other in pairs):
+        yield "batches: not recorded at every step of both; give `batch`"
+    if not all(same_end(one, other) for one, other in pairs):
+        yield "end: the last state was not recorded in both behind the same step"
+    seen = [(one.states[steps], other.states[steps]) for one, other in pairs for steps in states(one, other)]
+    alone = {name for each in seen for name in categories(*each)[1]}
+    alone |= {name for one, other in pairs for name in one.quantities.keys() ^ other.quantities.keys()}
+    for name in sorted(alone):
+        yield f"{name}: recorded in one run alone"
+    recorded = {name for each in seen for state in each for name, tensors in state.state.digests.items() if tensors}
+    recorded |= {name for pair in pairs for each in pair for name in each.quantities}
+    for name in ("grad_norm", *(["optimizer"] if seen else [])):
+        if name not in recorded:
+            yield f"{name}: recorded in neither run; give `{name}`"
+    if len(baseline.ranks) < baseline.world_size:
+        yield f"ranks: {len(baseline.ranks)} of {baseline.world_size} were recorded"
+    here, there = (_machine(run.ranks[min(run.ranks)].header.environment) for run in (baseline, candidate))
+    for name in sorted(here.keys() | there.keys()):
+        if here.get(name) != there.get(name):
+            yield f"{name}: {there.get(name)} in {candidate.name}, {here.get(name)} in {baseline.name}"
+    yield from _never_controlled(pairs)
+
+
+def _never_controlled(pairs: Sequence[tuple[RankRecording, RankRecording]]) -> Iterator[str]:
+    if any(each.by_exit for pair in pairs for each in pair):
+        yield "ending: the end of a process closed a recording; call `close`, or use a `with` block"
+    yield "random numbers: generators are not recorded"
+    yield f"horizon: nothing behind step {min(common_steps(*pair) for pair in pairs) - 1} was compared"
+
+
+def _machine(found: Environment) -> dict[str, object]:
+    """Return what a run's bits may depend on, by its name."""
+    own = {"GPU": found.gpu.name, "driver": found.gpu.driver, "processor": found.cpu.model}
+    return {**own, **found.versions, **found.variables}

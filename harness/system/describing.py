@@ -25,7 +25,7 @@ from harness.commits.checkout import ImportPath
 from harness.errors import HarnessError, SystemResolutionError
 from harness.evidence.sources import is_harness, is_users
 from harness.processes.child import take_standard_input
-from harness.system.description_text import NotADescription, to_plain
+from harness.system.described import NotADescription, to_plain
 from harness.system.resolve import resolve
 from harness.system.users_code import attribute_place, named, text_of
 

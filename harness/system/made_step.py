@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, cast
 from harness.evidence.arm_records import CAPTURES_ITSELF
 from harness.system.adapter_checks import AdapterError, require_loss
 from harness.system.built import StepFunction
-from harness.system.faulty_run import FAULTY_STEP, FaultyRun, described_faults, planted
 from harness.system.protocol import (
     CaptureRecord,
     FaultDescription,
@@ -35,6 +34,7 @@ from harness.system.protocol import (
 from harness.system.step_function import StepFunctionSystem
 from harness.system.step_function_run import StepFunctionRun
 from harness.system.users_code import definition
+from harness.system.wrappers import FAULTY_STEP, FaultyRun, described_faults, planted
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.devices import device_memory
 from harness.devices.device import wait_for
 from harness.devices.device_memory import empty_cache, free_bytes, reset_peaks
-from harness.system.faulty_run import LAST_STEP, LATE, FaultyRun
+from harness.system.wrappers import LAST_STEP, LATE, FaultyRun
 
 SPARED = 2**31  # bytes of the device that a spike leaves free
 LEAK = 256  # float32 elements that each step keeps: 1 KiB

@@ -157,7 +157,7 @@ class OwnedLoopRun:
         self._inputs: dict[str, Tensor] = {}
         self._waits: Any = None
         if capture != "none":
-            from harness.system.replay.waits import Waits
+            from harness.system.replay.cpu_as_device import Waits
 
             self._waits = Waits(self._device)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.system.between_faults import SEED
-from harness.system.faulty_run import REDUCTIONS, FaultyRun
 from harness.system.ranks import rank, reading_for, world_size
 from harness.system.replay.generators import seed_all
+from harness.system.wrappers import REDUCTIONS, FaultyRun
 
 
 def _is_last() -> bool:

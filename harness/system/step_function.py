@@ -134,7 +134,7 @@ class StepFunctionSystem:
 
     def _require_settings(self, workload: Workload, arm: Arm) -> None:
         """Refuse a setting that nothing reads: without effect it would leave the arm unchanged."""
-        from harness.system.options import nearest, option_error
+        from harness.system.adapter_checks import nearest, option_error
 
         found = {
             "models": [f"no model '{workload.model}'; {nearest(workload.model, self.models)}"]

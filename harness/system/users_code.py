@@ -1,4 +1,7 @@
-"""Find where in user code something is defined, returned or raised: the place that an error about an adapter names."""
+"""Find where in user code something is defined, returned or raised: the place that an error about an adapter names.
+
+Evidence keeps of an exception its message, its stack, and the obstacle that it names.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.errors import HarnessError
+from harness.evidence.base import Obstacle
 from harness.evidence.sources import is_harness, is_installed, is_users
+from harness.platform.paths import without_folders
+from harness.system.protocol import NotAvailable
 
 # Ask the exception of untrusted code for its text, so that asking can raise no other exception in
 # its place.
@@ -182,3 +189,43 @@ def _returns(tree: ast.AST) -> Iterator[ast.Return]:
             yield node
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             yield from _returns(node)
+
+
+_MESSAGE_LIMIT = 4000  # characters
+_STACK_LIMIT = 20_000
+
+
+def message_of(error: BaseException) -> str:
+    """Return where in user code an exception came from, its type and its message, in one short text.
+
+    The place comes first, where nothing cuts it off. An error of the harness names its own place.
+    """
+    if isinstance(error, HarnessError):
+        return _excerpt("; ".join([text_of(error), *notes_of(error)]))
+    frame = innermost_frame(error)
+    said = "; ".join([named(error), *notes_of(error)])
+    return _excerpt(f"{frame}: {said}" if frame else said)
+
+
+def stack_of(error: BaseException) -> str:
+    """Return the end of the exception's traceback, without this machine's folders."""
+    try:
+        lines = traceback.format_exception(error)
+    except BaseException:  # of an untrusted class: it is left out then, and its place is not
+        lines = [*traceback.format_tb(error.__traceback__), named(error)]
+    return without_folders(_printable("".join(lines)))[-_STACK_LIMIT:]
+
+
+def obstacle_of(error: NotAvailable) -> Obstacle:
+    """Return the obstacle: what the system said that this machine lacks."""
+    return Obstacle(reason="not_available", message=_excerpt(text_of(error)))
+
+
+def _excerpt(text: str) -> str:
+    text = _printable(text)
+    return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"
+
+
+def _printable(text: str) -> str:
+    # lone surrogates (file names, broken decoding) cannot be written as UTF-8
+    return text.encode("utf-8", "replace").decode("utf-8")

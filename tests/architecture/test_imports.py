@@ -45,7 +45,7 @@ RULES = (
         # faults are wrapped around runs that are open: `faults.yaml` describes them
         exempt=(
             "harness.system.replay",
-            *(f"harness.system.{name}_faults" for name in ("between", "end", "memory", "rank")),
+            *(f"harness.system.{name}_faults" for name in ("between", "memory", "rank")),
         ),
         lazily=True,
     ),

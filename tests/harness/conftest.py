@@ -20,7 +20,6 @@ def loaded() -> None:
     import harness.cli.application
     import harness.cli.forecast
     import harness.cli.verify
-    import harness.execution.lanes
     import harness.execution.schedule
     import harness.execution.sharing
     import harness.judging.registry
@@ -45,9 +44,9 @@ def played(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import scripted_system
 
     monkeypatch.setattr("harness.execution.supervisor.execute", scripted_system.play)
-    monkeypatch.setattr("harness.execution.lanes._repetitions", lambda _run: [])  # of one process there is no other
+    monkeypatch.setattr("harness.execution.sharing._repetitions", lambda _run: [])  # of one process there is no other
     # `verify` starts an interpreter ahead, which nobody would take, and which imports torch until it is killed
-    monkeypatch.setattr("harness.execution.interpreters.Interpreters.begin", lambda _: None)
+    monkeypatch.setattr("harness.execution.supervisor.Interpreters.begin", lambda _: None)
     monkeypatch.setattr("harness.system.described._ask", scripted_system.describe_here)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
 
@@ -69,8 +68,8 @@ def run_that_held(tmp_path_factory: pytest.TempPathFactory, loaded: None) -> Pat
         from command_here import called
 
         patch.setattr("harness.execution.supervisor.execute", scripted_system.play)
-        patch.setattr("harness.execution.lanes._repetitions", lambda _run: [])
-        patch.setattr("harness.execution.interpreters.Interpreters.begin", lambda _: None)
+        patch.setattr("harness.execution.sharing._repetitions", lambda _run: [])
+        patch.setattr("harness.execution.supervisor.Interpreters.begin", lambda _: None)
         patch.setattr("harness.system.described._ask", scripted_system.describe_here)
         patch.chdir(folder)
         Path("contracts").mkdir()

@@ -76,12 +76,12 @@ def test_a_drawing_without_a_home_prints_nothing(program: str, tmp_path: Path) -
 
 
 def test_workers_are_told_where_caches_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path) -> None:
-    from harness.execution import interpreters
+    from harness.execution import supervisor
 
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     monkeypatch.setattr("os.access", lambda *_: False)
     given: dict[str, str] = {}
-    monkeypatch.setattr(interpreters, "start_child", lambda *_words, variables, **_rest: given.update(variables))
-    interpreters.start()
+    monkeypatch.setattr(supervisor, "start_child", lambda *_words, variables, **_rest: given.update(variables))
+    supervisor.start()
     assert given["TRITON_CACHE_DIR"] == str(_private(temporary) / "triton/cache")

@@ -25,7 +25,7 @@ from harness.evidence import layout
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import TIMED_PHASE, Telemetry, TelemetrySample
-from harness.execution import announced, supervisor
+from harness.execution import opening, supervisor
 from harness.execution.probes import steady as probe
 from harness.execution.recorder import Recorder
 from harness.system.resolve import resolve
@@ -130,7 +130,7 @@ def test_both_arms_take_turns_and_nothing_is_timed(tmp_path: Path, monkeypatch: 
     records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     assert {record["record"] for record in records} == {"phase"}
     assert [record["name"] for record in records] == ["plain: open", "other: open", TIMED_PHASE]
-    warmup = announced.WARMUP_STEPS
+    warmup = opening.WARMUP_STEPS
     plain, other = seen[0], seen[warmup]
     a_round = [arm for arm in (other, plain, plain, other) for _ in range(3)]
     assert seen == [plain] * warmup + [other] * warmup + a_round * 3

@@ -8,7 +8,7 @@ from step_function_systems import Regression, Waits
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
-from harness.system.faulty_run import FaultyRun
+from harness.system.wrappers import FaultyRun
 
 
 class OneStepTooManyError(Exception):

@@ -9,7 +9,7 @@ import pytest
 
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
-from harness.execution import lanes, schedule, supervisor
+from harness.execution import schedule, sharing, supervisor
 from harness.execution.recorder import Recorder
 from harness.kinds import imported, probe_named
 from harness.numbers import dump_json
@@ -59,15 +59,15 @@ def run_here(patch: pytest.MonkeyPatch, folder: Path) -> None:
     Recording a step is nothing for two threads, and takes a second a layer. `folder`: for the weights that remain.
     """
     patch.setattr(supervisor, "execute", execute_here)
-    patch.setattr(lanes, "_repetitions", lambda _run: [])  # of one process there is no other
+    patch.setattr(sharing, "_repetitions", lambda _run: [])  # of one process there is no other
     patch.setattr(schedule, "usable_cores", lambda: 1)
     patch.setattr("reference_impl.trainer.TINY_CHECKPOINT", _first_layer(folder / "first_layer"))
 
 
 def in_lanes(patch: pytest.MonkeyPatch) -> None:
     """Short runs of a CPU are split into lanes as long ones of a GPU are."""
-    patch.setattr(lanes, "SPLIT_FROM_STEP_GIB", 1)
-    patch.setattr(lanes, "_on_processors", lanes._on_gpu)
+    patch.setattr(sharing, "SPLIT_FROM_STEP_GIB", 1)
+    patch.setattr(sharing, "_on_processors", sharing._on_gpu)
 
 
 def _first_layer(directory: Path) -> Path:

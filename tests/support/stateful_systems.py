@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
-from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import CaptureRecord, TrainingRun
 from harness.system.replay.traced import TracedStep
 from harness.system.step_function import StepFunction, StepFunctionSystem
+from harness.system.wrappers import FaultyRun
 
 
 @dataclass

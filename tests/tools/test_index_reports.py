@@ -26,7 +26,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import scripted_system
 
     monkeypatch.setattr("harness.execution.supervisor.execute", scripted_system.play)
-    monkeypatch.setattr("harness.execution.lanes._repetitions", lambda _run: [])
+    monkeypatch.setattr("harness.execution.sharing._repetitions", lambda _run: [])
     monkeypatch.setattr(session, "write_reports", lambda *_: None)  # reports have tests of their own
     contract = tmp_path / "scripted-v1.yaml"
     text = scripted_system.contract_text("held", "violated").replace("[nan_tail]", "[no_steps, missing_run]")

@@ -46,9 +46,9 @@ from harness.planning.plan import Plan, plan
 from harness.processes import child
 from harness.processes.child import Ending, child_path
 from harness.system.protocol import NotAvailable
-from harness.system.raised import message_of, obstacle_of, stack_of
 from harness.system.replay.traced import TracedStep
 from harness.system.resolve import resolve
+from harness.system.users_code import message_of, obstacle_of, stack_of
 from harness.system.wrappers import HARNESS_FAULTS
 
 # What probes import late; without it each fork would.

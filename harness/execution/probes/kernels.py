@@ -13,8 +13,7 @@ from harness.devices.cuda_driver import Devices, devices
 from harness.devices.ptx import newest_version, read_module
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import KernelRecord, KernelsEvidence
-from harness.execution.announced import of_shapes
-from harness.execution.opening import opened
+from harness.execution.opening import of_shapes, opened
 from harness.execution.recorder import Recorder
 from harness.planning.gpu_needs import ON_DEVICE
 from harness.system.protocol import (

@@ -26,14 +26,13 @@ from harness.devices.device import has_cuda, synchronize
 from harness.devices.device_memory import memory_sample
 from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock, ReplayRound
 from harness.evidence.plan_records import Run
-from harness.execution.announced import REPLAY_ROUNDS, WARMUP_STEPS, replay_block_steps
 from harness.execution.arm import ArmLife
-from harness.execution.opening import release_memory
+from harness.execution.opening import REPLAY_ROUNDS, WARMUP_STEPS, release_memory, replay_block_steps
 from harness.execution.probes.timed_arm import TimedArm
 from harness.execution.recorder import Recorder, SeriesWriter, StepRows
 from harness.execution.watchers.capture_attempts import attempts_of
 from harness.numbers import counted
-from harness.system.raised import message_of
+from harness.system.users_code import message_of
 
 FEWEST_ROUNDS = 8  # whose median has an interval of 99 %
 TURNS_UNTIL = 0.8  # of the run's limit: opening the fresh run is within it, too

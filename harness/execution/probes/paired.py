@@ -1,6 +1,6 @@
 """The paired probe: execute every arm on the same batches, in order, and write what its steps gave.
 
-Inside the series the device is read in blocks only (`series_block`). Gradients at the chosen steps
+Inside the series the device is read in blocks only (`SeriesBlock`). Gradients at the chosen steps
 are reduced on the device; a baseline's are kept there for its candidates.
 """
 
@@ -22,17 +22,14 @@ from harness.evidence.arm_records import (
 )
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import ArmFailed
-from harness.execution.announced import shapes_of
 from harness.execution.arm import ArmLife
-from harness.execution.opening import opened, release_memory
-from harness.execution.probes.exchange import Exchange
+from harness.execution.opening import opened, release_memory, shapes_of
 from harness.execution.rank_seat import is_here
 from harness.execution.recorder import Recorder
 from harness.execution.watchers.capture_watch import Watcher
-from harness.execution.watchers.gradient_reader import GradientReader, KeptGradients
+from harness.execution.watchers.gradient_reader import Exchange, GradientReader, KeptGradients, MicroBatchWatch
 from harness.execution.watchers.host_sync import OBSERVED_STEPS, observe_syncs
 from harness.execution.watchers.made_gradients import MadeGradients
-from harness.execution.watchers.micro_batches import MicroBatchWatch
 from harness.execution.watchers.rank_watch import RankWatch
 from harness.execution.watchers.state_watch import MOVES, Ends, Moves
 from harness.system.protocol import (
@@ -40,9 +37,9 @@ from harness.system.protocol import (
     HasParameters,
     NotAvailable,
 )
-from harness.system.raised import message_of, obstacle_of, stack_of
 from harness.system.replay.found_state import plain_name
-from harness.system.replay.loss_terms import LossTerms
+from harness.system.replay.operations import LossTerms
+from harness.system.users_code import message_of, obstacle_of, stack_of
 
 END = "end"  # the name of parameters at the end among what an arm leaves for another commit's
 

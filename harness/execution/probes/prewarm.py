@@ -22,8 +22,7 @@ from harness.devices.device import synchronize
 from harness.devices.device_memory import empty_cache, free_bytes, reserved_bytes
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import JitEvent, PrewarmEvidence
-from harness.execution.announced import of_shapes
-from harness.execution.opening import opened
+from harness.execution.opening import of_shapes, opened
 from harness.execution.probes.kernels import evidence, train
 from harness.execution.probes.step_memory import SMALL_ALLOCATION, MemoryProbe, StepMemory
 from harness.execution.recorder import Recorder

@@ -10,8 +10,8 @@ from harness.devices.device import synchronize
 from harness.devices.device_memory import memory_sample
 from harness.evidence.arm_records import MemoryEvidence, MemorySample
 from harness.evidence.plan_records import Run
-from harness.execution.announced import captures_of, shapes_of
 from harness.execution.arm import ArmLife
+from harness.execution.opening import captures_of, shapes_of
 from harness.execution.recorder import Recorder
 from harness.system.protocol import CanRecapture, NotAvailable
 

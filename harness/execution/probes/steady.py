@@ -11,8 +11,7 @@ from contextlib import ExitStack
 from harness.devices.device import synchronize
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import TIMED_PHASE
-from harness.execution.announced import WARMUP_STEPS, count_setting
-from harness.execution.opening import opened
+from harness.execution.opening import WARMUP_STEPS, count_setting, opened
 from harness.execution.probes.timed_arm import raise_clocks
 from harness.execution.recorder import Recorder
 from harness.system.protocol import TrainingRun

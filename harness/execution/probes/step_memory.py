@@ -10,9 +10,8 @@ from typing import NoReturn, Self
 
 from harness.evidence.base import Record
 from harness.evidence.plan_records import Run
-from harness.execution.announced import of_shapes
 from harness.execution.job import Answer, ProcessFailed, answered, end_process, leave
-from harness.execution.opening import opened
+from harness.execution.opening import of_shapes, opened
 from harness.execution.probes.kernels import train
 from harness.processes.child import GO, Line, start_child, take_standard_input
 from harness.system.protocol import TrainingRun

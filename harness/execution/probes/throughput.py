@@ -31,10 +31,9 @@ from harness.devices.profiler import Watched, prime_profiler
 from harness.devices.telemetry import Paces, slower
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import TIMED_PHASE, Block, TimingEvidence
-from harness.execution.announced import TIMED_WATCHED_STEPS, WARMUP_STEPS
 from harness.execution.arm import ArmLife
-from harness.execution.probes.timed_arm import TimedArm, undisturbed
-from harness.execution.probes.timed_rounds import PROFILED_PROCESS, arms_of, timed_rounds
+from harness.execution.opening import TIMED_WATCHED_STEPS, WARMUP_STEPS
+from harness.execution.probes.timed_arm import PROFILED_PROCESS, TimedArm, arms_of, timed_rounds, undisturbed
 from harness.execution.recorder import Recorder
 from harness.execution.watchers.capture_attempts import attempts_of
 from harness.execution.watchers.state_watch import Ends

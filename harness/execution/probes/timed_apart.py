@@ -21,7 +21,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.run_records import TIMED_PHASE, Block, TimingEvidence, disturbed
 from harness.execution.job import ProcessFailed, answered, name_of
 from harness.execution.probes.arm_process import ArmAnswer, ArmJob, Command
-from harness.execution.probes.timed_rounds import arms_of, joined_timing, timed_rounds
+from harness.execution.probes.timed_arm import arms_of, joined_timing, timed_rounds
 from harness.execution.recorder import Recorder
 from harness.processes.child import start_child
 

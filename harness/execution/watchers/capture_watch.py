@@ -1,7 +1,11 @@
-"""Watch the steps of a captured arm: the host's part of each, and under the profiler what the device does in some."""
+"""Watch the steps of a captured arm: the host's part of each, and under the profiler what the device does in some.
+
+What draws random numbers in one step is watched in every arm, so that arms whose masks differ are known as such.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -11,16 +15,67 @@ from typing import NamedTuple, Self
 from harness.devices.device import has_cuda
 from harness.devices.graphs import census
 from harness.devices.profiler import Watched, device_work, graph_launches, in_step
-from harness.evidence.arm_records import CaptureEvidence, HostNumber, StepWatch
+from harness.evidence.arm_records import CaptureEvidence, Draws, HostNumber, StepWatch
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import Part
 from harness.execution import rank_seat
-from harness.execution.announced import shapes_of
+from harness.execution.opening import shapes_of
 from harness.execution.parts import Parts
 from harness.execution.recorder import Recorder
 from harness.execution.watchers.capture_attempts import attempts_of
 from harness.execution.watchers.host_sync import SeriesWatch, device_of
 from harness.system.protocol import CaptureRecord, CountsClippedTensors, HasCapture, TrainingRun
+from harness.system.replay import generators
+from harness.system.replay.operations import OperatorWatch
+
+
+class DrawWatch:
+    """Keeps the states of the process's generators around its block; `watch` collects the operators of a step in it.
+
+    Reading a state is work: between the two are the watchers that count what a step does.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self.watch = OperatorWatch()
+        self._before: dict[str, str] = {}
+        self._after: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        self._before = state_digests(generators.global_generators())
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._after = state_digests(generators.global_generators())
+
+    @property
+    def operators(self) -> set[str]:
+        """Return the operators that compute, each once."""
+        return self.watch.names
+
+    @property
+    def form(self) -> str:
+        """Return the digest of all operators of the step."""
+        return self.watch.form
+
+    def record(self, captured: Sequence[Sequence[str]]) -> Draws:
+        """Return what drew random numbers. captured: the operators that draw, of each capture of the arm."""
+        moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
+        return Draws(
+            step=self._step,
+            operators=self.watch.draws,
+            captured=[list(each) for each in captured],
+            generators=moved,
+        )
+
+
+def state_digests(accessors: Mapping[str, generators.Accessors]) -> dict[str, str]:
+    """Return a digest of each generator's present state."""
+    return {
+        name: hashlib.sha256(generators.as_tensor(each).numpy().tobytes()).hexdigest()[:16]
+        for name, each in generators.states(accessors).items()
+    }
+
 
 # Make the evidence of a capture: what the system reports of it, and what the harness saw itself.
 

@@ -28,14 +28,14 @@ import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import LOSS_OUTPUT, GhostReplay
-from harness.execution.announced import AnnouncedSteps
+from harness.execution.opening import AnnouncedSteps
 from harness.execution.watchers.capture_attempts import CaptureAttempts
 from harness.execution.watchers.reductions import digests
 from harness.execution.watchers.state_watch import named_parameters, watched_state
 from harness.system.protocol import HasInputs, HasStateRoots
-from harness.system.raised import message_of
 from harness.system.replay.state import StateGuard
 from harness.system.sharded_tensors import local
+from harness.system.users_code import message_of
 
 NAMED = 20  # outputs, at most
 AGAIN = 5  # replays alone, at most: a step that sums up gradients changes parameters in some of them

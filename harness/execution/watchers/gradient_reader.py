@@ -1,23 +1,61 @@
-"""Reduce the gradients of chosen steps: as a step leaves them and, if that differs, as its backward pass did.
+"""Reduce the gradients of chosen steps, as a step leaves them and, if that differs, as its backward pass did.
 
-A baseline's gradients are kept on the device for its candidates.
+A baseline's gradients are kept on the device for its candidates. The process of a candidate of another commit begins
+when its baseline's is over: tensors pass by a folder of the session (`Exchange`). They are not evidence, and are loaded
+as tensors and nothing else.
+
+The digest of each micro-batch of a step shows that the step was made of several: they are a leading dimension of its
+inputs, in the order in which it takes them. How often its optimizers updated is in the record of every arm's end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from harness.evidence.arm_records import Gradients, GroupNorm
+from harness.evidence.arm_records import Gradients, GroupNorm, MicroBatches
 from harness.execution.arm import ArmLife
-from harness.execution.probes.exchange import Exchange
 from harness.execution.watchers.made_gradients import MadeGradients
-from harness.execution.watchers.reductions import norm, reduce_gradients, reduce_groups
-from harness.system.protocol import HasGradientNorms, HasGradients, HasParameters, RecordsUnderWatch, TrainingRun
+from harness.execution.watchers.reductions import as_hex, combine_each, dense, norm, reduce_gradients, reduce_groups
+from harness.system.protocol import (
+    HasGradientNorms,
+    HasGradients,
+    HasInputs,
+    HasParameters,
+    RecordsUnderWatch,
+    TrainingRun,
+)
 from harness.system.replay.found_state import plain_name
 from harness.system.sharded_tensors import whole
+
+
+class Exchange:
+    """One run's folder; None: all its arms are of one commit, and nothing is left or taken."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def leave(self, arm: str, what: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write tensors of an arm under the name `what`."""
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            torch.save({name: tensor.detach() for name, tensor in tensors.items()}, self._path(self._folder, arm, what))
+
+    def take(self, arm: str, what: str, device: torch.device | str = "cpu") -> dict[str, Tensor] | None:
+        """Return what an arm left under the name `what`, on a device; None if it left nothing."""
+        if self._folder is None or not (path := self._path(self._folder, arm, what)).exists():
+            return None
+        found: dict[str, Tensor] = torch.load(path, map_location=device, weights_only=True)
+        return found
+
+    @staticmethod
+    def _path(folder: Path, arm: str, what: str) -> Path:
+        return folder / f"{arm}+{what}"  # no arm's name has a plus
+
 
 Tensors = Mapping[str, Tensor]
 
@@ -110,3 +148,49 @@ def _groups(training: TrainingRun, gradients: Tensors, without: Sequence[str]) -
     before = training.gradient_norms()["before"]
     groups = {group: [plain_name(name) for name in names] for group, names in training.gradient_groups().items()}
     return reduce_groups(gradients, groups, before, without)
+
+
+class MicroBatchWatch:
+    """Digests of the micro-batches of every step of one execution, in memory that is asked for once. No host sync."""
+
+    def __init__(self, life: ArmLife, parts: int) -> None:
+        """Start without digests. parts: how many micro-batches a step is expected to have."""
+        self._life, self._training = life, life.training
+        self._parts, self._steps = parts, life.run.workload.steps
+        self._rows: Tensor | None = None  # int64 [steps, parts]
+        self._first = self._filled = 0
+
+    def add(self, index: int) -> None:
+        """Enqueue the digests of step `index`, which was the last one."""
+        inputs = self._training.inputs() if isinstance(self._training, HasInputs) else {}
+        found = split(inputs, self._parts)
+        number = len(next(iter(found.values()))) if found else 0
+        if self._rows is not None and self._rows.shape[1] != number:
+            self.write()
+        if self._rows is None:
+            device = next(iter(found.values())).device if found else torch.device("cpu")
+            self._rows = torch.zeros(self._steps - index, number, dtype=torch.int64, device=device)
+            self._first, self._filled = index, 0
+        if found:
+            self._rows[self._filled].copy_(combine_each(found))
+        self._filled += 1
+
+    def write(self) -> None:
+        """Fetch the digests of the steps since the last write, and write them."""
+        if self._rows is None:
+            return
+        digests = [[as_hex(value) for value in row] for row in self._rows[: self._filled].tolist()]
+        of_arm = {"arm": self._life.arm, "replica": self._life.replica}
+        self._life.recorder.write(MicroBatches(**of_arm, first_step=self._first, digests=digests))
+        self._rows = None
+
+
+def split(inputs: Mapping[str, Tensor], parts: int) -> dict[str, Tensor]:
+    """Return the inputs that hold one entry for each micro-batch along their first dimension, dense and contiguous.
+
+    If no input has `parts` entries, return those with as many as the first one, in the order of
+    names. An input without entries, such as a learning rate, belongs to every micro-batch.
+    """
+    lengths = {name: len(tensor) for name, tensor in sorted(inputs.items()) if tensor.dim()}
+    number = parts if parts in lengths.values() else next(iter(lengths.values()), 0)
+    return {name: dense(inputs[name]).contiguous() for name, length in lengths.items() if length == number > 0}

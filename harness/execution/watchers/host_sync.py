@@ -26,11 +26,11 @@ from harness.execution.watchers.sync_detectors import (
     sync_here,
 )
 from harness.system.protocol import HasCapture, HasParameters, HasStateRoots, HasStepBody, TrainingRun
-from harness.system.raised import message_of
 from harness.system.replay.fake_step import no_fake_tensors_left
+from harness.system.replay.launches import as_captured, as_written
 from harness.system.replay.placement import Placement
-from harness.system.replay.stand_ins import as_captured, as_written
 from harness.system.replay.state import StateError, StateGuard
+from harness.system.users_code import message_of
 
 # Watch every step of a series: what it does outside its capture, and whether it waits for the
 # device.

@@ -17,8 +17,8 @@ from torch import Tensor
 from harness.evidence.arm_records import RankSteps
 from harness.execution.arm import ArmLife
 from harness.execution.rank_seat import collectives_begun
-from harness.execution.watchers.draws import state_digests
-from harness.execution.watchers.micro_batches import split
+from harness.execution.watchers.capture_watch import state_digests
+from harness.execution.watchers.gradient_reader import split
 from harness.execution.watchers.reductions import as_hex, combine_each, combine_on_device
 from harness.execution.watchers.state_watch import named_parameters, watched_state
 from harness.system.protocol import HasInputs, HasStateRoots, TrainingRun

@@ -23,11 +23,11 @@ from harness.execution.watchers.reductions import (
     real,
     sketches,
 )
-from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import HasParameters, HasState, TrainingRun
 from harness.system.replay import generators
 from harness.system.replay.found_state import StateByCategory, found_state, number_of, plain_name
 from harness.system.sharded_tensors import whole
+from harness.system.wrappers import FaultyRun
 
 # Measure how an execution moves each tensor from start to end, and how that differs from another
 # arm's first.

@@ -24,13 +24,13 @@ from torch._subclasses.fake_tensor import (
 from harness.devices.device import synchronize
 from harness.devices.host_waits import OUTSIDE, SyncWarnings, is_after
 from harness.devices.profiler import PLANTED, WAITS, planted_sync, profiler, raw_events, span
-from harness.system.raised import message_of
 from harness.system.replay.cpu_as_device import HostMade, as_on_a_device
 from harness.system.replay.fake_step import on_fake_tensors
-from harness.system.replay.inside_operator import executed
 from harness.system.replay.observer import Observer
 from harness.system.replay.operations import is_repeated
+from harness.system.replay.placement import executed
 from harness.system.replay.sites import Place, innermost, of_current_stack, of_traceback
+from harness.system.users_code import message_of
 
 Execute = Callable[[], object]
 

@@ -17,8 +17,7 @@ from harness.api import session
 from harness.errors import EvidenceError, ExitCode, UsageError
 from harness.extras.fleet import job as moved
 from harness.extras.fleet.engines import JOBS, Engine
-from harness.extras.fleet.job import OWNER, Outcome, ShardJob
-from harness.extras.fleet.shards import Shard
+from harness.extras.fleet.job import OWNER, Outcome, Shard, ShardJob
 from harness.processes.child import child_command
 from harness.run_directory.bundle import unused
 from harness.run_directory.places import made_folder, takes_nothing

@@ -22,9 +22,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from harness.extras.trainers.driven_trainer import DRIVES, DrivenTrainer, DrivenTrainerSystem
-from harness.system.adapter_checks import AdapterError, describe_value
+from harness.system.adapter_checks import AdapterError, describe_value, nearest
 from harness.system.made_step import as_asked, made_step_faults
-from harness.system.options import nearest
 from harness.system.protocol import Scalar, SystemDescription, TrainingRun
 from harness.system.users_code import definition, return_place
 

@@ -1,9 +1,13 @@
-"""Let a CPU stand in for a device: what that would hold, where a call puts its result, which reads would wait."""
+"""Let a CPU stand in for a device: what that would hold, where a call puts its result, which reads would wait.
+
+The reads of its tensors' values on the host are found while a step really executes.
+"""
 
 from __future__ import annotations
 
 import linecache
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -21,8 +25,9 @@ from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from harness.system.replay.observer import leaves_the_step
-from harness.system.replay.stand_ins import as_written, standing_in
+from harness.system.replay.launches import as_written, standing_in
+from harness.system.replay.observer import Observer, leaves_the_step
+from harness.system.replay.sites import Place, of_current_stack
 
 # Distinguish what a device would hold from what the host holds, where a CPU stands in for the
 # device.
@@ -274,3 +279,43 @@ def _know(counts: Iterable[Tensor]) -> None:
 def _hosts() -> list[HostMade]:
     hosts = [getattr(mode, "host", None) for mode in _get_current_dispatch_mode_stack()]
     return [host for host in hosts if host is not None]
+
+
+_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_SHOWN = 8
+
+
+class Waits(Observer):
+    """Within its block counts, by line, what needs values of tensors on `device`, or a shape that depends on them."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device, self.host = device, HostMade()
+        self.seen: Counter[Place] = Counter()
+
+    def read(self, tensor: Tensor, _called: str) -> Tensor:
+        """Count a read of the device's memory that no operator shows."""
+        if not self.host.has(tensor):
+            self.seen[of_current_stack()] += 1
+        return tensor
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not _READS.isdisjoint(func.tags) and any(
+            isinstance(value, Tensor) and value.device.type == self._device.type and not self.host.has(value)
+            for value in args
+        ):
+            self.seen[of_current_stack()] += 1
+        returned = func(*args, **(kwargs or {}))
+        if self._device.type == "cpu":
+            self.host.note(func, args, kwargs or {}, returned)
+        return returned
+
+    def sentence(self) -> str:
+        """Return `; its steps read values on the host at FILE:LINE (N times), …`, or "" if no read was seen."""
+        if not self.seen:
+            return ""
+        places = [f"{place.file}:{place.line} ({count} times)" for place, count in self.seen.most_common()]
+        more = f", and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+        return f"; its steps read values on the host at {', '.join(places[:_SHOWN])}{more}"

@@ -31,8 +31,8 @@ from torch.utils import _pytree
 from harness.errors import HarnessError
 from harness.system.replay.cpu_as_device import HostMade, tensors_in
 from harness.system.replay.holders import module_of
-from harness.system.replay.inside_operator import is_of_torch
-from harness.system.replay.stand_ins import as_written, standing_in
+from harness.system.replay.launches import as_written, standing_in
+from harness.system.replay.placement import is_of_torch
 from harness.system.users_code import named, own_frame_of_stack
 
 # Find fake tensors that outlive their execution: an object that holds one computes without values

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from harness.devices import device
 from harness.system.replay.holders import asked, module_of
+from harness.system.replay.launches import standing_in
 from harness.system.replay.sites import asked_at
-from harness.system.replay.stand_ins import standing_in
 
 # What `get` gave, `set` takes back.
 Accessors = tuple[Callable[[], Any], Callable[[Any], None]]

@@ -29,8 +29,17 @@ from torch.optim.lr_scheduler import LRScheduler
 from harness.system.replay import holders
 from harness.system.replay.generators import Accessors, accessors_of
 from harness.system.replay.holders import ATOMS, NAMESPACES, LruCache, OwnPart
-from harness.system.replay.optimizer_state import OptimizerState
-from harness.system.replay.places import ABSENT, Bindings, Elements, Memo, Place, Values, contents, joined
+from harness.system.replay.places import (
+    ABSENT,
+    Bindings,
+    Elements,
+    Memo,
+    OptimizerState,
+    Place,
+    Values,
+    contents,
+    joined,
+)
 
 _LIBRARIES = {"torch", "numpy", "triton", "harness", "builtins", "functorch", "cuda"} | set(sys.stdlib_module_names)
 # A Lightning module names its trainer, and a trainer everything: batches, loggers, what it has counted.

@@ -18,11 +18,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.system.protocol import WARM_STEPS
 from harness.system.replay import generators
-from harness.system.replay.first_values import FirstValues, copy_into
 from harness.system.replay.found_state import same
-from harness.system.replay.optimizer_state import OptimizerState
-from harness.system.replay.optimizer_state import StateError as StateError  # noqa: PLC0414 - what a guard raises
-from harness.system.replay.places import Place, Slot
+from harness.system.replay.ledger import FirstValues, copy_into
+from harness.system.replay.places import OptimizerState, Place, Slot
+from harness.system.replay.places import StateError as StateError  # noqa: PLC0414 - what a guard raises
 from harness.system.replay.reachable import reach, tensors_of
 from harness.system.replay.snapshots import Snapshot
 from harness.system.sharded_tensors import local

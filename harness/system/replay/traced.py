@@ -27,11 +27,11 @@ from harness.system.replay.cpu_as_device import OnADevice
 from harness.system.replay.fake_step import no_fake_tensors_left, on_fake_tensors
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
 from harness.system.replay.generators import noted_generator_states
+from harness.system.replay.launches import as_captured, as_written
 from harness.system.replay.operations import Operations, record
 from harness.system.replay.reachable import reach
 from harness.system.replay.sites import called_at, made_to_wait, of_traceback
 from harness.system.replay.snapshots import HostChanges, KeptUp, keep_up
-from harness.system.replay.stand_ins import as_captured, as_written
 from harness.system.replay.state import State, StateError, StateGuard
 from harness.system.sharded_tensors import is_distributed
 from harness.system.users_code import text_of

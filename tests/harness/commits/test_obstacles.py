@@ -16,7 +16,7 @@ from harness.commits.checkout import checked_out
 from harness.contract.load import load_contracts
 from harness.evidence.base import Obstacle
 from harness.evidence.plan_records import Run
-from harness.execution.lanes import awaits, lanes
+from harness.execution.sharing import awaits, lanes
 from harness.kinds import probe_named
 from harness.planning.obstacles import Baseline, commit_obstacle
 from harness.planning.run_builder import RunBuilder

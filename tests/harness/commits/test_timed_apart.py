@@ -14,7 +14,7 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death, RunEvidence
 from harness.evidence.run_records import Block, TimingEvidence
-from harness.execution.probes.timed_rounds import joined_timing
+from harness.execution.probes.timed_arm import joined_timing
 from harness.execution.supervisor import Company, execute
 
 SYSTEM = "trainer:Trainer"

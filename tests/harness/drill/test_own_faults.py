@@ -90,7 +90,7 @@ def test_they_are_known_planted_and_killed_unless_they_change_nothing(
     assert (checked.returncode, checked.stdout) == (0, "1 contract · 1 claim · 0 errors · 1 warning\n"), checked.stderr
     monkeypatch.syspath_prepend(str(project))
     monkeypatch.setattr("harness.execution.supervisor.execute", execute_here)
-    monkeypatch.setattr("harness.execution.lanes._repetitions", lambda _run: [])
+    monkeypatch.setattr("harness.execution.sharing._repetitions", lambda _run: [])
     monkeypatch.setattr("harness.execution.schedule.usable_cores", lambda: 1)
     drilled = drill([project / "own-v1.yaml"], DrillOptions(reports=project / "reports", name="run"))
     assert drilled.exit_code == 1

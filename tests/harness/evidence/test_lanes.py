@@ -15,7 +15,7 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.read_run import has_ended, read_run, read_so_far, read_times
 from harness.evidence.run_evidence import Death, RunEvidence
-from harness.execution.lanes import lane_directories
+from harness.execution.sharing import lane_directories
 
 SYSTEM = "step_function_systems:Regression"
 RUN = Run(

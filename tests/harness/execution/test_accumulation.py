@@ -9,7 +9,7 @@ import pytest
 import torch
 from claims_in_process import CLAIM, judged
 
-from harness.execution.watchers.micro_batches import split
+from harness.execution.watchers.gradient_reader import split
 from harness.execution.watchers.reductions import digests
 
 STEPS = 4

@@ -11,8 +11,7 @@ from announced_systems import OneStepTooManyError
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.execution.announced import UnannouncedStepError, announced_steps
-from harness.execution.opening import opened
+from harness.execution.opening import UnannouncedStepError, announced_steps, opened
 from harness.execution.recorder import Recorder
 from harness.kinds import imported, probe_named
 

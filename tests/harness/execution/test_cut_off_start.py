@@ -13,8 +13,8 @@ from waiting import LIMIT_S, eventually
 
 from harness.devices.environment import Machine
 from harness.execution import schedule, supervisor
-from harness.execution.interpreters import Interpreters
 from harness.execution.schedule import Schedule, Work, tasks_of
+from harness.execution.supervisor import Interpreters
 
 MACHINE = Machine(False, "this machine has no CUDA device", (), 64.0)
 

@@ -16,8 +16,8 @@ from harness.devices.environment import Machine
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.execution import lanes as lanes_module
-from harness.execution.lanes import as_one, lane_directories, lanes
+from harness.execution import sharing as lanes_module
+from harness.execution.sharing import as_one, lane_directories, lanes
 from harness.execution.supervisor import execute
 from harness.execution.watched_worker import Progress
 from harness.judging.registry import judge_unit

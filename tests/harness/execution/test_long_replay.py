@@ -16,7 +16,7 @@ from step_function_systems import Regression
 from harness.contract.schema import Arm
 from harness.drill.faults import is_killed
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.execution.announced import REPLAY_ROUNDS, WARMUP_STEPS
+from harness.execution.opening import REPLAY_ROUNDS, WARMUP_STEPS
 from harness.execution.probes.long_replay import SeenSteps
 from harness.execution.probes.timed_arm import TimedArm
 from harness.execution.recorder import Recorder, SeriesWriter, StepRows

@@ -10,7 +10,7 @@ import torch
 from claims_in_process import CLAIM, contract_of, executed, planned_of
 from torch import Tensor
 
-from harness.system.replay.loss_terms import LossTerms
+from harness.system.replay.operations import LossTerms
 
 VALUES = torch.tensor([3.0, -1.0, -2.0])
 

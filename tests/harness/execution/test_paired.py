@@ -21,11 +21,11 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Grad
 from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import parsed
-from harness.execution import series_block
+from harness.execution import recorder as series_block
 from harness.execution.probes import paired
 from harness.execution.recorder import Recorder
 from harness.execution.watchers import capture_watch
-from harness.system.faulty_run import FAULTY_STEP
+from harness.system.wrappers import FAULTY_STEP
 
 SYSTEM = "step_function_systems:Regression"
 STEPS = 20

@@ -15,8 +15,8 @@ from harness.evidence.read_run import read_run
 from harness.execution.probes import paired
 from harness.execution.recorder import Recorder
 from harness.execution.watchers import capture_watch, gradient_reader, host_sync
+from harness.execution.watchers.gradient_reader import MicroBatchWatch
 from harness.execution.watchers.host_sync import SeriesWatch
-from harness.execution.watchers.micro_batches import MicroBatchWatch
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Verdict
 from harness.numbers import dump_json

@@ -11,8 +11,7 @@ import pytest
 from run_builders import stand_in_run
 
 from harness.evidence.read_run import WorkerTimes, read_times
-from harness.execution.interpreters import start
-from harness.execution.supervisor import Company, execute
+from harness.execution.supervisor import Company, execute, start
 from harness.run_directory.costs import spans
 
 pytestmark = pytest.mark.usefixtures("stand_in")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.system.raised import message_of, stack_of
+from harness.system.users_code import message_of, stack_of
 
 
 class Speechless(Exception):  # noqa: N818 - as a system may have it

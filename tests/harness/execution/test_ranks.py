@@ -19,11 +19,10 @@ from harness.evidence.plan_records import PlannedArm
 from harness.evidence.read_run import read_run
 from harness.evidence.run_records import Complete
 from harness.execution import ranks, turns
-from harness.execution.lanes import lanes
 from harness.execution.rank_seat import Marks, Position, new_marks
 from harness.execution.ranks import RankEnded
 from harness.execution.recorder import Recorder
-from harness.execution.sharing import write_run
+from harness.execution.sharing import lanes, write_run
 from harness.execution.turns import gpu_locks
 from harness.planning.gpu_needs import gpus_of
 from harness.planning.obstacles import find_obstacle

@@ -15,7 +15,7 @@ from step_function_systems import Regression
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.execution import arm as arm_life
-from harness.execution.announced import captures_of
+from harness.execution.opening import captures_of
 from harness.execution.probes import recapture
 from harness.execution.recorder import Recorder
 from harness.system.protocol import NotAvailable

@@ -16,8 +16,8 @@ from harness.devices.environment import Machine
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.execution import schedule
-from harness.execution.interpreters import Interpreters
 from harness.execution.schedule import Schedule, Task, Work, tasks_of
+from harness.execution.supervisor import Interpreters
 from harness.execution.turns import ALONE
 
 GPU = Gpu(name="NVIDIA H200", uuid="GPU-a", architecture="sm_90", memory_gib=100.0)

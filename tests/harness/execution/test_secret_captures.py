@@ -18,10 +18,10 @@ from harness.evidence.arm_records import ArmEnd
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import parsed
 from harness.execution import opening
-from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import TrainingRun
 from harness.system.replay.traced import TracedStep
 from harness.system.resolve import resolve
+from harness.system.wrappers import FaultyRun
 
 
 def capture() -> None:

@@ -20,13 +20,13 @@ from harness.devices import telemetry
 from harness.devices.profiler import Watched
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import TimingEvidence
-from harness.execution import announced
 from harness.execution import arm as arm_life
+from harness.execution import opening
 from harness.execution.probes import throughput, timed_arm
 from harness.execution.recorder import Recorder
 from harness.system import wrappers
-from harness.system.faulty_run import CANDIDATE_SLOWDOWN
 from harness.system.protocol import NotAvailable
+from harness.system.wrappers import CANDIDATE_SLOWDOWN
 
 SYSTEM = "step_function_systems:Regression"
 
@@ -84,7 +84,7 @@ def test_blocks_are_interleaved_over_the_same_steps(tmp_path: Path) -> None:
         (1, 3, "captured", 19),
     ]
     assert {block.steps for block in evidence.blocks} == {3}
-    assert evidence.observed_steps == announced.TIMED_WATCHED_STEPS
+    assert evidence.observed_steps == opening.TIMED_WATCHED_STEPS
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from warm_start import Forked
 
 from harness.contract.schema import Contract
 from harness.evidence.plan_records import Run
-from harness.execution import interpreters
+from harness.execution import supervisor
 from harness.execution.supervisor import execute
 from harness.planning.plan import plan
 from harness.processes.child import Child
@@ -56,7 +56,7 @@ def series_below(folder: Path) -> dict[str, str]:
 @pytest.fixture
 def waiting() -> Child:
     """A worker that waits for a run."""
-    return interpreters.start()
+    return supervisor.start()
 
 
 def parent_group_and_session(process: int) -> list[int]:
@@ -76,7 +76,7 @@ def test_its_exit_code_and_its_signal_are_told(waiting: Child) -> None:
     waiting.line.close()  # nobody has a run for it
     assert waiting.process.wait() == 0
     waiting.close()
-    killed = interpreters.start()
+    killed = supervisor.start()
     killed.close()
     assert killed.process.returncode == -9
 

@@ -17,8 +17,8 @@ from harness.contract.schema import MOST_WARM_STEPS, Arm
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Status, Verdict
 from harness.planning.plan import plan
-from harness.system.faulty_run import FAULTY_STEP
 from harness.system.protocol import WARM_STEPS
+from harness.system.wrappers import FAULTY_STEP
 
 COMMON = {name: CLAIM[name] for name in ("id", "title", "why", "if_fails", "judged_on")}
 CAPTURE = COMMON | {"kind": "capture", "candidate": "captured", "captures": 1, "per_shape": True}

@@ -12,8 +12,8 @@ from first_steps import called, written
 from harness.cli.check import findings_of
 from harness.contract.load import load_contract
 from harness.errors import UsageError
+from harness.first_contract.choosing import compared_steps, finite_steps, seconds_of
 from harness.first_contract.draft import LONG_AT_LEAST, STEPS, Arms, Draft
-from harness.first_contract.horizon import compared_steps, finite_steps, seconds_of
 from harness.first_contract.project import keep
 from harness.first_contract.step_source import find_step_source
 

@@ -380,7 +380,7 @@ def test_an_interruption_names_what_is_kept_and_nothing_that_is_not(
 
     written(project)
     monkeypatch.setattr("harness.api.session.execute", interrupted)
-    monkeypatch.setattr("harness.execution.interpreters.Interpreters.begin", lambda _: None)
+    monkeypatch.setattr("harness.execution.supervisor.Interpreters.begin", lambda _: None)
     code, _, errors = called(project, *TRY, *reports)
     kept = [line for line in errors.splitlines() if line.startswith("kept what there is")]
     assert (code, len(kept)) == (130, len(reports) // 2)

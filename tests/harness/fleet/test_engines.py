@@ -9,8 +9,7 @@ import pytest
 from harness.errors import HarnessError, UsageError
 from harness.extras.fleet import engines
 from harness.extras.fleet.engines import COMMANDS, Slurm, engine
-from harness.extras.fleet.job import ShardJob
-from harness.extras.fleet.shards import Shard
+from harness.extras.fleet.job import Shard, ShardJob
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ from harness.devices.cuda_driver import Devices, Gpu
 from harness.errors import EvidenceError, UsageError
 from harness.extras.fleet import engines, gate
 from harness.extras.fleet.engines import Local
-from harness.extras.fleet.job import Outcome, ShardJob
-from harness.extras.fleet.shards import MOST_FAULTS, Shard, drill_shards, gate_shards
+from harness.extras.fleet.job import MOST_FAULTS, Outcome, Shard, ShardJob, drill_shards, gate_shards
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.costs import Busy, busy_seconds, busy_times
 from harness.run_directory.interrupted_run import is_free

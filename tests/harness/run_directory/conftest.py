@@ -22,7 +22,7 @@ def finished_run(loaded: None, tmp_path_factory: pytest.TempPathFactory) -> Path
         import scripted_system
 
         patch.setattr("harness.execution.supervisor.execute", scripted_system.play)
-        patch.setattr("harness.execution.lanes._repetitions", lambda _run: [])
+        patch.setattr("harness.execution.sharing._repetitions", lambda _run: [])
         contract = folder / "scripted-v1.yaml"
         contract.write_text(scripted_system.contract_text("held", "violated"), encoding="utf-8")
         directory = session.verify([contract], session.VerifyOptions(reports=folder, name="1-run")).run_directory

@@ -13,7 +13,7 @@ import torch
 from installed_packages import record_installed
 from torch import Tensor
 
-from harness.system.replay.stand_ins import as_captured
+from harness.system.replay.launches import as_captured
 from harness.system.replay.traced import TracedStep
 
 # as transformers asks: without CUDA torch's own function raises

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from harness.contract.schema import Arm, Workload
 from harness.execution.watchers.host_sync import observe_syncs
 from harness.execution.watchers.sync_detectors import DispatchWatch
-from harness.system.replay.first_values import FirstValues
+from harness.system.replay.cpu_as_device import Waits
+from harness.system.replay.launches import as_written
+from harness.system.replay.ledger import FirstValues
 from harness.system.replay.observer import Observer
-from harness.system.replay.stand_ins import as_written
-from harness.system.replay.waits import Waits
 from harness.system.step_function import StepFunctionSystem
 
 WORKLOAD = Workload(model="any", batch_size=4, seq_len=1, steps=3)

@@ -21,8 +21,8 @@ from harness.contract.schema import Arm, Workload
 from harness.system import ranks
 from harness.system.batches import leaves, structure_of, tensors_alone
 from harness.system.batches import replaced as with_tensors
-from harness.system.raised import message_of
 from harness.system.step_function import StepFunction, StepFunctionSystem
+from harness.system.users_code import message_of
 
 ROOT = Path(__file__).parents[3]
 STEPS = 6

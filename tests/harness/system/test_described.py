@@ -16,8 +16,7 @@ from waiting import LIMIT_S
 from harness.contract.load import load_contracts
 from harness.errors import SystemResolutionError
 from harness.system import described
-from harness.system.described import describe, describe_all
-from harness.system.description_text import NotADescription, from_plain, to_plain
+from harness.system.described import NotADescription, describe, describe_all, from_plain, to_plain
 from harness.system.protocol import Expectation, FaultDescription, SystemDescription
 from harness.system.resolve import resolve
 

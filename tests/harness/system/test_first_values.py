@@ -11,7 +11,7 @@ from step_function_systems import Rising
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
-from harness.system.replay.first_values import FirstValues
+from harness.system.replay.ledger import FirstValues
 from harness.system.step_function import StepFunctionSystem
 
 GRADIENT = torch.arange(6.0).view(2, 3)

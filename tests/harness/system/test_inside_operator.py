@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.execution.watchers.sync_detectors import by_dispatch_mode
-from harness.system.replay.inside_operator import executed
+from harness.system.replay.placement import executed
 from harness.system.replay.traced import NotTraceableError, TracedStep
 
 READS: dict[str, Callable[[Tensor], object]] = {

@@ -12,8 +12,7 @@ from step_function_systems import Regression
 
 from harness.contract.schema import Arm, Workload
 from harness.system import memory_faults
-from harness.system.faulty_run import FAULTY_STEP
-from harness.system.wrappers import HARNESS_FAULTS, wrap
+from harness.system.wrappers import FAULTY_STEP, HARNESS_FAULTS, wrap
 
 STEPS = 10
 WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=STEPS)

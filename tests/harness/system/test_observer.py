@@ -11,11 +11,9 @@ from torch.overrides import _get_current_function_mode_stack
 
 from harness.execution.watchers.made_gradients import ClipWatch
 from harness.execution.watchers.sync_detectors import DispatchWatch
-from harness.system.replay.cpu_as_device import as_on_a_device
+from harness.system.replay.cpu_as_device import Waits, as_on_a_device
 from harness.system.replay.ledger import Ledger
-from harness.system.replay.loss_terms import LossTerms
-from harness.system.replay.operations import OperatorWatch
-from harness.system.replay.waits import Waits
+from harness.system.replay.operations import LossTerms, OperatorWatch
 
 LEAVE = {"clips": lambda: ClipWatch({}), "ledger": Ledger, "terms": LossTerms, "operators": OperatorWatch}
 STAND_IN = {"waits": lambda: Waits(torch.device("cpu")), "syncs": lambda: DispatchWatch("cpu")}

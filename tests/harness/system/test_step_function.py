@@ -21,9 +21,8 @@ from harness.system.protocol import (
     HasStepBody,
     TrainingRun,
 )
-from harness.system.raised import message_of
 from harness.system.step_function import StepFunction, StepFunctionSystem
-from harness.system.users_code import relative
+from harness.system.users_code import message_of, relative
 
 
 class Example(StepFunctionSystem):

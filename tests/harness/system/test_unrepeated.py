@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from harness.system.replay.unrepeated import UNREPEATED
+from harness.system.replay.followed_numbers import UNREPEATED
 
 _LISTS = "operations will act\n    deterministically", "operations will throw a\n"
 _ON_CUDA_TOO = re.compile(r"CUDA|:func:`torch.Tensor.(index_put|put_|resize_)`|MaxUnpool")

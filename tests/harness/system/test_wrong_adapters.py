@@ -14,8 +14,8 @@ from harness.contract.schema import Arm, Workload
 from harness.errors import SystemResolutionError
 from harness.system.adapter_checks import AdapterError
 from harness.system.described import describe_all
-from harness.system.raised import message_of
 from harness.system.resolve import resolve
+from harness.system.users_code import message_of
 
 WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=4)
 

@@ -33,7 +33,7 @@ AHEAD = {
     # and processes that describe systems, and workers whose probe needs no torch
     "commands": (
         *(f"harness.cli.{name}" for name in ("application", "check", "doctor", "drill", "judge", "verify")),
-        *(f"harness.{name}" for name in ("api.session", "drill.drill", "forecast.estimates")),
+        *(f"harness.{name}" for name in ("api.session", "api.drill", "cli.forecast")),
         *(f"harness.report.{name}" for name in ("html", "junit", "markdown", "charts.plots")),
         *("harness.execution.schedule", "harness.execution.supervisor", "harness.execution.worker"),
         *("harness.processes.keeper", "harness.system.describing", "filelock", "rich.console", "typer._adapters"),
