@@ -22,15 +22,13 @@ from torch import Tensor
 from reference_impl.kernels.cuda_parameters import Parameter
 from reference_impl.kernels.cuda_source import Address, CudaFunction, TensorMap
 from reference_impl.kernels.fp8_rows.kernel import empty_rows
-from reference_impl.kernels.products.kernel import CLUSTER, COLUMNS, GROUP, RING_BYTES, ROWS, STAGES, WARPS, blocks
+from reference_impl.kernels.products.kernel import CLUSTER, COLUMNS, GROUP, ROWS, SHARED_BYTES, STAGES, WARPS, blocks
 from reference_impl.kernels.registry import KernelSpec, Pointer, launch, load, require_shape, torch_dtype
 from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
 _DEPTH = 128  # of a stage: 128 bytes
 _TURNED = 32  # rows of a weight that are laid down in turns
-_ALIGNMENT = 1024
-_BARRIER_BYTES = 128
 _SCALE_BYTES = 2 * COLUMNS + 4 * ROWS  # of a warp group
 _AHEAD_BYTES = 4 * 4 * 16 * 128  # of a warp group: four steps of four reads of 16 bytes, of 128 threads
 # Tokens from which the kernels serve. On an H100 (us; the library's products and `kernels/fp8_swiglu`, then these): up
@@ -64,7 +62,7 @@ def _spec(
             _FOLDER / f"{name}.cu",
             f"fp8_products_{name}",
             (*maps, *(Address(index) for index in range(len(maps), len(pointers)))),
-            shared_memory=_ALIGNMENT + RING_BYTES + 2 * (epilogue_bytes + _SCALE_BYTES) + _BARRIER_BYTES,
+            shared_memory=SHARED_BYTES + 2 * (epilogue_bytes + _SCALE_BYTES),
             cluster=CLUSTER,
         ),
         pointers=pointers,

@@ -3,9 +3,11 @@
 // left [M, K], right [K, N], gate_up and grad_gate_up [M, 2N], which may be one, all bf16. grad_act is never rounded
 // nor stored:
 //     grad_gate = grad_act * up * s * (1 + gate * (1 - s)),  grad_up = grad_act * gate * s,  s = 1 / (1 + exp(-gate))
-// An epilogue takes gate and up chunk by chunk through three buffers, and writes its results over them.
+// An epilogue takes gate and up chunk by chunk through four buffers, and writes its results over them. One thread of the
+// third warp group moves the chunks of each of the others, which wait for nothing but what they read: a thread of theirs
+// that waited for the copy engine held up 127.
 #define TRANSPOSED 1
-#define BUFFERS 3
+#define BUFFERS 4
 #define CHUNK_COLUMNS 32
 #define EPILOGUE_BYTES (BUFFERS * 2 * 64 * CHUNK_COLUMNS * 2)
 #define N WIDTH
@@ -60,18 +62,17 @@ __device__ __forceinline__ void backward_pairs(
     }
 }
 
-__device__ __forceinline__ void write_tile(
-    const Places& places, const float (&c)[2][ACCUMULATORS_OF_64_ROWS], const TensorMap& gate_up,
-    const TensorMap& grad_gate_up, Tile tile, u32 group, u32 round) {
-#pragma unroll
-    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-        const u32 buffer = buffer_of(places, group, chunk);
-        barrier_wait(places.fetched(group, chunk % BUFFERS), (round + chunk / BUFFERS) & 1);
-#pragma unroll
-        for (int first = 0; first < PAIRS_OF_A_CHUNK; first += TOGETHER) backward_pairs(c, buffer, chunk, first);
-        threads_wrote();
-        group_sync(group + 1);
-        if (threadIdx.x % 128 == 0) {
+__device__ __forceinline__ void move_chunks(
+    const Places& places, const TensorMap& gate_up, const TensorMap& grad_gate_up, u32 group, u32 rank) {
+    u32 round = 0;
+    for (u32 number = blockIdx.x / 2 + group * (gridDim.x / 2); number < PAIRS * PANELS; number += gridDim.x) {
+        const Tile tile = tile_of(number, rank);
+        copy_out_read<0>();  // of the tile before
+        for (int chunk = 0; chunk < BUFFERS; ++chunk) fetch_chunk(places, gate_up, tile, group, chunk);
+#pragma unroll 1
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            const u32 buffer = buffer_of(places, group, chunk);
+            barrier_wait(places.written(group, chunk % BUFFERS), (round + chunk / BUFFERS) & 1);
             copy_out(grad_gate_up, chunk_column(tile, chunk), 0, chunk_row(tile, chunk), buffer);
             copy_out(grad_gate_up, chunk_column(tile, chunk), 1, chunk_row(tile, chunk), buffer + CHUNK_BYTES);
             copy_out_commit();
@@ -80,6 +81,22 @@ __device__ __forceinline__ void write_tile(
                 fetch_chunk(places, gate_up, tile, group, chunk + BUFFERS);
             }
         }
+        round += ROUNDS;
+    }
+    copy_out_done();
+}
+
+__device__ __forceinline__ void write_tile(
+    const Places& places, const float (&c)[2][ACCUMULATORS_OF_64_ROWS], u32 group, u32 round) {
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+        const u32 buffer = buffer_of(places, group, chunk);
+        barrier_wait(places.fetched(group, chunk % BUFFERS), (round + chunk / BUFFERS) & 1);
+#pragma unroll
+        for (int first = 0; first < PAIRS_OF_A_CHUNK; first += TOGETHER) backward_pairs(c, buffer, chunk, first);
+        threads_wrote();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(places.written(group, chunk % BUFFERS));
     }
 }
 
@@ -94,23 +111,21 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
     begin();
     if (group == 2) {
         registers_lower<24>();
-        if (threadIdx.x % 128 == 0) feed(places, {left, right, left, right}, rank);
+        const u32 warp = threadIdx.x % 128 / 32;
+        if (threadIdx.x % 32 == 0) {
+            if (warp == 0) feed(places, {left, right, left, right}, rank);
+            else if (warp < 3) move_chunks(places, gate_up, grad_gate_up, warp - 1, rank);
+        }
     } else {
         registers_raise<240>();
         float c[2][ACCUMULATORS_OF_64_ROWS];
         u32 turn = group, round = 0;
         for (u32 number = blockIdx.x / 2 + group * (gridDim.x / 2); number < PAIRS * PANELS; number += gridDim.x) {
-            const Tile tile = tile_of(number, rank);
-            if (threadIdx.x % 128 == 0) {
-                copy_out_read<0>();  // of the tile before
-                for (int chunk = 0; chunk < BUFFERS; ++chunk) fetch_chunk(places, gate_up, tile, group, chunk);
-            }
             multiply_tile(places, c, turn, group);
-            write_tile(places, c, gate_up, grad_gate_up, tile, group, round);
+            write_tile(places, c, group, round);
             turn += 2;
             round += ROUNDS;
         }
-        copy_out_done();
     }
     // A block that ended could not be written to, or told of a stage, by the other.
     cluster_sync();

@@ -62,6 +62,8 @@ struct Places {
     __device__ __forceinline__ u32 fetched(u32 group, u32 buffer) const {
         return barriers + 8 * (2 * NUM_STAGES + 4 * group + buffer);
     }
+    // of an epilogue whose results another warp moves
+    __device__ __forceinline__ u32 written(u32 group, u32 buffer) const { return fetched(group, buffer) + 8 * 8; }
 };
 
 // Left and right of the product, and of the second one.
@@ -90,7 +92,10 @@ __device__ __forceinline__ void prepare_barriers(const Places& places) {
             barrier_init(places.full(stage), 1);
             barrier_init(places.empty(stage), 2);  // the warp group that read it, in both blocks
         }
-        for (u32 buffer = 0; buffer < 8; ++buffer) barrier_init(places.fetched(0, buffer), 1);
+        for (u32 buffer = 0; buffer < 8; ++buffer) {
+            barrier_init(places.fetched(0, buffer), 1);
+            barrier_init(places.written(0, buffer), 4);  // each warp
+        }
         barriers_ready();
     }
     cluster_sync();
