@@ -142,9 +142,12 @@ class CapturingTrainer:
         captured = self.prepare(index)
         if captured is None:
             self.uncaptured_steps += 1
-            return self.trainer.body().clone()
-        self.replays += 1
-        return captured.replay()
+            loss = self.trainer.body().clone()
+        else:
+            self.replays += 1
+            loss = captured.replay()
+        self.trainer.read_ahead(index + 1)
+        return loss
 
     def _capture(self, key: GraphKey) -> CapturedStep | TracedReplay | None:
         while len(self._cache) >= self.capacity:

@@ -106,6 +106,7 @@ class Trainer:
         self.accumulation = Accumulation(self.model, parts, 1 if ranks is None else ranks.count) if parts > 1 else None
         self.data = TextBatches(tokenize(read_text(config.data), tokenizer), self.model_config.vocab_size, config.seed)
         self._buffers: dict[tuple[int, int], StaticBuffers] = {}
+        self._read: tuple[tuple[int, torch.Size] | None, tuple[Tensor, ...]] = None, ()
         self.static = self.set_shape(config.seq_len)
 
     def set_shape(self, seq_len: int, batch_size: int | None = None) -> StaticBuffers:
@@ -145,9 +146,17 @@ class Trainer:
     def prepare(self, index: int) -> None:
         """Copy batch ``index`` and its learning rate into the static tensors, without waiting for the device."""
         self.optimizer.learning_rate.fill_(learning_rate_at(self.config, index))
-        for static, value in zip((self.static.tokens, self.static.targets), self.batch(index), strict=True):
+        self.read_ahead(index)
+        for static, value in zip((self.static.tokens, self.static.targets), self._read[1], strict=True):
+            static.copy_(value, non_blocking=True)
+
+    def read_ahead(self, index: int) -> None:
+        """Have batch ``index`` ready on the host, unless it is: best while the device works at the step before."""
+        wanted = (index, self.static.tokens.shape)
+        if self._read[0] != wanted:
             # Fresh pinned memory each time: the allocator hands it out again only after the copy has run.
-            static.copy_(value.pin_memory() if self.device.type == "cuda" else value, non_blocking=True)
+            on_gpu = self.device.type == "cuda"
+            self._read = wanted, tuple(value.pin_memory() if on_gpu else value for value in self.batch(index))
 
     @torch.no_grad()
     def body(self) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from reference_impl.block import Block
 from reference_impl.config import ModelConfig, TrainConfig
+from reference_impl.cuda_graph import CapturingTrainer
 from reference_impl.errors import ReferenceImplError
 from reference_impl.trainer import Trainer
 
@@ -162,6 +164,20 @@ def test_every_trainable_tensor_gets_a_gradient_and_moves() -> None:
     for name, tensor in trainer.parameters().items():
         assert trainer.gradients()[name].abs().max().item() > 0, name
         assert not torch.equal(tensor, before[name]), name
+
+
+def test_a_batch_is_read_while_the_step_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(small_config())
+    batch = trainer.batch
+    read = Mock(side_effect=batch)
+    monkeypatch.setattr(trainer, "batch", read)
+    CapturingTrainer(trainer, "none").step(0)
+    assert read.mock_calls == [call(0), call(1)]
+    for seq_len, reads in ((32, 2), (16, 3)):  # another shape has other batches
+        static = trainer.set_shape(seq_len)
+        trainer.prepare(1)
+        assert read.call_count == reads
+        assert all(map(torch.equal, (static.tokens, static.targets), batch(1)))
 
 
 def test_a_recorded_body_replays_bit_for_bit() -> None:
