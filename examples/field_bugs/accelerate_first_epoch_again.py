@@ -10,10 +10,11 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A resumed epoch has the first epoch's order",
     thread="huggingface/accelerate#4071",
-    users_saw="Resumed within an epoch, losses are not those of the uninterrupted run; at the end of an epoch they "
-    "are.",
-    cause="Skipping the batches that were seen makes a new loader, whose epoch is 0 and seeds its order.",
-    fix="The new loader takes over the epoch.",
+    users_saw="A run that resumes within an epoch has different losses from the uninterrupted run. A run that resumes "
+    "at the end of an epoch has the same losses.",
+    cause="To skip the batches already used, the library creates a new data loader. The new loader starts at epoch 0, "
+    "and the epoch seeds the order of the data.",
+    fix="The new loader gets the epoch of the old loader.",
 )
 
 BATCHES = 10  # of an epoch

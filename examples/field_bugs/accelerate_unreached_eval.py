@@ -9,14 +9,15 @@ from examples.field_bugs.small_training import normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Evaluations of a wrapped schedule-free optimizer read the weights of training",
+    title="Evaluations of a wrapped schedule-free optimizer use the training weights",
     thread="huggingface/accelerate#4159",
-    users_saw="With DeepSpeed, evaluations and saved weights are silently those of training, not the averaged ones.",
-    cause="train() reaches through the second wrapper of the optimizer, eval() looks at the first alone and does "
-    "nothing.",
-    fix="eval() reaches through it, too.",
-    changed="The templates: EVALUATED compares what evaluations return with the plain arm's; it asked only that they "
-    "return something new, and change nothing.",
+    users_saw="With DeepSpeed, evaluations and saved checkpoints silently use the training weights instead of the "
+    "averaged weights.",
+    cause="The optimizer is wrapped twice. `train()` looks through both wrappers, but `eval()` looks through the "
+    "first one only and does nothing.",
+    fix="`eval()` looks through both wrappers.",
+    changed="The templates: EVALUATED now compares the values that evaluations return with the plain arm's values. "
+    "Before, EVALUATED only required that evaluations return changing values and do not change the training.",
 )
 
 

@@ -9,11 +9,12 @@ from examples.field_bugs.small_training import class_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A resumed run forgets the average of its weights",
+    title="A resumed run loses the average of its weights",
     thread="ai2cm/ace#819",
-    users_saw="After a resume the averaged weights are close to the current ones, as at the start of a run.",
-    cause="The trainer restores the average from the checkpoint, and then assigns a newly built one, with 0 updates.",
-    fix="The average is built before the checkpoint is restored.",
+    users_saw="After a resume the averaged weights are close to the current weights, as at the start of a run.",
+    cause="The trainer restores the average from the checkpoint, and then replaces it with a new average that has "
+    "counted 0 updates.",
+    fix="The trainer creates the average before it restores the checkpoint.",
 )
 
 

@@ -10,15 +10,17 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The optimizer reads gradients of zero while a captured step trains",
+    title="The optimizer reads zero gradients while a captured step trains",
     thread="ooples/AiDotNet.Tensors#705",
-    users_saw="With the whole step captured the loss stood still at that of guessing, ln of the vocabulary; eager "
-    "training learned.",
-    cause="The optimizer was given the gradient buffers once, before the capture gave every parameter another one.",
-    fix="The optimizer looks the gradient of each parameter up in each step.",
-    changed="The entry: its fixed form no longer holds the old gradients, in which its ends lay apart.",
-    trouble="At the first try the fixed form still held the old gradients, and end_differs named them: a defect of "
-    "the re-enactment.",
+    users_saw="When the whole step was captured, the loss stayed at the logarithm of the vocabulary size, which is "
+    "the loss of guessing. Eager training learned.",
+    cause="The optimizer received the gradient buffers once. The capture later gave every parameter a different "
+    "gradient buffer.",
+    fix="The optimizer reads the gradient of each parameter in each step.",
+    changed="The entry: the fixed form no longer keeps the old gradients, which were different at the end of its two "
+    "arms.",
+    trouble="In the first try the fixed form still kept the old gradients, and `end_differs` named them. This was an "
+    "error of the re-enactment.",
 )
 
 WORDS = 32

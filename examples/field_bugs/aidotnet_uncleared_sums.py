@@ -10,12 +10,12 @@ from examples.field_bugs.small_training import DEVICE, class_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Gradients of what is used twice grow from step to step",
+    title="Gradients of a tensor that is used twice grow from step to step",
     thread="ooples/AiDotNet.Tensors#760",
-    users_saw="Weights grow without bound while the loss hardly moves.",
-    cause="The compiled plan clears no gradients, since each of its backward steps overwrites one; those of a tensor "
-    "with several consumers are added to instead.",
-    fix="Where a tensor has several consumers, gradients are cleared.",
+    users_saw="Weights grow without bound while the loss hardly changes.",
+    cause="The compiled plan does not clear gradients, because most backward operations overwrite a gradient. The "
+    "gradient of a tensor with several consumers is accumulated instead, and keeps its old value.",
+    fix="The plan clears the gradient of a tensor that has several consumers.",
 )
 
 

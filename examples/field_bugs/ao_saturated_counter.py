@@ -9,14 +9,14 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="An optimizer's count of steps stays at 256",
+    title="An optimizer's step count stops at 256",
     thread="pytorch/ao#4915",
-    users_saw="Under a bfloat16 default type every update after step 256 is silently too small.",
-    cause="The count takes the default type; bfloat16 cannot hold 257, so that bias corrections stay as they are at "
-    "256.",
-    fix="The count is float32.",
-    missed="WITHIN over 600 steps (first at step 273). Forty-three steps end long before the count does; a long run "
-    "is in the captured step's template alone.",
+    users_saw="If the default type is bfloat16, every update after step 256 is silently too small.",
+    cause="The step count has the default type. bfloat16 cannot represent 257, so the bias corrections keep the "
+    "values of step 256.",
+    fix="The step count is float32.",
+    missed="WITHIN over 600 steps would find the bug, first at step 273. The optimized step's template runs 43 steps, "
+    "and only the captured step's template has a long run.",
 )
 
 

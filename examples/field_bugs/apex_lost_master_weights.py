@@ -8,13 +8,13 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A fused optimizer keeps no master weights in bfloat16, though it is asked to",
+    title="A fused optimizer keeps no master weights in bfloat16, although the user requested them",
     thread="NVIDIA/apex#1728",
-    users_saw="With `master_weights=True` small updates are lost to bfloat16's rounding, as without.",
-    cause="Master weights are made where parameters are float16, and nowhere else.",
-    fix="They are made where parameters are bfloat16, too.",
-    changed="The harness: an optimizer may step on copies of the parameters that its trainer names, and an optimized "
-    "arm may begin with tensors of its own; both were refused.",
+    users_saw="Even with `master_weights=True`, small updates are lost in bfloat16 rounding.",
+    cause="The optimizer creates master weights only for float16 parameters.",
+    fix="The optimizer creates master weights for bfloat16 parameters too.",
+    changed="The harness: it refused an optimizer that updates copies of the trainer's parameters, and an optimized "
+    "arm that starts with additional tensors. It now accepts both.",
 )
 
 

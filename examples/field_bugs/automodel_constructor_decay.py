@@ -9,14 +9,14 @@ from examples.field_bugs.small_training import class_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A resumed schedule applies weight decay before it has read it",
+    title="A resumed schedule applies a weight decay before it loads the saved one",
     thread="NVIDIA-NeMo/Automodel#3883",
-    users_saw="The first update after a resume has the weight decay of the command line, and not the checkpoint's.",
-    cause="The load restores the fields of the learning rate, writes rate and decay to the optimizer, and restores "
-    "the fields of the decay then.",
-    fix="All fields are restored before anything is written.",
-    missed="A resume under other arguments than the saver's. RESUMES builds both processes alike, and the bug shows "
-    "only where the checkpoint and the constructor have another decay.",
+    users_saw="The first update after a resume uses the weight decay of the command line instead of the checkpoint's.",
+    cause="The load restores the fields of the learning rate, writes learning rate and weight decay to the optimizer, "
+    "and only then restores the fields of the weight decay.",
+    fix="The load restores all fields before it writes to the optimizer.",
+    missed="A resume with different arguments would find the bug. RESUMES gives both processes the same arguments, "
+    "but the bug appears only if the checkpoint and the constructor have different weight decays.",
 )
 
 

@@ -9,11 +9,11 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The balancing loss of a router never reaches it",
+    title="The balancing loss does not reach the router",
     thread="NVIDIA-NeMo/Automodel#1408",
-    users_saw="The balancing loss is computed and logged, and experts stay as unbalanced as without it.",
-    cause="The function that attaches the gradient returns a new tensor, and the caller keeps the old one.",
-    fix="The returned tensor is used.",
+    users_saw="The balancing loss is computed and logged, but the experts stay as unbalanced as without it.",
+    cause="The function that attaches the gradient returns a new tensor, and the caller continues with the old tensor.",
+    fix="The caller uses the returned tensor.",
 )
 
 COEFFICIENT = 0.02

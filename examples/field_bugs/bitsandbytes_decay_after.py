@@ -9,13 +9,13 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="An optimizer's kernel decays the update with the weight",
+    title="An optimizer's kernel applies weight decay to the update as well",
     thread="bitsandbytes-foundation/bitsandbytes#2010",
-    users_saw="Backends of one optimizer disagree slightly wherever weight decay is not 0.",
-    cause="The weight is multiplied by the decay after the update was added to it.",
-    fix="It is multiplied before.",
-    missed="A bound below 1e-5. With the optimizer's defaults the update is wrong by 1e-5 of itself, and WITHIN allows "
-    "a thousandth of the loss and a hundredth of the way.",
+    users_saw="Different backends of one optimizer give slightly different results if the weight decay is not 0.",
+    cause="The kernel adds the update to the weight first, and multiplies the weight by the decay factor afterwards.",
+    fix="The kernel multiplies the weight first.",
+    missed="A bound below 1e-5 would find the bug. With the optimizer's default settings the update has a relative "
+    "error of 1e-5, and WITHIN allows a thousandth of the loss and a hundredth of each tensor's movement.",
 )
 
 RATE, DECAY = 1e-3, 1e-2  # the optimizer's own defaults

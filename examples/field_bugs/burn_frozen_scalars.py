@@ -13,13 +13,13 @@ from examples.field_bugs.small_training import DEVICE, normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Learning rate, bias corrections and moments of the optimizer are frozen in the graph",
+    title="A CUDA graph freezes learning rate, bias corrections and moments of the optimizer",
     thread="tracel-ai/burn#5779",
-    users_saw="A captured step replays without an error, and trains on wrong values with any optimizer but plain SGD "
-    "at a constant learning rate.",
-    cause="The optimizer hands its count of updates, and what follows from it, to its kernels as numbers of the host, "
-    "which a capture keeps; and it makes new moments in each update, so that replays read those of the capture.",
-    fix="The count lives in a tensor that the update increments, and moments are updated in place.",
+    users_saw="A captured step replays without an error, but trains on wrong values with every optimizer except plain "
+    "SGD at a constant learning rate.",
+    cause="The optimizer passes its step count, and values computed from it, to the kernels as host numbers, which a "
+    "capture freezes. Each update also creates new moments, so every replay reads the moments of the capture.",
+    fix="The step count is a tensor that the update increments, and the moments are updated in place.",
 )
 
 

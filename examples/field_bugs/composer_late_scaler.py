@@ -9,15 +9,15 @@ from examples.field_bugs.small_training import class_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The loss scale comes too late for its checkpoint",
+    title="The loss scale is created after its checkpoint is loaded",
     thread="mosaicml/composer#1376",
-    users_saw="After a resume the loss scale starts anew; others saw gradients overflow, and updates left out "
-    "(huggingface/transformers#34053).",
-    cause="The loss scale is made when training starts, after the checkpoint was loaded, so that its state is passed "
-    "over.",
-    fix="The loss scale is made with the trainer.",
-    changed="The entry: a loss scale of 2^12 instead of 2^24, whose first gradients overflow, as they do with any "
-    "trainer, and are not finite at step 0.",
+    users_saw="After a resume the loss scale starts from its initial value. Others saw overflowing gradients and "
+    "skipped updates (huggingface/transformers#34053).",
+    cause="The trainer creates the loss scaler when training starts. The checkpoint was loaded before, so the saved "
+    "state of the scaler is ignored.",
+    fix="The scaler is created together with the trainer.",
+    changed="The entry: the loss scale is 2^12 instead of 2^24. With 2^24 the first gradients overflow in any "
+    "trainer, so they are not finite at step 0.",
 )
 
 

@@ -11,9 +11,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="Gradients are clipped by the mean of the ranks' norms",
     thread="deepspeedai/DeepSpeed#8478",
-    users_saw="The global gradient norm, and so the clip, depends on which rank holds which expert.",
-    cause="Norms are averaged over the ranks, which gives the norm only where all ranks hold the same parameters.",
-    fix="Squares of experts' norms are summed over the ranks, each expert once.",
+    users_saw="The global gradient norm, and therefore the clip, depends on which rank holds which expert.",
+    cause="The norms are averaged over the ranks. This gives the global norm only if all ranks hold the same "
+    "parameters.",
+    fix="The squared norms of the experts are summed over the ranks, each expert once.",
 )
 
 RANKS = 2

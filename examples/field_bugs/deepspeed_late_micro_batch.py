@@ -9,11 +9,11 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The last micro-batch's gradient is in no average over the ranks",
+    title="The average over the ranks lacks the last micro-batch's gradient",
     thread="deepspeedai/DeepSpeed#7985",
-    users_saw="Loss and gradient norms of equal batches drift apart with the size of the micro-batch.",
-    cause="Gradients are reduced before the last micro-batch is added to the accumulator of its rank.",
-    fix="It is added first.",
+    users_saw="With equal batches, losses and gradient norms depend on the size of the micro-batch.",
+    cause="Gradients are reduced over the ranks before each rank adds the last micro-batch to its accumulator.",
+    fix="The last micro-batch is added before the reduction.",
 )
 
 RANKS, MICRO_BATCHES = 2, 3

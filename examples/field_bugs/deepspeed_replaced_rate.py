@@ -11,9 +11,9 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A schedule replaces the tensor that holds the learning rate",
     thread="deepspeedai/DeepSpeed#8202",
-    users_saw="Code that holds the tensor given as the rate, such as a captured step, keeps the stale value.",
-    cause="The schedule makes a new tensor at each update.",
-    fix="The tensor is filled in place.",
+    users_saw="Code that keeps a reference to the learning-rate tensor, such as a captured step, reads an old value.",
+    cause="The schedule creates a new tensor at each update.",
+    fix="The schedule fills the existing tensor in place.",
 )
 
 

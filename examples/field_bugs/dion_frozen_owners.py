@@ -10,12 +10,14 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A captured optimizer never updates what gets its first gradient after the capture",
+    title="A captured optimizer never updates a parameter whose first gradient comes after the capture",
     thread="microsoft/dion#108",
-    users_saw="Parameters that are trained later than the capture stay as they are, and nothing says so.",
-    cause="The step touches only parameters that have a gradient, and the capture keeps which these were.",
-    fix="A capture is refused while a parameter that requires a gradient has none; all get theirs before.",
-    changed="The judge: zeros where no gradient reached the plain step's tensor are no missing evidence.",
+    users_saw="Parameters that start to train after the capture never change, and no message reports it.",
+    cause="The step updates only parameters that have a gradient, and the capture freezes that selection.",
+    fix="The optimizer refuses a capture while a parameter that requires a gradient has none. All parameters get a "
+    "gradient before the capture.",
+    changed="The judge: a gradient of zeros no longer counts as missing evidence if the plain step has no gradient "
+    "for that tensor.",
 )
 
 

@@ -9,12 +9,12 @@ from examples.field_bugs.small_training import class_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A resume drops an average that begins late",
+    title="A resume drops an average that starts late",
     thread="hao-ai-lab/FastVideo#1440",
-    users_saw="After a resume the averaged weights begin anew from the current ones; nothing says so.",
-    cause="With a start step the average is made in the loop, after the checkpoint is loaded; loading is guarded by "
-    "whether the average exists.",
-    fix="Where the checkpoint has an average, the load makes one and fills it.",
+    users_saw="After a resume the averaged weights silently restart from the current weights.",
+    cause="If the average has a start step, the training loop creates it after the checkpoint was loaded. The load "
+    "restores an average only if one exists.",
+    fix="If the checkpoint has an average, the load creates the average and fills it.",
 )
 
 START = 11

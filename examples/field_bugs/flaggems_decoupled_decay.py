@@ -9,11 +9,11 @@ from examples.field_bugs.small_training import normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A fused Adam has AdamW's weight decay",
+    title="A fused Adam applies weight decay like AdamW",
     thread="flagos-ai/FlagGems#4988",
-    users_saw="Parameters and moments are wrong wherever weight decay is not 0.",
-    cause="The kernel applies the decay to the update; Adam adds it to the gradient, before the moments.",
-    fix="It is added to the gradient.",
+    users_saw="Parameters and moments are wrong if the weight decay is not 0.",
+    cause="The kernel applies the decay to the update. Adam adds the decay to the gradient, before the moments.",
+    fix="The kernel adds the decay to the gradient.",
 )
 
 RATE, DECAY, BETAS = 3e-3, 0.05, (0.9, 0.999)

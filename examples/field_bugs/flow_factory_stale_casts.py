@@ -10,11 +10,13 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="One autocast around several updates trains on weights from before the first",
+    title="One autocast region around several updates trains on the weights before the first update",
     thread="X-GenGroup/Flow-Factory#186",
-    users_saw="With float32 master weights the loss stayed flat, and the divergence from the reference was about 0.",
-    cause="autocast keeps its casts of weights until it is left, also where an optimizer changes them in place.",
-    fix="Each forward has an autocast of its own.",
+    users_saw="With float32 master weights the loss stayed flat, and the divergence from the reference model was "
+    "about 0.",
+    cause="autocast caches its casts of weights until the region ends, even if an optimizer changes the weights in "
+    "place.",
+    fix="Each forward pass has its own autocast region.",
 )
 
 

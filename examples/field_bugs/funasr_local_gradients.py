@@ -11,12 +11,12 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Replicas average the first micro-batch alone",
+    title="Replicas average only the first micro-batch",
     thread="modelscope/FunASR#3472",
-    users_saw="Ranks step by different gradients, and their weights drift apart.",
-    cause="Whether to synchronize is asked of the micro-batch's number before it is counted, so the first one of a "
-    "window synchronizes and the last one does not.",
-    fix="The last one does.",
+    users_saw="Ranks update with different gradients, and their weights drift apart.",
+    cause="The check whether to synchronize reads the micro-batch counter before it is incremented. The first "
+    "micro-batch of a window is therefore synchronized, and the last one is not.",
+    fix="The last micro-batch is synchronized.",
 )
 
 RANKS, MICRO_BATCHES = 2, 3

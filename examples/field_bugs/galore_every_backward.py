@@ -9,10 +9,11 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Optimizers of single layers step at every backward pass",
+    title="Optimizers of single layers update in every backward pass",
     thread="jiaweizzhao/GaLore#78",
-    users_saw="With accumulated gradients one logical update is as many updates as there are micro-batches.",
-    cause="The hook of each parameter steps, clears and schedules, whether or not the accumulation is complete.",
+    users_saw="With gradient accumulation, one logical update becomes one update for each micro-batch.",
+    cause="The hook of each parameter updates, clears gradients and advances the schedule in every backward pass, "
+    "even if the accumulation is not complete.",
     fix="The hook waits for the last micro-batch.",
 )
 

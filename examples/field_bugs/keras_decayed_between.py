@@ -11,11 +11,11 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="Weights decay between updates",
     thread="keras-team/keras#19990",
-    users_saw="A batch in three micro-batches trains otherwise than the same batch at once, with Adam always and with "
-    "SGD wherever weights decay.",
-    cause="Weight decay and the count of iterations, by which Adam corrects its moments, were done in every call, "
-    "those that only gather gradients included.",
-    fix="Both are done only where the weights are updated.",
+    users_saw="A batch split into three micro-batches trains differently from the whole batch: with Adam always, with "
+    "SGD if weights decay.",
+    cause="Every call applied weight decay and increased the iteration count that Adam uses for bias correction, "
+    "including calls that only accumulate gradients.",
+    fix="Both happen only when the weights are updated.",
 )
 
 

@@ -11,11 +11,11 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A policy stays in evaluation mode",
     thread="huggingface/lerobot#3668",
-    users_saw="From the first evaluation on, training goes on without dropout and with frozen BatchNorm statistics.",
-    cause="The evaluation sets evaluation mode and does not put back the mode that it found.",
-    fix="The mode is put back.",
-    changed="The harness: a gradient below 1e-6 of the step's largest is rounding in `gradient_match` within a bound; "
-    "that of a bias before BatchNorm is nothing else.",
+    users_saw="After the first evaluation, training continues without dropout and with frozen BatchNorm statistics.",
+    cause="The evaluation sets evaluation mode and does not restore the earlier mode.",
+    fix="The evaluation restores the earlier mode.",
+    changed="The harness: with `gradient_match` within a bound, a gradient below 1e-6 of the step's largest gradient "
+    "counts as rounding. The gradient of a bias before BatchNorm is only rounding.",
 )
 
 

@@ -10,11 +10,12 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The warm-up before a capture advances BatchNorm's running statistics",
+    title="The warm-up before a capture changes BatchNorm's running statistics",
     thread="LibreYOLO/libreyolo#671",
-    users_saw="Training losses were those of the eager run, but validation, averaged weights and checkpoints were not.",
-    cause="The warm-up runs forward passes of the live network, each of which moves the running statistics.",
-    fix="The buffers are copied before the capture, and put back in place behind it.",
+    users_saw="Training losses were equal to the eager run's, but validation results, averaged weights and "
+    "checkpoints were not.",
+    cause="The warm-up runs forward passes of the real network, and each pass changes the running statistics.",
+    fix="The buffers are copied before the capture, and restored in place after it.",
 )
 
 

@@ -10,12 +10,13 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Asking for a CUDA graph does nothing, without a message",
+    title="A requested CUDA graph is silently not used",
     thread="LibreYOLO/libreyolo#716",
-    users_saw="`cuda_graph=True` trained five families of detectors without any graph: no error, no warning, no gain.",
-    cause="Their trainers override the training step with a copy of the library's, which calls the eager passes "
-    "directly.",
-    fix="The copy calls what decides between a replay and the eager passes.",
+    users_saw="With `cuda_graph=True` five families of detectors trained without any graph: no error, no warning, no "
+    "speed-up.",
+    cause="Their trainers override the training step with a copy of the library's step, and the copy calls the eager "
+    "forward and backward passes directly.",
+    fix="The copy calls the function that chooses between a replay and the eager passes.",
 )
 
 

@@ -9,13 +9,15 @@ from examples.field_bugs.small_training import class_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The optimizer's state is loaded before there is an optimizer",
+    title="The optimizer's state is loaded before the optimizer exists",
     thread="LibreYOLO/libreyolo#277",
-    users_saw="Each resume starts with a cold optimizer, and the first epoch after it has another learning rate.",
-    cause="resume() loads the optimizer's state if there is an optimizer; train() makes it later.",
-    fix="resume() keeps the state, and the optimizer is given it as soon as it is made.",
-    changed="The harness: a loaded tensor that an optimizer keeps is compared by the optimizer's name. The name "
-    "that the trainer keeps it by counted as a tensor of the resumed run alone.",
+    users_saw="Each resume starts with an empty optimizer state, and the first epoch after the resume has a different "
+    "learning rate.",
+    cause="`resume()` loads the optimizer's state only if the optimizer exists, but `train()` creates the optimizer "
+    "later.",
+    fix="`resume()` keeps the state, and the optimizer loads it when it is created.",
+    changed="The harness: a loaded tensor that an optimizer holds is compared by its name in the optimizer. Before, "
+    "its name in the trainer counted as an additional tensor of the resumed run.",
 )
 
 

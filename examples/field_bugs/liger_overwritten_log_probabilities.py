@@ -11,18 +11,20 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A loss writes its gradient over the tensor that it is given",
+    title="A loss writes its gradient into its input tensor",
     thread="linkedin/Liger-Kernel#272",
     package="liger-kernel==0.8.5",
     installed={"buggy": ["liger-kernel==0.8.5"], "mended": ["liger-kernel==0.8.5"]},
-    users_saw="Gradients before a softmax were wrong without an error as soon as Liger's cross entropy followed it.",
-    cause="The kernel keeps the gradient in its input; autograd does not see the write, and the softmax has kept that "
-    "tensor for its own backward.",
-    fix="Not by a release up to 0.8.5: the loss is given a copy, as the thread proposes for `inplace=False`.",
-    changed="The harness: what a library draws while it is imported is put back; it was taken for the training's. "
-    "Tried in a process that sets TRITON_INTERPRET before it imports Triton.",
-    trouble="At the first try every claim was FAIL `unequal_start`, `generators python`, in both forms: what a "
-    "library draws while it is imported was taken for the training's. The harness puts it back now.",
+    users_saw="If Liger's cross entropy followed a softmax, gradients before the softmax were wrong without an error.",
+    cause="The kernel writes the gradient into its input. autograd does not notice the write, although the softmax "
+    "has saved the same tensor for its backward pass.",
+    fix="No release up to 0.8.5 fixes the bug. Here the loss gets a copy, as the thread proposes for `inplace=False`.",
+    changed="The harness: it restores random generators after a library is imported. Before, random numbers that the "
+    "import drew counted as random numbers of the training. The entry runs in a process that sets TRITON_INTERPRET "
+    "before it imports Triton.",
+    trouble="In the first try every claim was FAIL `unequal_start`, `generators python`, in both forms, because "
+    "random numbers that an import drew counted as random numbers of the training. The harness now restores the "
+    "generators after an import.",
 )
 
 

@@ -8,13 +8,13 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A fused loss takes a vector of gradients for a number",
+    title="A fused loss uses one number instead of a vector of gradients",
     thread="linkedin/Liger-Kernel#1298",
-    users_saw="With losses weighted by token, the fused loss gives right values and silently wrong gradients; "
-    "LigerFusedLinearCrossEntropyLoss even gave none (#968).",
-    cause="The forward pass sums the weight's gradient over tokens already; the backward pass can only scale the sum, "
-    "and does so by the first token's weight.",
-    fix="The backward pass weighs each token before it sums.",
+    users_saw="With a weight for each token, the fused loss has the right value but silently wrong gradients. "
+    "LigerFusedLinearCrossEntropyLoss gave no gradients at all (#968).",
+    cause="The forward pass already sums the weight's gradient over tokens. The backward pass can then only scale the "
+    "sum, and scales it by the first token's weight.",
+    fix="The backward pass multiplies each token's gradient by its weight before it sums.",
 )
 
 

@@ -11,18 +11,22 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Weights of tokens reach the loss and not the gradients",
+    title="Token weights affect the loss but not the gradients",
     thread="linkedin/Liger-Kernel#968",
     package="liger-kernel==0.8.0",
     installed={"buggy": ["liger-kernel==0.8.0"], "mended": ["liger-kernel==0.8.5"]},
-    users_saw='With `reduction="none"` and a mask over tokens the loss was right and gradients were wrong, or all '
+    users_saw='With `reduction="none"` and a mask over tokens the loss was right, but gradients were wrong or all '
     "zero.",
-    cause="The backward multiplies every gradient by the first token's upstream gradient: the kernel reads one number.",
-    fix="The forward keeps what the backward needs, which takes each token's own upstream gradient.",
-    changed="The harness: what a library draws while it is imported is put back; it was taken for the training's. "
-    "Tried in a process that sets TRITON_INTERPRET before it imports Triton.",
-    trouble="At the first try every claim was FAIL `unequal_start`, `generators python`, in both forms: what a "
-    "library draws while it is imported was taken for the training's. The harness puts it back now.",
+    cause="The kernel reads one number instead of a vector, so the backward pass multiplies every gradient by the "
+    "first token's upstream gradient.",
+    fix="The forward pass saves what the backward pass needs, and the backward pass uses each token's own upstream "
+    "gradient.",
+    changed="The harness: it restores random generators after a library is imported. Before, random numbers that the "
+    "import drew counted as random numbers of the training. The entry runs in a process that sets TRITON_INTERPRET "
+    "before it imports Triton.",
+    trouble="In the first try every claim was FAIL `unequal_start`, `generators python`, in both forms, because "
+    "random numbers that an import drew counted as random numbers of the training. The harness now restores the "
+    "generators after an import.",
 )
 
 

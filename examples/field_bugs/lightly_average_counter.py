@@ -9,12 +9,12 @@ from examples.field_bugs.small_training import checkpoints
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The averaged model's counter is in no checkpoint",
+    title="Checkpoints lack the update counter of the averaged model",
     thread="lightly-ai/lightly-train#892",
-    users_saw="Right after a resume the averaged model, and with it the validation metrics, falls back.",
-    cause="The count of updates is a plain number and not in the state dict; from 0 on, the average follows the raw "
-    "weights almost at once.",
-    fix="The count is a buffer.",
+    users_saw="Right after a resume the averaged model and its validation metrics become worse.",
+    cause="The update counter is a Python number that is not in the state dict. With a counter of 0 the average "
+    "follows the raw weights almost immediately.",
+    fix="The counter is a buffer.",
 )
 
 

@@ -9,18 +9,18 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The wrapper of an optimizer is left behind when a checkpoint is loaded",
+    title="The wrapper of an optimizer is out of date after a checkpoint is loaded",
     thread="Lightning-AI/pytorch-lightning#18482",
     package="pytorch-lightning==2.0.7",
     installed={
         "buggy": ["pytorch-lightning==2.0.7", "setuptools==75.8.0"],
         "mended": ["pytorch-lightning==2.0.9", "setuptools==75.8.0"],
     },
-    users_saw="The optimizer that Fabric handed out showed an empty state after a load; a schedule on it had no "
-    "effect any more.",
-    cause="Fabric's wrapper copies the optimizer's `__dict__` once; `load_state_dict` gives the optimizer new groups "
-    "and state.",
-    fix="The wrapper takes over the optimizer's attributes anew after each load.",
+    users_saw="After a load the optimizer that Fabric returned had an empty state, and a schedule on this optimizer "
+    "had no effect.",
+    cause="Fabric's wrapper copies the optimizer's `__dict__` once, but `load_state_dict` gives the optimizer new "
+    "groups and state.",
+    fix="The wrapper copies the optimizer's attributes again after each load.",
 )
 
 

@@ -11,10 +11,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A fused optimizer unscales gradients a second time",
     thread="Lightning-AI/pytorch-lightning#15501",
-    users_saw="With a fused Adam in mixed precision, the loss is much worse than with the same optimizer unfused.",
-    cause="The trainer unscales before it clips; the fused optimizer is still given the loss scale, and divides by it "
-    "again.",
-    fix="The optimizer is given a scale only where gradients were not unscaled yet (pytorch/pytorch#94060).",
+    users_saw="In mixed precision the loss is much worse with a fused Adam than with an unfused Adam.",
+    cause="The trainer unscales gradients before it clips them. The fused optimizer still gets the loss scale and "
+    "divides by it again.",
+    fix="The optimizer gets the loss scale only if gradients were not unscaled before (pytorch/pytorch#94060).",
 )
 
 

@@ -11,21 +11,22 @@ from examples.field_bugs.packages import use_packages
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A validation sets frozen layers to training",
+    title="A validation sets frozen layers to training mode",
     thread="Lightning-AI/pytorch-lightning#18930",
     package="pytorch-lightning==2.1.4",
     installed={
         "buggy": ["pytorch-lightning==2.1.4", "setuptools==75.8.0"],
         "mended": ["pytorch-lightning==2.2.5", "setuptools==75.8.0"],
     },
-    users_saw="Frozen layers with BatchNorm went on updating their running statistics after the first validation.",
-    cause="The evaluation loop ends with `model.train()`, whichever modules were in eval mode before it.",
-    fix="The loop notes the mode of each module before it and restores that.",
-    changed="The harness: what a library draws while it is imported is put back; it was taken for the training's. "
-    "Releases may bring what Python has imported of the environment's as it started, where its name begins with an "
-    "underscore.",
-    trouble="At the first try every claim was FAIL `unequal_start`, `generators python`, in both forms: what a "
-    "library draws while it is imported was taken for the training's. The harness puts it back now.",
+    users_saw="Frozen BatchNorm layers updated their running statistics after the first validation.",
+    cause="The evaluation loop ends with `model.train()`, even for modules that were in evaluation mode before.",
+    fix="The loop saves the mode of each module and restores it.",
+    changed="The harness: it restores random generators after a library is imported. Before, random numbers that the "
+    "import drew counted as random numbers of the training. A tried release may also import modules of the "
+    "environment that Python imported at its start, if their names begin with an underscore.",
+    trouble="In the first try every claim was FAIL `unequal_start`, `generators python`, in both forms, because "
+    "random numbers that an import drew counted as random numbers of the training. The harness now restores the "
+    "generators after an import.",
 )
 
 

@@ -10,10 +10,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="Gradients are clipped in each micro-batch",
     thread="facebookresearch/lingua#59",
-    users_saw="With accumulated gradients, training is not that of the same batch at once.",
-    cause="The norm is clipped after every backward pass, so that what was gathered before is scaled down again and "
-    "again.",
-    fix="The norm is clipped once, right before the update.",
+    users_saw="With gradient accumulation, training differs from training on the whole batch.",
+    cause="The gradients are clipped after every backward pass, so the gradients of earlier micro-batches are scaled "
+    "down repeatedly.",
+    fix="The gradients are clipped once, right before the update.",
 )
 
 

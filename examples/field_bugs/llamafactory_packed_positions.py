@@ -8,11 +8,12 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Packed documents begin where the one before ended",
+    title="A packed document continues the positions of the document before it",
     thread="hiyouga/LlamaFactory#7318",
-    users_saw="Packed training differs from that without packing, though no sequence attends to another.",
-    cause="Positions are counted through the packed row.",
-    fix="Each document has positions of its own, from 0 on.",
+    users_saw="Training with packed documents differs from training without packing, although no document attends to "
+    "another.",
+    cause="Positions are counted over the whole packed row.",
+    fix="The positions of each document start at 0.",
 )
 
 

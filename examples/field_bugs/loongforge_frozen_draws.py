@@ -14,13 +14,14 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Numbers that are drawn on the host are baked into the graph",
+    title="A CUDA graph freezes random numbers that the host draws",
     thread="baidu-baige/LoongForge#49",
-    users_saw="With one graph of the whole iteration the loss lies 3.5 % from that of plain training in the mean, "
-    "over 100 iterations.",
-    cause="Noise and times of the flow-matching loss are drawn within what is captured, the times from a generator of "
-    "the host.",
-    fix="They are drawn between replays, in the order of plain training, into buffers that the graph reads.",
+    users_saw="With one graph for the whole iteration, the loss differs from plain training by 3.5 % on average over "
+    "100 iterations.",
+    cause="The noise and times of the flow-matching loss are drawn inside the captured region, and the times come "
+    "from a generator of the host.",
+    fix="Both are drawn between replays, in the order of plain training, and written into buffers that the graph "
+    "reads.",
 )
 
 

@@ -13,9 +13,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A warm-up after a resume draws from the restored generators",
     thread="NVIDIA-NeMo/Megatron-Bridge#5255",
-    users_saw="Dropout masks, and all updates from there on, differ from those of the run that went on.",
-    cause="The checkpoint is loaded, generators included, before a callback that warms up compiled code on mock data.",
-    fix="What generators hold is kept around the callback.",
+    users_saw="After a resume dropout masks, and therefore all updates, differ from those of the uninterrupted run.",
+    cause="The checkpoint is loaded, random generators included, before a callback that warms up compiled code on "
+    "mock data.",
+    fix="The state of the generators is saved before the callback and restored after it.",
 )
 
 

@@ -12,12 +12,13 @@ from examples.field_bugs.small_training import DEVICE, next_token_loss, token_ba
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A statistic for the log waits for the device inside of the captured optimizer",
+    title="A statistic for the log waits for the device inside the captured optimizer",
     thread="NVIDIA/Megatron-LM#7446",
-    users_saw="With the optimizer in the graph, a run that logs how many gradients are zero ends at the capture with "
-    "an error of CUDA that names no setting (#7407 reports it).",
-    cause="The optimizer counts zeros within its update and returns the number by `.item()`, which no capture allows.",
-    fix="The run does not ask for the statistic.",
+    users_saw="If the optimizer is in the graph and the run logs the number of zero gradients, the capture ends with "
+    "a CUDA error that names no setting (reported in #7407).",
+    cause="The optimizer counts zeros in its update and returns the number with `.item()`, which a capture does not "
+    "allow.",
+    fix="The run does not request the statistic.",
 )
 
 

@@ -9,12 +9,12 @@ from examples.field_bugs.small_training import token_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A tied projection has a weight of its own that nothing reads",
+    title="A tied projection has its own weight, which nothing reads",
     thread="NVIDIA/Megatron-LM#7577",
-    users_saw="A dead trainable tensor lies in optimizer and checkpoint, weight decay moves it at every step; sharded "
-    "training aborts.",
-    cause="The constructor allocates a weight though every call is given the embedding's.",
-    fix="It allocates none where the weight is borrowed.",
+    users_saw="The optimizer and checkpoints contain a trainable tensor without a use, which weight decay changes at "
+    "every step. Sharded training aborts.",
+    cause="The constructor allocates a weight although every call passes the embedding's weight.",
+    fix="The constructor allocates no weight if the weight is shared.",
 )
 
 

@@ -10,13 +10,13 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The balancing loss in the log is twice what it is",
+    title="The logged balancing loss is twice the real one",
     thread="NVIDIA/Megatron-LM#1330",
-    users_saw="With activation checkpointing the logged load_balancing_loss is 2.2, and 1.1 without.",
-    cause="The forward pass adds it to the tracker, and is run twice.",
-    fix="It is added in the pass that has gradients alone.",
-    changed="The templates: steps, saves and evaluations are prime in number (43, 19, 7), so that no period of a "
-    "trainer's ends with them; they were 40, 20 and 10.",
+    users_saw="The logged load_balancing_loss is 2.2 with activation checkpointing, and 1.1 without.",
+    cause="The forward pass adds the loss to the tracker, and activation checkpointing runs the forward pass twice.",
+    fix="The loss is added only in the pass with gradients.",
+    changed="The templates: the numbers of steps, and the intervals of saves and evaluations, are primes (43, 19, 7), "
+    "so they are not multiples of a trainer's period. Before, they were 40, 20 and 10.",
 )
 
 LOGGED_EVERY = 10

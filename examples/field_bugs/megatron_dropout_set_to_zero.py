@@ -9,11 +9,11 @@ from examples.field_bugs.small_training import checkpoints, next_token_loss, tok
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Attention forgets its dropout in an evaluation",
+    title="Attention loses its dropout in an evaluation",
     thread="NVIDIA/Megatron-LM#411",
-    users_saw="After the first evaluation, dropout of the fused attention is zero for ever.",
-    cause="Outside of training the module overwrites its own dropout probability.",
-    fix="The probability of one call is a local value.",
+    users_saw="After the first evaluation the dropout of the fused attention is zero for the rest of the training.",
+    cause="Outside training the module overwrites its own dropout probability.",
+    fix="The probability of one call is a local variable.",
 )
 
 

@@ -10,12 +10,12 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Offloaded activations are read back before they have arrived, in the first iteration",
+    title="In the first iteration offloaded activations are read before their copy has finished",
     thread="NVIDIA/Megatron-LM#7398",
-    users_saw="Nothing raises and the loss still falls; gradients of the warm-up iteration are those of stale staging "
-    "buffers.",
-    cause="A reload that no prefetch did is enqueued without waiting for the copy that fills its buffer.",
-    fix="It waits for that copy, as a prefetch does.",
+    users_saw="No error is raised and the loss still falls, but the gradients of the warm-up iteration are computed "
+    "from old staging buffers.",
+    cause="A reload without a prefetch is enqueued without waiting for the copy that fills its buffer.",
+    fix="The reload waits for that copy, like a prefetch.",
 )
 
 

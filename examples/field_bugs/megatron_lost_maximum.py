@@ -12,12 +12,12 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The largest attention logits are lost in replays, so that nothing is clipped by them",
+    title="Replays lose the largest attention logits, so the clip that uses them does nothing",
     thread="NVIDIA/Megatron-LM#7518",
-    users_saw="In the first replayed step the maximum misses micro-batches, and in later ones there is none (#7475 "
-    "reports it).",
-    cause="The forward pass binds the maximum so far to an attribute anew, and what clips the weights by it binds "
-    "None: a replay does neither.",
+    users_saw="In the first replayed step the maximum lacks some micro-batches, and later steps have no maximum "
+    "(reported in #7475).",
+    cause="The forward pass assigns a new maximum to an attribute, and the code that clips the weights assigns None. "
+    "A replay does neither.",
     fix="The maximum is a buffer that is updated and cleared in place.",
 )
 

@@ -14,13 +14,13 @@ from examples.field_bugs.small_training import DEVICE, token_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The captured optimizer branches on a gradient norm, though no threshold was set",
+    title="The captured optimizer branches on a gradient norm, although no threshold was set",
     thread="NVIDIA/Megatron-LM#5889",
-    users_saw="With the optimizer in the graph training ends at the capture, by an error of CUDA about an operation "
-    "that is not permitted then.",
-    cause="Updates of too large a norm are left out; without a threshold the norm is compared with infinity, and "
-    "being a tensor makes the host wait for the truth of that.",
-    fix="A captured optimizer makes no such comparison (NVIDIA/Megatron-LM#5857).",
+    users_saw="If the optimizer is in the graph, training ends at the capture with the CUDA error that an operation "
+    "is not permitted.",
+    cause="The optimizer skips updates whose norm is too large. Without a threshold it compares the norm with "
+    "infinity. The norm is a tensor, so the host waits for the result.",
+    fix="A captured optimizer does not make this comparison (NVIDIA/Megatron-LM#5857).",
 )
 
 

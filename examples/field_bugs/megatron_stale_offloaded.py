@@ -8,13 +8,14 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="An offloaded optimizer updates an expert that saw no token, by its last gradient",
+    title="An offloaded optimizer updates an expert without tokens by its last gradient",
     thread="NVIDIA/Megatron-LM#6871",
-    users_saw="Nothing: parameters without a gradient in a step go on moving, as if the step before were made again.",
-    cause="The optimizer's own copy of a parameter keeps its gradient where the source has none.",
-    fix="The copy's gradient is cleared where the source has none.",
-    changed="The harness: an optimizer may step on copies of the parameters that its trainer names, and an optimized "
-    "arm may begin with tensors of its own; both were refused.",
+    users_saw="Nothing. Parameters that get no gradient in a step still change, as if the previous update were "
+    "repeated.",
+    cause="The optimizer's own copy of a parameter keeps its gradient if the source parameter has none.",
+    fix="The gradient of the copy is cleared if the source parameter has none.",
+    changed="The harness: it refused an optimizer that updates copies of the trainer's parameters, and an optimized "
+    "arm that starts with additional tensors. It now accepts both.",
 )
 
 

@@ -15,10 +15,9 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A validation replays the graph that was captured in training",
     thread="NVIDIA/Megatron-LM#6992",
-    users_saw="After a capture a validation behaves as training does: the router counts the tokens of the validation.",
-    cause="Every call of a layer that has a graph is a replay of it, with the branches that were taken, and the "
-    "buffers that were changed, in training.",
-    fix="A validation has a graph of its own, captured without gradients.",
+    users_saw="After a capture a validation behaves like training: the router counts the tokens of the validation.",
+    cause="Every call of a layer with a graph replays the graph, with the branches and the buffer updates of training.",
+    fix="A validation has its own graph, captured without gradients.",
 )
 
 

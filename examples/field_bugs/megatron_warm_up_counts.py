@@ -14,15 +14,16 @@ from examples.field_bugs.small_training import DEVICE, token_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The warm-up before a capture is counted by the router, and so moves its experts' bias",
+    title="The router counts the warm-up before a capture, which changes the experts' bias",
     thread="NVIDIA/Megatron-LM#4433",
-    users_saw="Loss curves of mixtures of experts in a latent space lay apart from those without CUDA graphs.",
-    cause="Forward and backward pass are executed before the capture; gradients are put back, the buffers that the "
-    "router adds to are not.",
-    fix="Buffers are saved before the warm-up, too, and put back behind it.",
-    changed="The harness: what torch checks on a CPU alone, as the classes of `one_hot`, is not a wait of the step.",
-    trouble="At the first try both forms were an ERROR: torch checks the classes of `one_hot` on a CPU and not on a "
-    "GPU, and the recording took that for a wait of the step. It no longer does.",
+    users_saw="With CUDA graphs the loss curves of mixtures of experts in a latent space differed from those without.",
+    cause="Forward and backward passes run before the capture. Afterwards gradients are restored, but the buffers to "
+    "which the router adds are not.",
+    fix="These buffers are also saved before the warm-up and restored after it.",
+    changed="The harness: checks that torch makes only on a CPU, such as for the classes of `one_hot`, no longer "
+    "count as a wait of the step.",
+    trouble="In the first try both forms were an ERROR, because torch checks the classes of `one_hot` on a CPU but "
+    "not on a GPU, and the recording took the check for a wait of the step. It no longer does.",
 )
 
 

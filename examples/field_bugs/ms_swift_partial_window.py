@@ -11,9 +11,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A partial accumulation window is divided by the configured size",
     thread="modelscope/ms-swift#10084",
-    users_saw="At the end of each epoch the gradient is a fraction of the full batch's.",
-    cause="Each micro-batch's mean is divided by the configured number of micro-batches, whatever the window has.",
-    fix="It is divided by the number of the current window.",
+    users_saw="At the end of each epoch the gradient is only a fraction of the full batch's gradient.",
+    cause="The mean loss of each micro-batch is divided by the configured number of micro-batches, even if the window "
+    "has fewer.",
+    fix="The loss is divided by the number of micro-batches in the current window.",
 )
 
 WINDOW, ROWS, WINDOWS_OF_AN_EPOCH = 4, 8, 3

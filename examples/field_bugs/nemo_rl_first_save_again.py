@@ -9,14 +9,14 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Every checkpoint after the first holds the first one's tensors",
+    title="Every checkpoint after the first contains the first one's tensors",
     thread="NVIDIA-NeMo/RL#3312",
-    users_saw="Checkpoints of steps 90, 110 and 120 were equal in bits; a resume from the last fell back to an old "
-    "policy.",
-    cause="The saver reuses the structure of the first save, and with it the tensors that were staged then.",
-    fix="The staged tensors are filled anew at each save.",
-    changed="The harness: a checkpoint is saved, and thrown away, halfway to the one that is loaded; one was saved in "
-    "all, and the process ended with it.",
+    users_saw="The checkpoints of steps 90, 110 and 120 were equal in bits, and a resume from the last one returned "
+    "to an old policy.",
+    cause="The saver reuses the structure of the first save, including the tensors that were staged for it.",
+    fix="The staged tensors are filled again at each save.",
+    changed="The harness: it makes an additional checkpoint, which it does not load, halfway to each loaded one. "
+    "Before, the process made one checkpoint and ended.",
 )
 
 

@@ -8,13 +8,12 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A resume finds no optimizer where another backend keeps it",
+    title="A resume does not find an optimizer state that another backend saved",
     thread="NVIDIA-NeMo/RL#3171",
-    users_saw="After a restart the models are restored and training resumes with fresh Adam moments and a fresh "
-    "schedule.",
-    cause="Whether there is optimizer state is asked of a separate folder; this backend writes it next to the weights, "
-    "so the answer is no.",
-    fix="The checkpoint itself is asked whether it holds optimizer state.",
+    users_saw="After a restart the models are restored, but training resumes with new Adam moments and a new schedule.",
+    cause="The resume looks for a separate folder with optimizer state. This backend saves the state next to the "
+    "weights, so the resume finds none.",
+    fix="The resume checks whether the checkpoint itself has optimizer state.",
 )
 
 

@@ -9,11 +9,12 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="An optimizer that skips steps without a wait never counts any",
+    title="An optimizer that skips steps without a host wait never counts a step",
     thread="allenai/OLMo-core#317",
-    users_saw="Steps are 2.2 times as large as the learning rate says, and nothing corrects the moments' bias.",
-    cause="The count is not increased in place, so that each step is the first.",
-    fix="The count grows by the factor that says whether the step is made.",
+    users_saw="Updates are 2.2 times as large as the learning rate implies, and the bias of the moments is not "
+    "corrected.",
+    cause="The step count is not increased in place, so every step counts as the first.",
+    fix="The step count is increased by the factor that decides whether the step is made.",
 )
 
 RATE, BETAS, EPSILON = 2e-3, (0.9, 0.95), 1e-8

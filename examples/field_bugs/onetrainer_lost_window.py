@@ -9,14 +9,14 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A stop in the midst of an accumulation loses its gradients",
+    title="A stop during gradient accumulation loses the accumulated gradients",
     thread="Nerogar/OneTrainer#1465",
-    users_saw="The loss that is logged at the first update after each resume falls sharply; the update is of too few "
+    users_saw="At the first update after each resume the logged loss falls sharply, because the update has too few "
     "micro-batches.",
-    cause="The count of steps is restored as it was, and gradients that were accumulated are in no checkpoint.",
-    fix="Gradients are saved and restored, too.",
-    changed="The templates: steps, saves and evaluations are prime in number (43, 19, 7), so that no period of a "
-    "trainer's ends with them; they were 40, 20 and 10.",
+    cause="The step count is restored, but checkpoints do not contain the accumulated gradients.",
+    fix="Checkpoints contain the accumulated gradients.",
+    changed="The templates: the numbers of steps, and the intervals of saves and evaluations, are primes (43, 19, 7), "
+    "so they are not multiples of a trainer's period. Before, they were 40, 20 and 10.",
 )
 
 WINDOW = 5

@@ -9,12 +9,12 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The last micro-batch's gradient alone reaches the update",
+    title="Only the last micro-batch's gradient reaches the update",
     thread="allenai/open-instruct#1498",
-    users_saw="With ZeRO-2 and accumulation by hand, all micro-batches but the last have no part in an update.",
-    cause="With one accumulation step in its configuration each backward pass is a boundary, at which the sharded "
-    "optimizer hands its accumulator over and resets it.",
-    fix="The trainer marks the last backward pass of a window as the boundary.",
+    users_saw="With ZeRO-2 and manual accumulation, only the last micro-batch affects an update.",
+    cause="The configuration has one accumulation step, so each backward pass counts as the end of a window. At the "
+    "end of a window the sharded optimizer hands over its accumulator and clears it.",
+    fix="The trainer marks only the last backward pass of a window as its end.",
 )
 
 MICRO_BATCHES = 4

@@ -13,18 +13,18 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Weights of losses stay as they were at the captured step",
+    title="Loss weights keep their values from the captured step",
     thread="NVIDIA/physicsnemo-sym#279",
-    users_saw="With CUDA graphs the weights of an aggregator that follow the number of the step never change again "
+    users_saw="With CUDA graphs the loss weights of an aggregator, which depend on the step number, never change "
     "after step 20.",
-    cause="The trainer hands the number of the step to losses and aggregator as an `int`; captured after 20 plain "
-    "steps, it is a constant of the graph.",
-    fix="The number is a tensor that is filled in place before each replay (NVIDIA/physicsnemo-sym#280).",
-    changed="The entry: it captures at its first step; before, 20 plain steps came first, for which CAPTURES has no "
-    "word.",
-    trouble="At the first try the entry made its first 20 steps plainly, as the trainer does, and CAPTURES failed for "
-    "the fixed form, too: `uncaptured_steps`. Steps that train before the capture are no fault, and the kind has no "
-    "word for them. Since then the entry captures at its first step.",
+    cause="The trainer passes the step number to losses and aggregator as an `int`. The capture after 20 plain steps "
+    "makes the number a constant of the graph.",
+    fix="The step number is a tensor that is filled in place before each replay (NVIDIA/physicsnemo-sym#280).",
+    changed="The entry: it captures in its first step. Before, it made 20 plain steps first, which CAPTURES cannot "
+    "describe.",
+    trouble="In the first try the entry made its first 20 steps uncaptured, like the trainer, and CAPTURES failed for "
+    "the fixed form too: `uncaptured_steps`. Training steps before the capture are not an error, but the kind has no "
+    "field for them. The entry now captures in its first step.",
 )
 
 

@@ -10,16 +10,16 @@ from harness.system.protocol import NotAvailable
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="CUDA graphs under torch.compile take accumulated gradients back",
+    title="CUDA graphs under torch.compile overwrite accumulated gradients",
     thread="pytorch/pytorch#169545",
-    users_saw="With torch.compile in reduce-overhead mode and accumulated gradients, the second backward pass raises: "
+    users_saw="With torch.compile in reduce-overhead mode and gradient accumulation, the second backward pass raises: "
     "a tensor output was overwritten by a subsequent run.",
-    cause="The backward graph's output becomes .grad as it is, in the graphs' memory pool; the next run of the graphs "
-    "claims that memory.",
-    fix="Gradients lie in memory of the trainer's own and are zeroed in place, so that each backward pass adds to "
+    cause="The output of the backward graph becomes `.grad` without a copy, in the memory pool of the graphs. The "
+    "next run of the graphs reuses that memory.",
+    fix="The gradients are in memory that the trainer owns and are zeroed in place, so each backward pass adds to "
     "them.",
-    missed="Nothing without a CUDA device, where the compiled arm is not run: torch.compile captures CUDA graphs "
-    "there alone.",
+    missed="Nothing finds the bug without a CUDA device: there the compiled arm is not run, because torch.compile "
+    "captures CUDA graphs only on CUDA.",
 )
 
 

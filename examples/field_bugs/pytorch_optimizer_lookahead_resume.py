@@ -9,17 +9,19 @@ from examples.field_bugs.small_training import checkpoints, normal_batches, upda
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A Lookahead optimizer forgets its slow weights at a checkpoint",
+    title="Checkpoints of a Lookahead optimizer lack the slow weights",
     thread="kozistr/pytorch_optimizer#310",
     package="pytorch-optimizer==3.3.0",
     installed={"buggy": ["pytorch-optimizer==3.3.0"], "mended": ["pytorch-optimizer==4.1.0"]},
-    users_saw="A training that went on from a checkpoint pulled its weights back to those of the moment of loading.",
-    cause="Its `state_dict` returns the state of the optimizer that it wraps, and nothing of its own.",
-    fix="Slow weights are saved by the parameters' positions and restored by them. A first fix (3.3.1) kept them by "
-    "tensor, and raised KeyError after a load; it held from 4.0 on.",
-    changed="The harness: what a library draws while it is imported is put back; it was taken for the training's.",
-    trouble="At the first try every claim was FAIL `unequal_start`, `generators python`, in both forms: what a "
-    "library draws while it is imported was taken for the training's. The harness puts it back now.",
+    users_saw="After a resume the optimizer pulled the weights back to their values at the time of loading.",
+    cause="`state_dict` of the optimizer returns only the state of the wrapped optimizer.",
+    fix="The slow weights are saved and restored by the positions of the parameters. A first fix (3.3.1) stored them "
+    "by tensor and raised KeyError after a load; releases from 4.0 on are right.",
+    changed="The harness: it restores random generators after a library is imported. Before, random numbers that the "
+    "import drew counted as random numbers of the training.",
+    trouble="In the first try every claim was FAIL `unequal_start`, `generators python`, in both forms, because "
+    "random numbers that an import drew counted as random numbers of the training. The harness now restores the "
+    "generators after an import.",
 )
 
 

@@ -9,10 +9,12 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A tensor that a module is given anew is not the one that the compiled code reads",
+    title="Compiled code does not read a tensor that a module was assigned later",
     thread="pytorch/pytorch#115774",
-    users_saw="After a cache is set back, results are silently wrong: they go on from the old one.",
-    cause="The attribute's tensor is part of what was traced, and nothing checks that it still is the attribute's.",
+    users_saw="After a cache is reset, results are silently wrong, because the compiled code continues with the old "
+    "cache.",
+    cause="The attribute's tensor is a constant of the traced code, and no guard checks that the attribute still "
+    "holds this tensor.",
     fix="The tensor is changed in place.",
 )
 

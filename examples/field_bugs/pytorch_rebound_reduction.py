@@ -9,12 +9,13 @@ from examples.field_bugs.small_training import normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Compiled gradients of a shared scale-and-shift table are left unwritten",
+    title="Compiled code does not write the gradients of a shared scale-and-shift table",
     thread="pytorch/pytorch#193061",
     users_saw="torch.compile silently computes wrong gradients for chained modulated norms that share a table.",
-    cause="The last reduction of the second norm assigns its result to the name of a view into the table's gradient; "
-    "the view is dropped, and that region keeps what was there. Re-enacted by a backward pass of our own.",
-    fix="The result is copied through the view.",
+    cause="The last reduction of the second norm assigns its result to the name of a view of the table's gradient "
+    "instead of writing into the view, so this part of the gradient keeps its old values. The entry re-enacts the bug "
+    "with a hand-written backward pass.",
+    fix="The result is copied into the view.",
 )
 
 

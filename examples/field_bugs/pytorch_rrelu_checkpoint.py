@@ -15,10 +15,10 @@ BUG = Bug(
     title="RReLU's gradients are wrong under activation checkpointing",
     thread="pytorch/pytorch#193671",
     package="torch==2.13.0",
-    users_saw="The forward pass is equal in bits and nothing looks wrong, until gradients are compared.",
-    cause="The noise tensor is saved before the operator fills it; the recomputation stops as soon as all is saved, "
-    "and hands over a tensor without values.",
-    fix="Not in torch 2.13.0: the recomputation is set not to stop early.",
+    users_saw="The forward pass is equal in bits, and only a comparison of gradients shows the error.",
+    cause="The noise tensor is saved before the operator fills it. The recomputation stops when all tensors are "
+    "saved, and so returns a tensor without values.",
+    fix="torch 2.13.0 has no fix. Here the recomputation is set not to stop early.",
 )
 
 

@@ -12,15 +12,15 @@ from examples.field_bugs.small_training import class_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A replay stream freezes after some 7,700 steps",
+    title="Replays stop after about 7,700 steps",
     thread="pytorch/pytorch#196133",
     users_saw="After about 7,700 steps of graph replays, copies and host waits, one rank waits for an event that "
-    "never fires; the other spins in a collective until its time is over.",
-    cause="Unknown, below the CUDA driver: a launch succeeds and its completion is never signalled. Re-enacted from "
-    "the symptom alone: here a 16-bit count of signals wraps after 8,192 steps.",
-    fix="None is published. Here the count is compared modulo its width.",
-    changed="The entry: its counter of signals comes with the capture, as buffers of a capture do; it was there from "
-    "the start, and counted in one arm alone.",
+    "never completes. The other rank waits in a collective until its timeout.",
+    cause="Unknown, below the CUDA driver: a launch succeeds, but its completion is never signalled. The entry "
+    "re-enacts only the symptom: a 16-bit count of signals wraps after 8,192 steps.",
+    fix="No fix is published. Here the count is compared modulo its width.",
+    changed="The entry: the signal counter is created with the capture, like other buffers of a capture. Before, it "
+    "existed from the start in one arm only.",
 )
 
 SIGNALS = 4  # of a step: a signal for each of its segments

@@ -11,12 +11,12 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A graphed backward pass returns its static buffers as gradients",
     thread="pytorch/pytorch#181723",
-    users_saw="With gradients accumulated over micro-batches, gradients are silently wrong under "
-    "make_graphed_callables.",
-    cause="With no gradient there yet, autograd keeps the returned buffer itself as .grad; the next micro-batch's "
-    "backward pass writes into it, and then adds it to itself.",
+    users_saw="With gradient accumulation, gradients are silently wrong under make_graphed_callables.",
+    cause="If a parameter has no gradient, autograd stores the returned buffer itself as `.grad`. The next "
+    "micro-batch's backward pass writes into this buffer, and autograd then adds the buffer to itself.",
     fix="The backward pass returns copies of its static buffers.",
-    changed="The entry: static gradients come with the first step; they were there from the start, in one arm alone.",
+    changed="The entry: the static gradients are created in the first step. Before, they existed from the start in "
+    "one arm only.",
 )
 
 

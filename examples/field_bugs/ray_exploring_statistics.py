@@ -11,9 +11,9 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="Inference updates BatchNorm's statistics",
     thread="ray-project/ray#61985",
-    users_saw="Layers such as Dropout and BatchNorm behave in inference and exploration as they do in training.",
-    cause="The module never goes into evaluation mode for a forward pass that does not train.",
-    fix="Forward passes of inference and exploration set evaluation mode, and training mode afterwards.",
+    users_saw="In inference and exploration, layers such as Dropout and BatchNorm behave as in training.",
+    cause="The module is never set to evaluation mode for a forward pass without training.",
+    fix="Forward passes of inference and exploration set evaluation mode, and set training mode afterwards.",
 )
 
 

@@ -9,12 +9,12 @@ from examples.field_bugs.small_training import class_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A checkpoint holds the step count of the next update",
+    title="A checkpoint contains the step count of the next update",
     thread="NVIDIA/nvidia-resiliency-ext#376",
-    users_saw="A resumed optimizer has a count of steps that does not fit the weights and moments saved with it.",
-    cause="Tensors of the CPU are handed to the saving worker by their storage; the next update writes into it before "
-    "the worker has written the file. Re-enacted without a worker: the file is written again after the next update.",
-    fix="They are copied when the checkpoint is scheduled.",
+    users_saw="The step count of a resumed optimizer does not match the saved weights and moments.",
+    cause="CPU tensors are passed to the saving worker without a copy. The next update changes them before the worker "
+    "has written the file. The entry has no worker: it writes the file again after the next update.",
+    fix="CPU tensors are copied when the checkpoint is scheduled.",
 )
 
 

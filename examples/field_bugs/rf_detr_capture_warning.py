@@ -12,14 +12,14 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A capture that fails ends in a warning, and training goes on without it",
+    title="A failed capture gives only a warning, and training continues without it",
     thread="roboflow/rf-detr#1468",
-    users_saw="With `cuda_graphs=True` a reviewer saw neither speed nor memory of a capture, and no obvious warning "
-    "among the log's lines.",
-    cause="The sizes of the feature levels lie in a tensor that the model makes and reads in each pass, so the "
-    "capture fails; the runner logs it and trains on.",
-    fix="The sizes stay numbers of the host, or a tensor made once before the capture; a capture that was asked for "
-    "and fails should be an error.",
+    users_saw="With `cuda_graphs=True` a reviewer saw no speed-up, no memory of a capture, and no obvious warning in "
+    "the log.",
+    cause="The sizes of the feature levels are in a tensor that the model creates and reads in each pass, so the "
+    "capture fails. The runner logs the failure and continues uncaptured.",
+    fix="The sizes are host numbers, or a tensor that is created once before the capture. A requested capture that "
+    "fails should be an error.",
 )
 
 

@@ -11,18 +11,18 @@ from harness.devices.graphs import graph_pool_handle
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Every size of image keeps a memory pool of its own",
+    title="Every image size has its own memory pool",
     thread="roboflow/rf-detr#1490",
-    users_saw="With images of eleven sizes 38 GiB of a GPU were reserved for 6 GiB of tensors.",
-    cause="Each size is captured without naming a pool, so its activations stay reserved next to those of all other "
-    "sizes.",
-    fix="The first capture makes one pool, which all others name.",
-    changed="The templates: CAPTURES takes one capture for each shape, and MEMORY bounds what the captured step "
-    "reserves. The harness: the first step that is watched may capture a second shape. The entry: the largest size "
-    "comes first, since a shared pool has room for smaller ones; all warm-ups and captures are on one stream.",
-    missed="Nothing on a CPU, which has no pools of memory. On a GPU MEMORY, which runs there alone.",
-    trouble="At the first try `captures: 1` was the template's, and a step of four sizes has four captures: the "
-    "fixed form failed by it.",
+    users_saw="With images of eleven sizes, 38 GiB of GPU memory were reserved for 6 GiB of tensors.",
+    cause="Each size is captured without a named pool, so the activations of all sizes stay reserved.",
+    fix="The first capture creates a pool, and all other captures use the same pool.",
+    changed="The templates: CAPTURES allows one capture for each shape, and MEMORY limits the memory that the "
+    "captured step reserves. The harness: the first observed step may capture a second shape. The entry: the largest "
+    "size comes first, because a shared pool has room for smaller sizes, and all warm-ups and captures are on one "
+    "stream.",
+    missed="Nothing finds the bug on a CPU, which has no memory pools. On a GPU, MEMORY finds it.",
+    trouble="In the first try the template required `captures: 1`. A step with four sizes has four captures, so the "
+    "fixed form failed.",
 )
 
 ON_GPU = DEVICE == "cuda"

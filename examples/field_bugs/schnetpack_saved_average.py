@@ -8,12 +8,12 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A checkpoint holds averaged weights for trained ones",
+    title="A checkpoint contains averaged weights instead of trained weights",
     thread="atomistic-machine-learning/schnetpack#785",
     users_saw="The training loss jumps after a resume.",
-    cause="Checkpoints are written during validation, while the averaged weights stand in the model; the trained ones "
-    "come back only when training goes on.",
-    fix="The trained weights stand in the model again before it is saved.",
+    cause="Checkpoints are written during validation, while the model holds the averaged weights. The trained weights "
+    "are restored only when training continues.",
+    fix="The trained weights are restored before the model is saved.",
 )
 
 

@@ -9,12 +9,12 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A compiled model's averaged weights are never updated",
+    title="The averaged weights of a compiled model are never updated",
     thread="wandb/senpai#2899",
-    users_saw="Validation, which reads the averaged weights, stays frozen under torch.compile while the training loss "
-    "falls.",
-    cause="torch.compile prefixes the parameters' names, and the average skips every name that it does not know.",
-    fix="The average strips the prefix.",
+    users_saw="Under torch.compile the validation loss, which uses the averaged weights, does not change while the "
+    "training loss falls.",
+    cause="torch.compile adds a prefix to the parameters' names, and the average ignores names that it does not know.",
+    fix="The average removes the prefix.",
 )
 
 PREFIX = "_orig_mod."

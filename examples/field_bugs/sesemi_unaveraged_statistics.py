@@ -10,10 +10,10 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="An averaged model's running statistics stay as they began",
+    title="An averaged model's running statistics keep their initial values",
     thread="FlyreelAI/sesemi#36",
-    users_saw="BatchNorm's statistics of the averaged model remain unchanged throughout training.",
-    cause="The average is over parameters, and statistics are buffers.",
+    users_saw="BatchNorm's statistics of the averaged model do not change during training.",
+    cause="Only parameters are averaged, but running statistics are buffers.",
     fix="Buffers are copied.",
 )
 

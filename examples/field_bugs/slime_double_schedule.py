@@ -9,11 +9,12 @@ from examples.field_bugs.small_training import class_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A resumed schedule is twice as far as it was",
+    title="A resumed schedule is at twice its step",
     thread="THUDM/slime#1547",
-    users_saw="The learning rate after a resume is that of a run twice as long.",
-    cause="Loading the schedule's state moves it to its step; the trainer then moves it on by as many steps again.",
-    fix="The trainer leaves it where the load put it.",
+    users_saw="After a resume the learning rate is that of a run twice as long.",
+    cause="Loading the schedule's state sets the schedule to its step. The trainer then advances it by the same "
+    "number of steps again.",
+    fix="The trainer does not advance the schedule after the load.",
 )
 
 

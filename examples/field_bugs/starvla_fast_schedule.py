@@ -8,11 +8,11 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The schedule runs ahead of the optimizer",
+    title="The schedule advances faster than the optimizer",
     thread="starVLA/starVLA#210",
-    users_saw="With accumulated gradients the learning rate decays too fast, and jumps after a resume.",
-    cause="The schedule is stepped in every micro-batch, and the optimizer only in the last.",
-    fix="The schedule is stepped where the optimizer is.",
+    users_saw="With gradient accumulation the learning rate decays too fast, and it jumps after a resume.",
+    cause="The schedule advances in every micro-batch, but the optimizer updates only in the last one.",
+    fix="The schedule advances when the optimizer updates.",
 )
 
 

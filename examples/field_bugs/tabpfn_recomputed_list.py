@@ -10,13 +10,13 @@ from examples.field_bugs.small_training import update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Checkpointed blocks train nothing when their input comes in a list",
+    title="Checkpointed blocks do not train if their input is in a list",
     thread="PriorLabs/TabPFN#1138",
-    users_saw="Fine-tuning with activation checkpointing goes on without an error, and the transformer's blocks get "
-    "no gradients.",
-    cause="Blocks take their input out of a list, which frees memory; the reentrant checkpoint looks for tensors "
-    "among its arguments alone, so it passes no gradient.",
-    fix="Blocks take the tensor itself.",
+    users_saw="Fine-tuning with activation checkpointing raises no error, but the transformer's blocks get no "
+    "gradients.",
+    cause="To free memory, blocks take their input from a list. The reentrant checkpoint searches for tensors only "
+    "directly among its arguments, so it passes no gradient.",
+    fix="The tensor is passed as an argument.",
 )
 
 

@@ -12,9 +12,9 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="An 8-bit layer is recomputed with the scale of the next batch",
     thread="NVIDIA/TransformerEngine#1723",
-    users_saw="Precision suffers where 8-bit layers are recomputed for the backward pass.",
-    cause="The scale is kept for the recomputation by reference, and the update of scales writes over it.",
-    fix="A copy is kept.",
+    users_saw="Precision is lower if 8-bit layers are recomputed for the backward pass.",
+    cause="The scale for the recomputation is kept by reference, and the update of scales overwrites it.",
+    fix="A copy of the scale is kept.",
 )
 
 

@@ -9,11 +9,11 @@ from examples.field_bugs.small_training import class_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A resume trains on the last batch once more",
+    title="A resume trains on the last batch again",
     thread="thinking-machines-lab/tinker-cookbook#935",
-    users_saw="Every resume applies a second update on the batch before the checkpoint.",
-    cause="The checkpoint holds the index of the batch that was applied; the loop begins at that index.",
-    fix="The checkpoint holds the index of the next batch.",
+    users_saw="Every resume makes a second update with the batch before the checkpoint.",
+    cause="The checkpoint contains the index of the batch that was already used, and the loop starts at that index.",
+    fix="The checkpoint contains the index of the next batch.",
 )
 
 

@@ -11,10 +11,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="An optimizer's weight decay has no effect",
     thread="tinygrad/tinygrad#17708",
-    users_saw="Muon and LARS train the same with weight decay and without.",
-    cause="Since the inner step returns the change and no longer the new weight, the decayed weight that it assigns "
-    "to a local name is dropped.",
-    fix="The decay is part of the change that is returned.",
+    users_saw="Muon and LARS train the same with and without weight decay.",
+    cause="The inner step was changed to return the change of the weight instead of the new weight. The decayed "
+    "weight is assigned to a local variable and is now unused.",
+    fix="The returned change includes the decay.",
 )
 
 RATE, DECAY = 0.02, 0.1

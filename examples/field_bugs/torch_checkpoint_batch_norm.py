@@ -16,11 +16,14 @@ BUG = Bug(
     thread="pytorch/pytorch#96136",
     package="torch==2.13.0",
     installed={"mended": ["pytorch-pfn-extras==0.7.7"]},
-    users_saw="Checkpointed and plain runs had equal losses in training and unequal ones in evaluation.",
-    cause="The forward runs a second time in the backward, and BatchNorm moves its running statistics both times.",
-    fix="Not in torch 2.13.0. The checkpointing of pytorch-pfn-extras, a drop-in for it, makes two moves come to one.",
-    changed="The harness: BatchNorm's counts of batches are compared within a bound, too, which the fixed form "
-    "failed, whose two updates come to one; where counts differ, how far the statistics end apart decides now.",
+    users_saw="Runs with and without checkpointing had equal training losses but different evaluation losses.",
+    cause="The forward pass runs a second time during the backward pass, and BatchNorm updates its running statistics "
+    "both times.",
+    fix="torch 2.13.0 has no fix. The checkpointing function of pytorch-pfn-extras, a drop-in replacement, makes the "
+    "two updates together equal to one.",
+    changed="The harness: BatchNorm's counts of batches are also compared within a bound. The fixed form failed this "
+    "comparison at first, because its two updates equal one. If the counts differ, the difference of the final "
+    "statistics now decides.",
 )
 
 

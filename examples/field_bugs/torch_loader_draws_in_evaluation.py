@@ -9,13 +9,13 @@ from examples.field_bugs.small_training import update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A pass over a validation loader that does not shuffle changes the training",
+    title="A pass over a validation loader without shuffling changes the training",
     thread="pytorch/pytorch#11062",
     package="torch==2.13.0",
-    users_saw="The order of training examples depended on how often the validation loader was gone through.",
-    cause="Each pass draws a base seed for workers from the process's generator, with `shuffle=False` and without "
-    "workers, too.",
-    fix="Not in torch 2.13.0: the loader gets a generator of its own, as the notes on randomness advise.",
+    users_saw="The order of training examples depended on how often the validation loader was used.",
+    cause="Each pass draws a base seed for workers from the global generator, even with `shuffle=False` and without "
+    "workers.",
+    fix="torch 2.13.0 has no fix. Here the loader has its own generator, as torch's notes on randomness recommend.",
 )
 
 

@@ -9,13 +9,13 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A compiled backward draws another dropout mask than its forward",
+    title="A compiled backward pass uses a different dropout mask than the forward pass",
     thread="pytorch/pytorch#190758",
     package="torch==2.13.0",
-    users_saw="With `activation_memory_budget` below 1 a compiled model with dropout trained to NaN or to chance, "
-    "without an error.",
-    cause="The partitioner recomputes random operations in the backward, which draw anew there.",
-    fix="Not in torch 2.13.0: the budget stays at 1, where random operations are kept.",
+    users_saw="With `activation_memory_budget` below 1 a compiled model with dropout trained to NaN or to chance "
+    "level, without an error.",
+    cause="The partitioner recomputes random operations in the backward pass, which draws new random numbers.",
+    fix="torch 2.13.0 has no fix. With a budget of 1 the results of random operations are kept.",
 )
 
 

@@ -8,16 +8,17 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Float32 state of an optimizer comes back from a checkpoint in the weights' bfloat16",
+    title="A load casts an optimizer's float32 state to the weights' bfloat16",
     thread="pytorch/pytorch#43706",
     package="torch==2.13.0",
-    users_saw="Moments that were saved in float32 had lost their lower digits after a load; frameworks carry "
-    "work-arounds of their own.",
+    users_saw="Moments saved in float32 lost their lower digits after a load. Several frameworks have workarounds.",
     cause="`Optimizer.load_state_dict` casts every floating-point state to the data type of its parameter.",
-    fix="Not in torch 2.13.0: the saved state is put back after the load, in the data types it was saved in.",
-    changed="The harness: what a library draws while it is imported is put back; it was taken for the training's.",
-    trouble="At the first try every claim was FAIL `unequal_start`, `generators python`, in both forms: what a "
-    "library draws while it is imported was taken for the training's. The harness puts it back now.",
+    fix="torch 2.13.0 has no fix. Here the saved state is restored after the load, in its saved data types.",
+    changed="The harness: it restores random generators after a library is imported. Before, random numbers that the "
+    "import drew counted as random numbers of the training.",
+    trouble="In the first try every claim was FAIL `unequal_start`, `generators python`, in both forms, because "
+    "random numbers that an import drew counted as random numbers of the training. The harness now restores the "
+    "generators after an import.",
 )
 
 

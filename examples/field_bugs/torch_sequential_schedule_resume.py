@@ -9,15 +9,15 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A schedule that is made after the optimizer was restored sets its learning rate back",
+    title="A schedule that is created after the optimizer was restored resets the learning rate",
     thread="pytorch/pytorch#119168",
     package="torch==2.13.0",
-    users_saw="After a load the learning rate was that of the first warm-up step, while the schedule's state was "
+    users_saw="After a load the learning rate was that of the first warm-up step, although the schedule's state was "
     "right.",
-    cause="Each scheduler writes its first rate into the optimizer when it is made; `load_state_dict` of a schedule "
-    "writes none.",
-    fix="Not in torch 2.13.0, whose documentation gives the order: schedules are made first, then the optimizer is "
-    "restored.",
+    cause="Each scheduler writes its first learning rate into the optimizer when it is created, and a schedule's "
+    "`load_state_dict` does not write the learning rate.",
+    fix="torch 2.13.0 has no fix. Its documentation gives the order: create schedules first, then restore the "
+    "optimizer.",
 )
 
 

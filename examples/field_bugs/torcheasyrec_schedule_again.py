@@ -9,11 +9,11 @@ from examples.field_bugs.small_training import checkpoints, class_batches, updat
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A resumed run begins its learning-rate schedule again",
+    title="A resumed run starts its learning-rate schedule again",
     thread="alibaba/TorchEasyRec#664",
-    users_saw="After a resume the learning rate warms up once more.",
-    cause="Checkpoints hold no state of the schedule.",
-    fix="They hold it, and the load restores it.",
+    users_saw="After a resume the learning rate warms up again.",
+    cause="Checkpoints do not contain the state of the schedule.",
+    fix="Checkpoints contain the state, and the load restores it.",
 )
 
 

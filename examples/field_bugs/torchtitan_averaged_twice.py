@@ -9,10 +9,11 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Gradients are divided by the number of ranks once too often",
+    title="Gradients are divided by the number of ranks twice",
     thread="pytorch/torchtitan#2323",
-    users_saw="Losses of short runs are the same, since AdamW does not depend on the scale; gradient norms are not.",
-    cause="Losses are divided by the tokens of all ranks, and data parallelism takes the mean over the ranks.",
+    users_saw="Losses of short runs are equal, because AdamW does not depend on the scale of gradients, but gradient "
+    "norms are different.",
+    cause="Losses are divided by the number of tokens on all ranks, and data parallelism then averages over the ranks.",
     fix="Gradients are summed over the ranks.",
 )
 

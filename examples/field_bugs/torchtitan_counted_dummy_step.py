@@ -9,12 +9,12 @@ from examples.field_bugs.small_training import normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="The step that makes an optimizer's state counts as its first",
+    title="The step that creates an optimizer's state counts as the first step",
     thread="pytorch/torchtitan#4382",
-    users_saw="Under fault-tolerant training the first update differs from an unwrapped optimizer's.",
-    cause="The state is made by a step with zero gradients and a learning rate of 0; Adam's count of steps is 1 then, "
-    "and the first real update has the second one's bias corrections.",
-    fix="The count and the moments are set back to 0 afterwards.",
+    users_saw="Under fault-tolerant training the first update differs from an unwrapped optimizer's first update.",
+    cause="A step with zero gradients and a learning rate of 0 creates the state. Adam's step count is then 1, so the "
+    "first real update has the bias corrections of the second.",
+    fix="The step count and the moments are reset to 0 afterwards.",
 )
 
 

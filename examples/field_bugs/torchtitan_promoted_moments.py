@@ -8,11 +8,11 @@ from examples.field_bugs.small_training import checkpoints, next_token_loss, tok
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A resume promotes bfloat16 moments",
+    title="A resume turns bfloat16 moments into float32",
     thread="pytorch/torchtitan#4615",
-    users_saw="After a resume, Adam's moments take twice the memory, and updates are no longer rounded as before.",
-    cause="torch's load_state_dict gives each state the type of its parameter, float32.",
-    fix="A hook after the load turns the moments back.",
+    users_saw="After a resume Adam's moments take twice the memory, and updates are no longer rounded as before.",
+    cause="torch's `load_state_dict` casts each state to the data type of its parameter, float32.",
+    fix="A hook after the load casts the moments back.",
 )
 
 

@@ -12,15 +12,16 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A warm-up keeps outputs of layers that nothing reads any more",
+    title="A warm-up keeps layer outputs that nothing reads again",
     thread="NVIDIA/TransformerEngine#3427",
-    users_saw="A run on 64 GPUs that captured its layers after three plain steps ran out of memory while it did; "
-    "without the capture it had room.",
-    cause="The warm-up before the capture holds the output of every layer and micro-batch until the last one is "
-    "through, and a finished reset still holds what it released.",
-    fix="Each output is let go of as soon as its backward pass has consumed it.",
-    changed="The templates: MEMORY bounds what the captured step reserves, on a GPU. The entry is larger there.",
-    missed="Nothing on a CPU, where no claim counts memory. On a GPU MEMORY, which runs there alone.",
+    users_saw="A run on 64 GPUs that captured its layers after three plain steps ran out of memory during the "
+    "capture. Without the capture it had enough memory.",
+    cause="The warm-up before the capture keeps the output of every layer and micro-batch until the last one has "
+    "finished. The reset afterwards also keeps its released outputs.",
+    fix="Each output is released as soon as its backward pass has used it.",
+    changed="The templates: MEMORY limits the memory that the captured step reserves, on a GPU. The entry is larger "
+    "on a GPU.",
+    missed="Nothing finds the bug on a CPU, where no claim measures memory. On a GPU, MEMORY finds it.",
 )
 
 ON_GPU = DEVICE == "cuda"

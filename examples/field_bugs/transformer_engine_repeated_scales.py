@@ -10,16 +10,16 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Replays measure 8-bit weights in each micro-batch, which the weights' cache is there to spare",
+    title="Replays quantize cached 8-bit weights again in each micro-batch",
     thread="NVIDIA/TransformerEngine#2119",
-    users_saw="With weights kept over the micro-batches of a step, replays went on launching kernels of their "
-    "quantization.",
-    cause="A replay launches every kernel, so each has to read from a tensor whether to leave early; those that find "
-    "the largest value and the scale were not named.",
-    fix="They are given the tensor that the rounding reads, and leave early, too.",
-    missed="Numbers are right, work is lost: a claim of kind throughput_ratio on a GPU, with weights so large that "
-    "measuring them costs more than launching does, and kernels that can leave early. Operations of torch cannot, so "
-    "here both forms take the same time.",
+    users_saw="Although the weights are cached over the micro-batches of a step, replays still launched the kernels "
+    "that quantize them.",
+    cause="A replay launches every kernel, so each kernel must read from a tensor whether it can exit early. The "
+    "kernels that compute the maximum and the scale did not get this tensor.",
+    fix="These kernels get the tensor that the rounding kernel reads, and exit early too.",
+    missed="The numbers are right and only time is lost. A claim of kind throughput_ratio on a GPU would find the "
+    "bug, with weights so large that measuring them takes longer than the launch, and with kernels that can exit "
+    "early. torch operators cannot exit early, so both forms take the same time here.",
 )
 
 

@@ -10,15 +10,17 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Experts compute with the 8-bit weights of the step that was captured",
+    title="Experts compute with the 8-bit weights of the captured step",
     thread="NVIDIA/TransformerEngine#3051",
-    users_saw="Under replays, gradients of experts and router were much smaller than in the same run without them.",
-    cause="Whether to renew the 8-bit weights comes to the grouped layer as a Python flag alone, which the capture "
-    "keeps; dense layers read it from a tensor.",
-    fix="The grouped layer is given the tensor, too.",
-    changed="The entry: all micro-batches are one graph; the record named the operations of the last one alone.",
-    trouble="At the first try each micro-batch had a graph of its own, and the record named the operations of the "
-    "last one alone: launches_differ was said of the fixed form as well. Both are one graph now.",
+    users_saw="With replays the gradients of experts and router were much smaller than in the same run without "
+    "replays.",
+    cause="The grouped layer gets the decision to renew the 8-bit weights as a Python flag, which the capture "
+    "freezes. Dense layers read the decision from a tensor.",
+    fix="The grouped layer gets the tensor too.",
+    changed="The entry: one graph now has all micro-batches. Before, the record named only the operations of the last "
+    "micro-batch.",
+    trouble="In the first try each micro-batch had its own graph, and the record named only the operations of the "
+    "last one, so the fixed form failed too (`launches_differ`). All micro-batches are now in one graph.",
 )
 
 

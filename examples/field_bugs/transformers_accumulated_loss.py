@@ -9,7 +9,7 @@ from examples.field_bugs.packages import use_packages
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Accumulated micro-batches train another loss than their batch",
+    title="Accumulated micro-batches train on a different loss than their batch",
     thread="huggingface/transformers#34191",
     package="transformers==4.45.2",
     installed={
@@ -28,10 +28,11 @@ BUG = Bug(
             "accelerate==1.0.1",
         ],
     },
-    users_saw="The loss curve with gradient accumulation differed from that of the same batches at once.",
-    cause="Each micro-batch's loss is a mean over its own labels, and these means are averaged, however many labels "
-    "each has.",
-    fix="The trainer counts the labels of all micro-batches first, and each loss is its sum divided by that number.",
+    users_saw="The loss curve with gradient accumulation differed from the curve of the same batches without "
+    "accumulation.",
+    cause="Each micro-batch's loss is the mean over its own labels, and the trainer averages these means although the "
+    "numbers of labels differ.",
+    fix="The trainer first counts the labels of all micro-batches, and divides each summed loss by that number.",
 )
 
 ROWS = 4

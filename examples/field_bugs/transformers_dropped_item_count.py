@@ -10,13 +10,13 @@ from examples.field_bugs.bug import Bug
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A head drops the number of items, and nothing divides",
+    title="A model head ignores the number of items, so the loss is not divided",
     thread="huggingface/transformers#47688",
-    users_saw="With accumulated gradients, loss and gradients are larger by the number of micro-batches; "
-    "axolotl-ai-cloud/axolotl#2262 saw 8 times.",
-    cause="The trainer takes **kwargs in forward as a promise to divide by the items of the whole batch, and leaves "
-    "its own division out; the head ignores the number.",
-    fix="The head divides its summed loss by the number of items that it is given.",
+    users_saw="With gradient accumulation, loss and gradients are larger by the number of micro-batches (8 times in "
+    "axolotl-ai-cloud/axolotl#2262).",
+    cause="If `forward` accepts **kwargs, the trainer assumes that the model divides by the items of the whole batch, "
+    "and does not divide itself. The head ignores the number.",
+    fix="The head divides its summed loss by the given number of items.",
 )
 
 

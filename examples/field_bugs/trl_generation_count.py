@@ -11,9 +11,11 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A policy's loss is divided by the tokens of two updates",
     thread="huggingface/trl#6024",
-    users_saw="Where a generation spans other steps than an accumulation window, gradients are halved or quadrupled.",
-    cause="The count of tokens is that of the batch that was generated; an update accumulates a part of it.",
-    fix="The count is that of the micro-batches of the update.",
+    users_saw="If a generation covers more or fewer steps than an accumulation window, gradients are halved or "
+    "quadrupled.",
+    cause="The loss is divided by the tokens of the whole generated batch, but an update accumulates only a part of "
+    "that batch.",
+    fix="The loss is divided by the tokens in the update's micro-batches.",
 )
 
 MICRO_BATCHES, UPDATES = 2, 2  # of an update; of a generation

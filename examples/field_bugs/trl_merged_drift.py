@@ -9,12 +9,12 @@ from examples.field_bugs.small_training import normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Merging and unmerging adapters moves the frozen weights",
+    title="Merging and unmerging adapters changes the frozen weights",
     thread="huggingface/trl#6688",
-    users_saw="With bfloat16 adapters and rollouts by a merged model the base weights drift: 1.5e-2 after 1,000 "
-    "cycles.",
-    cause="A sum and its difference are rounded to bfloat16 each time, and the roundings add up.",
-    fix="The weights from before the merge are kept, and put back.",
+    users_saw="With bfloat16 adapters, and rollouts that use the merged model, the base weights drift by 1.5e-2 after "
+    "1,000 cycles.",
+    cause="Merging adds and unmerging subtracts, each with a rounding to bfloat16, and the roundings add up.",
+    fix="The weights from before the merge are kept and restored.",
 )
 
 

@@ -11,12 +11,13 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="All ranks drop the same activations",
     thread="tenstorrent/tt-metal#55947",
-    users_saw="Masks on all four devices of a mesh of data and tensor parallelism are equal.",
-    cause="Dropout has one seed for the whole mesh; its other mode adds the number of the device.",
-    fix="Masks are equal within tensor-parallel groups, and differ between data-parallel ones.",
-    missed="Two processes, and a claim about their generators, which ranks_agree does not compare. Ranks within one "
-    "step draw other numbers than one process does, which leaves every claim undecided: other_random_numbers.",
-    trouble="Other random numbers than the plain step's decide nothing about the fixed form either.",
+    users_saw="On a mesh with data and tensor parallelism the dropout masks of all four devices are equal.",
+    cause="Dropout uses one seed for the whole mesh. Its other mode adds the device number to the seed.",
+    fix="Masks are equal within a tensor-parallel group, and differ between data-parallel groups.",
+    missed="Two processes and a claim about their generators would find the bug; `ranks_agree` did not compare "
+    "generators. In one process the simulated ranks draw other numbers than the plain step, so every claim is "
+    "undecided: `other_random_numbers`.",
+    trouble="The fixed form is undecided too, because its random numbers differ from the plain step's.",
 )
 
 RANKS = 2

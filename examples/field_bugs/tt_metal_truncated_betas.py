@@ -9,12 +9,13 @@ from examples.field_bugs.small_training import normal_batches, update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A fused Adam runs with other decay rates than it was given",
+    title="A fused Adam uses different decay rates than the given ones",
     thread="tenstorrent/tt-metal#55935",
-    users_saw="beta2=0.999 is 0.99609 in effect, and 0.9999 the same.",
-    cause="The kernel gets its numbers cut to bfloat16.",
-    fix="They come as float32.",
-    changed="The harness: an optimizer's moments are compared at the end; the first try found nothing in 43 steps.",
+    users_saw="The effective beta2 is 0.99609 for both 0.999 and 0.9999.",
+    cause="The numbers are truncated to bfloat16 before the kernel gets them.",
+    fix="The kernel gets the numbers as float32.",
+    changed="The harness: it compares an optimizer's moments at the end. The first try found no difference in 43 "
+    "steps.",
 )
 
 

@@ -11,9 +11,9 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="Clipping erases half-precision gradients",
     thread="unslothai/unsloth-zoo#1261",
-    users_saw="Where gradients are large nothing is trained, though the clipped values would be representable.",
-    cause="The factor of the clip is rounded to half precision before it multiplies the gradients.",
-    fix="Gradients are multiplied in single precision, and rounded then.",
+    users_saw="If gradients are large, nothing is trained, although half precision can represent the clipped values.",
+    cause="The clip factor is rounded to half precision before it multiplies the gradients.",
+    fix="Gradients are multiplied in single precision and rounded afterwards.",
 )
 
 MOST = 1e-4  # the norm after the clip

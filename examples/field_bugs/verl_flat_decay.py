@@ -9,13 +9,14 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Weight decay is applied to norms and biases that lie in a flat parameter",
+    title="Weight decay is applied to norms and biases in a flat parameter",
     thread="verl-project/verl#5070",
-    users_saw="With sharded training all parameters decay, those of norms and biases, too.",
-    cause="The optimizer is given one collection; a flat parameter mixes both kinds, and cannot be split any more.",
-    fix="Those that decay and those that do not are apart.",
-    changed="The judge: what moves every parameter 600 times as far as a rounding at the start is not a rounding; any "
-    "such ratio was allowed for.",
+    users_saw="With sharded training all parameters decay, including those of norms and biases.",
+    cause="The optimizer gets a single collection of parameters. A flat parameter mixes both kinds, so it cannot be "
+    "split again.",
+    fix="Parameters with decay and parameters without decay are kept separate.",
+    changed="The judge: a change that moves every parameter 600 times as far as a rounding at the start no longer "
+    "counts as rounding. Before, no such ratio was too large.",
 )
 
 

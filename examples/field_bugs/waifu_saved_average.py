@@ -9,13 +9,14 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="After a checkpoint, training goes on from the averaged weights",
+    title="After a checkpoint, training continues with the averaged weights",
     thread="harubaru/waifu-diffusion#31",
-    users_saw="Training depends on how often checkpoints are written.",
-    cause="To write the averaged model it is copied into the trained one, and the trained weights are not put back.",
-    fix="They are kept, and put back.",
-    changed="The harness: a checkpoint is saved, and thrown away, halfway to the one that is loaded; one was saved in "
-    "all, and the process ended with it.",
+    users_saw="The training depends on how often checkpoints are written.",
+    cause="To save the averaged model, the trainer copies it into the trained model, and does not restore the trained "
+    "weights.",
+    fix="The trained weights are kept and restored.",
+    changed="The harness: it makes an additional checkpoint, which it does not load, halfway to each loaded one. "
+    "Before, the process made one checkpoint and ended.",
 )
 
 

@@ -12,15 +12,15 @@ from examples.field_bugs.small_training import update_by
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Recomputation advances BatchNorm's statistics twice",
+    title="Recomputation updates BatchNorm's statistics twice",
     thread="Tencent/YOLO-Master#262",
-    users_saw="Under activation checkpointing BatchNorm counts twice as many batches and has other running "
-    "statistics; losses and gradients are equal.",
-    cause="A checkpointed block runs forward again for the backward pass, in training mode, and updates its running "
+    users_saw="Under activation checkpointing BatchNorm counts twice as many batches and has different running "
+    "statistics. Losses and gradients are equal.",
+    cause="For the backward pass a checkpointed block runs forward again in training mode, and updates its running "
     "statistics again.",
-    fix="The recomputation works on copies of the running statistics.",
-    changed="The harness: BatchNorm's counts of batches are compared within a bound, too, and where they differ, how "
-    "far the statistics end apart decides.",
+    fix="The recomputation uses copies of the running statistics.",
+    changed="The harness: BatchNorm's counts of batches are also compared within a bound. If the counts differ, the "
+    "difference of the final statistics decides.",
 )
 
 

@@ -37,11 +37,12 @@ ANSWERS = {"0": {CORRECT: RIGHT, BUG: WRONG}, "1": {CORRECT: WRONG, BUG: RIGHT}}
 KINDS = {"correct": CORRECT, "buggy": BUG}
 EXPLANATION = """## Scorecard
 
-What the harness said at the first try, before any change that the bug or the trainer caused. A bug
-is missed if no claim fails, or if the fixed form fails the same claims. A fixed form is a correct
-trainer. "Cut off" means that the machine's time was over. Entries were written before any of their
-day was tried, by people who know the claims: shares are of these entries, not of all bugs."""
-AGAIN = "The same bugs and trainers, tried again after changes that some of them had caused:"
+The first two tables count the harness's answers at the first try, before the bug or the trainer
+caused any change. A bug is missed if no claim fails, or if the fixed form fails the same claims. A
+fixed form counts as a correct trainer. "Cut off" means that the time on the machine ended. People
+who know the claims wrote the entries, and wrote all entries of a day before any was tried. The
+shares are therefore shares of these entries, not of all bugs."""
+AGAIN = "The same bugs and trainers were tried again after changes, some of which these bugs had caused:"
 FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third-party](../examples/README.md)"
 
 

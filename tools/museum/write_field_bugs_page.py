@@ -24,36 +24,38 @@ from examples.field_bugs.bug import Bug
 from harness.evidence.files import write_text
 
 PAGE = ROOT / "docs" / "field-bugs.md"
-CORRECT = """Other people's correct trainers under the same templates: the shipped examples, and steps in the
-style of public trainers (`tests/support/public_trainers.py`). A claim is not run if the step lacks
-a capability, or the machine a GPU."""
+CORRECT = """The same templates are tried on correct trainers: the shipped examples, and steps in the style of
+public trainers (`tests/support/public_trainers.py`). A claim is not run if the step lacks a
+capability, or if the claim needs a GPU."""
 GPU = "NVIDIA H200"
 TITLE = """<!-- written by tools/museum/write_field_bugs_page.py -->
 # Field bugs"""
 HEAD = ("bug", "thread", "found by", "after steps", "seconds", "fixed", "on an H200", "first try", "changed since")
 INTRODUCTION = """## How they were tried
 
-Published bugs of captured or otherwise optimized training, and their fixes, are re-enacted in few
-lines, or tried in the release that had them. All are tried under the contracts that `harness init`
-writes for any step: three templates, committed before the first bug was re-enacted. No
+Each entry re-enacts a published bug of captured or otherwise optimized training in a few lines, or
+runs the release that had the bug. Each entry has a buggy form and a fixed form. Both are tried
+under the contracts that `harness init` writes for any step. These contracts come from three
+templates, which were committed before the first bug was re-enacted. No
 [entry](../examples/field_bugs/README.md) has its own field, tolerance or number of steps.
 
 A bug is found if a claim about the buggy form is violated or an error, and the fixed form holds
-every claim that is run. "After steps" is when a difference showed first, of the 43 steps of most
-claims and the 10,000 of LONG; "seconds" are those of that run; "first try" is what the templates of
-that time said.
+every claim that is run. "After steps" is the number of steps after which the first difference was
+visible; most claims run 43 steps, and LONG runs 10,000. "Seconds" is the time of that run. "First
+try" is the answer of the templates at that time.
 
-Since 2026-11-23 the templates were improved, and the entries of that day were all tried again.
-[What is claimed](../examples/field_bugs/README.md#what-is-claimed) has today's claims. These
-changed most:
+The templates were improved after 2026-11-23, and all entries of that day were tried again. [What is
+claimed](../examples/field_bugs/README.md#what-is-claimed) describes today's claims. The largest
+changes are:
 
-- CAPTURES required one capture, and at most a twentieth of the device's time outside the graphs. It
-  accepts one capture for each shape of batch, and half of the time, or of the operations without a
-  GPU. A range that a library records counts no longer.
-- WITHIN also compares BatchNorm's counts of batches, and every tensor that both arms keep at its
-  end.
-- Numbers of steps became primes: what a trainer does at every second or fifth step was always
-  complete. RESUMES saved once, EVALUATED compared no returned numbers, and MEMORY is new.
+- CAPTURES required exactly one capture, and at most a twentieth of the device's time outside the
+  graphs. It now accepts one capture for each shape of batch, and half of the time (without a GPU,
+  half of the operations). Ranges that a library records no longer count.
+- WITHIN now also compares BatchNorm's counts of batches, and every tensor that both arms have at
+  the end.
+- The numbers of steps are now primes. Before, an action that a trainer makes at every second or
+  fifth step was always complete at the end.
+- RESUMES saves several times, EVALUATED compares returned numbers, and MEMORY is new.
 """
 NOT_WRITTEN = ENTRIES / "not_written.toml"
 
@@ -112,11 +114,11 @@ def written(every: Sequence[Entry], not_had: Sequence[Mapping[str, str]]) -> str
     ]
     if missed:
         rows = ((_link(entry), _thread(entry.bug.thread), entry.bug.missed) for entry in missed)
-        parts += ["## Not found by any template", _table(("bug", "thread", "what would find it"), rows)]
+        parts += ["## Not found by any template", _table(("bug", "thread", "what would find the bug"), rows)]
     parts += ["## Correct trainers", CORRECT, _table(("trainer", "template", "holds", "not run"), _correct())]
     if not_had:
         lines = ((each["title"], _thread(each["thread"]), each["why"]) for each in not_had)
-        parts += ["## What could not be had", _table(("bug", "thread", "why"), lines)]
+        parts += ["## Bugs without an entry", _table(("bug", "thread", "why"), lines)]
     parts += ["## Each bug", *map(_section, every)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -133,9 +135,11 @@ def _counts(every: Sequence[Entry], found: Sequence[Entry], not_had: Sequence[ob
     real = sum(bool(entry.bug.package) for entry in every)
     recorded = sum(bool(entry.records) for entry in every)
     return (
-        f"Of {len(tried)} published bugs **{first} were found at the first try**, and {accused} fixed forms were "
-        f"falsely accused.\nToday {len(found)} of {len(every)} are found: {recorded} were tried again after changes, "
-        f"as the columns below say.\n{real} are tried in the real package; {len(not_had)} could not be had."
+        "On this page you can read which published bugs the harness finds, and the cause and fix of each.\n\n"
+        f"In the first try, **{first} of {len(tried)} bugs were found**, and {accused} fixed forms were falsely "
+        f"accused.\nToday {len(found)} of {len(every)} bugs are found: {recorded} bugs were tried again after changes, "
+        f"which the table below lists.\n{real} bugs are tried in the released package; {len(not_had)} more could not "
+        "be tried."
     )
 
 
@@ -196,9 +200,9 @@ def _section(entry: Entry) -> str:
         f"### {bug.title}",
         f"[{entry.path.stem}](../examples/field_bugs/{entry.path.name}), {_thread(bug.thread)}"
         + (f", in `{bug.package}`" if bug.package else ", re-enacted"),
-        _filled(f"What its users saw: {bug.users_saw}"),
+        _filled(f"What users saw: {bug.users_saw}"),
         _filled(f"Cause: {bug.cause}"),
-        *(_quoted(each.claim, each.message) for each in (entry.found or entry.found_on_gpu)[:2]),
+        *(_quoted(each.claim, each.message) for each in (entry.found or entry.found_on_gpu)[:2] if each.message),
         _filled(f"Fix: {bug.fix}"),
         *([_filled(f"About the harness: {bug.trouble}")] if bug.trouble else []),
     ]
@@ -218,7 +222,7 @@ def _thread(thread: str) -> str:
 
 def _quoted(claim: str, message: str, longest: int = 400) -> str:
     cut = f"{message[:longest]}{'…' if len(message) > longest else ''}"
-    return f"{claim}:\n\n```text\n{_filled(cut)}\n```"
+    return f"{claim} reported:\n\n```text\n{_filled(cut)}\n```"
 
 
 def _filled(text: str) -> str:
