@@ -39,9 +39,8 @@ EXPLANATION = """## Scorecard
 
 The first two tables count the harness's answers at the first try, before the bug or the trainer
 caused any change. A bug is missed if no claim fails, or if the fixed form fails the same claims. A
-fixed form counts as a correct trainer. "Cut off" means that the time on the machine ended. People
-who know the claims wrote the entries, and wrote all entries of a day before any was tried. The
-shares are therefore shares of these entries, not of all bugs."""
+fixed form counts as a correct trainer. "Cut off" means that the time on the machine ended. The
+entries of a day were written before any was tried, by people who know the claims."""
 AGAIN = "The same bugs and trainers were tried again after changes, some of which these bugs had caused:"
 FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third-party](../examples/README.md)"
 

@@ -44,18 +44,15 @@ every claim that is run. "After steps" is the number of steps after which the fi
 visible; most claims run 43 steps, and LONG runs 10,000. "Seconds" is the time of that run. "First
 try" is the answer of the templates at that time.
 
-The templates were improved after 2026-11-23, and all entries of that day were tried again. [What is
-claimed](../examples/field_bugs/README.md#what-is-claimed) describes today's claims. The largest
-changes are:
+The templates were improved after 2026-11-23, and all entries of that day were tried again ([today's
+claims](../examples/field_bugs/README.md#what-is-claimed)). The largest changes are:
 
 - CAPTURES required exactly one capture, and at most a twentieth of the device's time outside the
   graphs. It now accepts one capture for each shape of batch, and half of the time (without a GPU,
   half of the operations). Ranges that a library records no longer count.
-- WITHIN now also compares BatchNorm's counts of batches, and every tensor that both arms have at
-  the end.
-- The numbers of steps are now primes. Before, an action that a trainer makes at every second or
-  fifth step was always complete at the end.
-- RESUMES saves several times, EVALUATED compares returned numbers, and MEMORY is new.
+- WITHIN also compares BatchNorm's counts of batches, and every tensor that both arms have at the
+  end. RESUMES saves several times, EVALUATED compares returned numbers, and MEMORY is new.
+- The numbers of steps are primes, so that a trainer's periods do not always end with the last step.
 """
 NOT_WRITTEN = ENTRIES / "not_written.toml"
 
@@ -138,8 +135,7 @@ def _counts(every: Sequence[Entry], found: Sequence[Entry], not_had: Sequence[ob
         "On this page you can read which published bugs the harness finds, and the cause and fix of each.\n\n"
         f"In the first try, **{first} of {len(tried)} bugs were found**, and {accused} fixed forms were falsely "
         f"accused.\nToday {len(found)} of {len(every)} bugs are found: {recorded} bugs were tried again after changes, "
-        f"which the table below lists.\n{real} bugs are tried in the released package; {len(not_had)} more could not "
-        "be tried."
+        f"which the table below lists.\n{real} bugs are tried in the real package; {len(not_had)} could not be tried."
     )
 
 
