@@ -107,7 +107,10 @@ def header_of(
     """Return `run.json` without the digests of evidence. Waivers count by the day on which the run starts."""
     systems = sorted({system for loaded in contracts for system in loaded.contract.systems()})
     listed = sources.listed_sources(systems)
-    collected = environment.collect(systems, listed).model_copy(update={"trainers": trainers(systems)})
+    described, trained = describe_all(systems), trainers(systems)  # described before: the answers are kept
+    for system, facts in trained.items():
+        trained[system] = facts.model_copy(update={"name": getattr(described[system], "name", None)})
+    collected = environment.collect(systems, listed).model_copy(update={"trainers": trained})
     header = Header(
         purpose="verify" if options.fault is None else "fault",
         started_at=started.isoformat(timespec="seconds"),

@@ -44,6 +44,12 @@ class GitFacts(Facts):
     commit: str | None = None
 
 
+class TrainerFacts(GitFacts):
+    """The checkout of a trainer, and the name that the trainer gives itself."""
+
+    name: str | None = None
+
+
 class GpuFacts(Facts):
     """The GPU that workers use, how many there are, and the driver; or the problem: why there is none.
 
@@ -95,7 +101,7 @@ class Environment(Facts):
     job: JobFacts = JobFacts()
     platform: str | None = None
     redacted: str | None = None  # what was left out of header and evidence
-    trainers: dict[str, GitFacts] = Field(default_factory=dict)  # by `module:attribute`; of its own repository
+    trainers: dict[str, TrainerFacts] = Field(default_factory=dict)  # by `module:attribute`; of its own repository
     source_digest: str = ""  # SHA-256, see `harness.evidence.sources.source_digest`
     variables: dict[str, str] = Field(default_factory=dict)
     versions: dict[str, str | None] = Field(default_factory=dict)

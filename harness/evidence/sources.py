@@ -23,7 +23,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from harness.errors import HarnessError
-from harness.evidence.environment_records import CHANGES, GitFacts
+from harness.evidence.environment_records import CHANGES, TrainerFacts
 
 INSTALLED = ("site-packages", "dist-packages")
 _STANDARD = Path(os.path.realpath(os.__file__)).parent
@@ -302,13 +302,13 @@ def git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
 
 
-def trainers(systems: Iterable[str]) -> dict[str, GitFacts]:
+def trainers(systems: Iterable[str]) -> dict[str, TrainerFacts]:
     """Return the commit of each system (`module:attribute`), with `+changes` when its repository's files differ.
 
     A file that its repository does not hold differs, too. A system has no commit if its module is not found, if its
     file lies in no repository, or if it is an installed package's. Nothing of the system is imported.
     """
-    return {system: GitFacts(commit=_commit(system.partition(":")[0])) for system in systems}
+    return {system: TrainerFacts(commit=_commit(system.partition(":")[0])) for system in systems}
 
 
 def _commit(module: str) -> str | None:

@@ -85,13 +85,14 @@ def first_execution(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None
 _FLAGS = ("--gate", "--json", "--plan", "--redact", "--no-redact")
 _OUTPUT = ("--reports", "--name", "--write-contract")
 _KEPT = ("--baseline", "--data", "--model", "--wall-limit")  # without them the unit would be another
+_NARROWS = ("--claim", "--tag")  # what a drill plants
 _RUN = ("verify", "drill", "try")  # what makes a run; what pytest was asked stands in no shell
 
 
 def repeats(view: ReportView) -> str | None:
     """Return the command that repeats the run, as a shell takes it; of several run directories a line for each."""
     asked = [part.view.header.command for part in view.parts] or [view.header.command]
-    found = dict.fromkeys(filter(None, map(_whole, asked)))
+    found = dict.fromkeys(filter(None, map(whole, asked)))
     return "\n".join(clean(command, 2000) for command in found) or None
 
 
@@ -110,16 +111,28 @@ def asked_of(view: ReportView, verdict: Verdict) -> Sequence[str]:
 def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
     """Return the command that repeats one unit; None if the command behind it is none of a shell, or was redacted."""
     if tuple(asked[:2]) == ("harness", "try"):
-        return _whole(asked)
-    paths, options = _words(asked)
+        return whole(asked)
+    # units of a drill are its controls
+    kept = (*_KEPT, "--fault") if tuple(asked[1:2]) == ("verify",) else _KEPT
+    unit = ["--claim", verdict.claim, "--workload", verdict.workload]
+    return _of_contracts("verify", asked, kept, unit, verdict.contract)
+
+
+def command_to_plant(asked: Sequence[str], contract: str = "", claim: str = "", fault: str = "") -> str | None:
+    """Return the command that plants the faults of what was run, or one fault of a claim; None where there is none."""
+    one = ["--claim", claim, "--fault", fault] if fault else []
+    return _of_contracts("drill", asked, () if fault else _NARROWS, one, contract)
+
+
+def _of_contracts(verb: str, asked: Sequence[str], kept: Sequence[str], more: list[str], contract: str) -> str | None:
+    paths, options = _words(asked, kept)
     if not paths or _redacted([*paths, *options]):
         return None
-    own = [path for path in paths if PurePath(path).stem == verdict.contract]
-    unit = ["--claim", verdict.claim, "--workload", verdict.workload]
-    return shlex.join(["harness", "verify", *(own or paths), *options, *unit])
+    own = [path for path in paths if PurePath(path).stem == contract]
+    return shlex.join(["harness", verb, *(own or paths), *options, *more])
 
 
-def _whole(asked: Sequence[str]) -> str | None:
+def whole(asked: Sequence[str]) -> str | None:
     """Return the command without where its output went; None if it names no contract or step, or was redacted."""
     if len(asked) < 3 or asked[0] != "harness" or asked[1] not in _RUN:
         return shlex.join(asked) if asked and asked[0] != "harness" else None
@@ -137,8 +150,8 @@ def _redacted(words: Sequence[str]) -> bool:
     return any(FOLDER in word for word in words)
 
 
-def _words(asked: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the contracts in a `harness verify` or `harness drill` command, and the options that shape its units."""
+def _words(asked: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the contracts in a `harness verify` or `harness drill` command, and those of its options to `keep`."""
     if len(asked) < 2 or asked[0] != "harness" or asked[1] not in {"verify", "drill"}:
         return [], []
     paths: list[str] = []
@@ -151,7 +164,7 @@ def _words(asked: Sequence[str]) -> tuple[list[str], list[str]]:
         option, equals, value = word.partition("=")
         if option not in _FLAGS and not equals:
             value = next(words, "")
-        if option in _KEPT or (option == "--fault" and asked[1] == "verify"):  # units of a drill are its controls
+        if option in keep:
             kept += [option, value]
     return paths, kept
 

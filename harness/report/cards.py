@@ -12,6 +12,7 @@ from harness.judging.reasons import reason_of
 from harness.judging.series import Compared
 from harness.judging.verdict import WORST_FIRST, Status, Verdict
 from harness.kinds import kind_of
+from harness.numbers import counted
 from harness.report.advice import Advice, advice, split
 from harness.report.charts import sparkline
 from harness.report.deciding import Decided, decided
@@ -19,9 +20,9 @@ from harness.report.glance import Ratios, glance
 from harness.report.headline import remedy_of
 from harness.report.located import path_rows
 from harness.report.text import clean, line, opening, rows, sentence, words
-from harness.report.view import REPLAYED, WORDS, ReportView
+from harness.report.view import REPLAYED, ReportView
 from harness.report.wording import reason_text, terms_in
-from harness.run_directory.drill_record import drilled_claims
+from harness.run_directory.drill_record import ClaimDrilled, drilled_claims
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -104,11 +105,6 @@ def _rows(columns: list[dict[str, str]]) -> list[tuple[str, list[str]]]:
     return [(name, [column.get(name, "–") for column in columns]) for name in names]
 
 
-def word(view: ReportView, verdict: Verdict) -> str:
-    """Return the word that the count line uses for a verdict, such as `held` or `waived`."""
-    return "waived" if view.waiver(verdict) else WORDS[verdict.status]
-
-
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Sort verdicts as a reader needs them: broken, violated, undecided, not run, held; within each as planned."""
     return sorted(verdicts, key=lambda verdict: WORST_FIRST.index(verdict.status))
@@ -163,7 +159,7 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         path=path_rows(found) if found is not None else [],
     )
     return Card(
-        word=word(view, verdict),
+        word=view.word(verdict),
         status=verdict.status.value,
         contract=line(verdict.contract),
         claim=line(verdict.claim),
@@ -313,12 +309,12 @@ def by_contract(view: ReportView, rows: Sequence[ClaimRow]) -> list[tuple[str, s
     grouped: dict[str, list[ClaimRow]] = {}
     for row in rows:
         grouped.setdefault(row.contract, []).append(row)
-    units = [(line(verdict.contract), word(view, verdict)) for verdict in view.verdicts]
+    units = [(line(verdict.contract), view.word(verdict)) for verdict in view.verdicts]
     shares = {name: [said == "held" for contract, said in units if contract == name] for name in grouped}
     return [
         (
             name,
-            f"{sum(shares[name])} of {len(shares[name])} held",
+            f"{sum(shares[name])} of {counted(len(shares[name]), 'unit')} held",
             [row for row in found if row.word != "held" or len(rows) <= MOST_ROWS],
         )
         for name, found in grouped.items()
@@ -330,7 +326,7 @@ def _row(
 ) -> ClaimRow:
     claim = view.claim(verdict.contract, verdict.claim)
     told = decided(verdict)
-    said = word(view, verdict)
+    said = view.word(verdict)
     return ClaimRow(
         contract=line(verdict.contract),
         word=said,
@@ -366,15 +362,20 @@ def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
     return opening(" ".join([*filter(None, [signed]), *seen, *([f"To decide: {remedy}."] if remedy else [])]), 600)
 
 
-def faults_killed(view: ReportView, verdict: Verdict) -> str:
-    """Return `3 of 4 killed`, by the page's drill or by the last drill found next to the run; else `none planted`."""
-    unit = (verdict.contract, verdict.claim)
+def faults_of(view: ReportView, verdict: Verdict) -> ClaimDrilled | None:
+    """Return what the page's drill, or the last one found next to the run, planted in a claim; None for nothing."""
     record = view.drill
     known = drilled_claims([record], record.contracts) if record is not None else view.header.drilled
-    found = next((one for one in known if (one.contract, one.claim) == unit), None)
+    return next((one for one in known if (one.contract, one.claim) == (verdict.contract, verdict.claim)), None)
+
+
+def faults_killed(view: ReportView, verdict: Verdict) -> str:
+    """Return `3 of 4 faults killed`, or `no fault planted`."""
+    found = faults_of(view, verdict)
     if found is None:
-        return "none planted"
-    return f"{found.killed} of {found.planted} killed" + (f", {found.not_run} not run" if found.not_run else "")
+        return "no fault planted"
+    killed = f"{found.killed} of {counted(found.planted, 'fault')} killed"
+    return killed + (f", {found.not_run} not run" if found.not_run else "")
 
 
 def _spark(found: Compared | Ratios | None) -> Markup | None:

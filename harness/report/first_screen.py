@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.contract.schema import Workload
-from harness.evidence.environment_records import GitFacts, quoted
+from harness.evidence.environment_records import GitFacts, TrainerFacts, quoted
 from harness.judging.series import Compared
-from harness.judging.verdict import WORST_FIRST, Status, Verdict
+from harness.judging.verdict import Status, Verdict
+from harness.report.cards import ClaimRow
 from harness.report.charts import sparkline
 from harness.report.charts.sparkline import Box, around, finite
 from harness.report.glance import Ratios, glance
 from harness.report.headline import HELD, headline
 from harness.report.text import clean, label, line, number, opening, several
 from harness.report.view import ReportView
-from harness.report.what_now import what_now
+from harness.report.what_now import Step, what_now
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -28,16 +29,17 @@ LABEL = 11  # CSS pixels that a label of the course is high
 SHOWN = 3  # trainers, and workloads, that are named; the others are counted
 WIDTH, HEIGHT = 400, 150  # of the course, CSS pixels
 POINTS = 160
+WORST = ("error", "violated", "undecided", "waived", "held")  # words of units that were run
+TELLING = "trajectory_match"  # the kind whose curve says most
 
 
-def now(view: ReportView) -> list[str]:
+def now(view: ReportView) -> list[Step]:
     """Return the first steps of what is to be done, and how many more there are; that nothing is, where all held."""
-    shown = (opening(step, 230) for step in what_now(view))
-    steps = [step if step.endswith((".", "…")) else f"{step}." for step in shown]
-    left = [f"{len(steps) - STEPS} more below."] if steps[STEPS:] else []
+    steps = [replace(step, text=opening(step.text, 230)) for step in what_now(view)]
+    left = [Step(f"{len(steps) - STEPS} more below")] if steps[STEPS:] else []
     waivers = [waiver for verdict in view.verdicts if (waiver := view.waiver(verdict)) is not None]
     until = f" until {line(min(each.expires for each in waivers), 30)}, when a waiver ends" if waivers else ""
-    nothing = [f"nothing{until}."] if headline(view).word.startswith(HELD) else []
+    nothing = [Step(f"nothing{until}")] if headline(view).word.startswith(HELD) else []
     return [*steps[:STEPS], *left] or nothing
 
 
@@ -48,12 +50,12 @@ def identity(view: ReportView) -> list[tuple[str, str]]:
     """
     views = [part.view for part in view.parts] or [view]
     facts = [
-        ("Trainer", _few_of(trainer for each in views for trainer in _trainers(each))),
+        ("Trainer", _trainers(views)),
         *((name.capitalize(), clean(text, 300)) for name, text in view.commit_lines().items()),
-        ("Harness", _few_of(_commit(each.header.environment.git) for each in views)),
+        ("Harness", _few(_commit(each.header.environment.git) for each in views)),
         ("Model, batch, length", _few(_workloads(view)) or "not recorded"),
-        ("GPU", _few_of(_gpu(each) for each in views)),
-        *((name, text) for name, text in (("Captured", view.replayed()), ("Author", _few_of(_authors(views)))) if text),
+        ("GPU", _few(_gpu(each) for each in views)),
+        *((name, text) for name, text in (("Captured", view.replayed()), ("Author", _few(_authors(views)))) if text),
     ]
     return [(name, line(text, 400)) for name, text in facts]
 
@@ -92,17 +94,24 @@ def machine(view: ReportView) -> list[tuple[str, str]]:
     return [(name, line(value, 120)) for name, value in facts.items() if value]
 
 
-def _trainers(view: ReportView) -> list[str]:
-    """Return the systems that the contracts name, with their repository's commit unless two commits are compared."""
-    recorded = view.header.environment.trainers
-    systems = dict.fromkeys(system for contract in view.contracts for system in contract.systems())
-    if view.header.commits is not None:  # that of either arm stands beside it
-        return list(systems)
-    of_commit: dict[str, list[str]] = {}
-    for system in systems:
-        commit = _commit(recorded.get(system, GitFacts()), recorded=system in recorded)
-        of_commit.setdefault(commit, []).append(system)
-    return [f"{_few(names)}, {commit}" for commit, names in of_commit.items()]
+def _trainers(views: Iterable[ReportView]) -> str:
+    """Return the trainers by the name that each gives itself, as recorded, and by what the contracts name.
+
+    Behind those of one commit stands that of their own repository, unless two commits are compared.
+    """
+    of_commit: dict[str, dict[str, None]] = {}
+    for view in views:
+        recorded = view.header.environment.trainers
+        for system in dict.fromkeys(each for contract in view.contracts for each in contract.systems()):
+            facts = recorded.get(system, TrainerFacts())
+            # the commit of either arm stands beside it
+            commit = "" if view.header.commits else _commit(facts, recorded=system in recorded)
+            name = f"{facts.name} ({system})" if facts.name else system
+            of_commit.setdefault(commit, {})[name] = None
+    return "; ".join(
+        _few(names, ", ") + (f", {'each ' if len(names) > 1 else ''}{commit}" if commit else "")
+        for commit, names in of_commit.items()
+    )
 
 
 def _commit(facts: GitFacts, *, recorded: bool = False) -> str:
@@ -129,13 +138,9 @@ def _shape(name: str, workload: Workload) -> str:
     return f"{workload.model},{sized} {several(workload.steps, 'step')}{called}"
 
 
-def _few_of(texts: Iterable[str]) -> str:
-    return _few(list(dict.fromkeys(texts)))
-
-
-def _few(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return "; ".join(texts[:SHOWN]) + more
+def _few(texts: Iterable[str], between: str = "; ") -> str:
+    each = list(dict.fromkeys(texts))
+    return between.join(each[:SHOWN]) + (f" and {len(each) - SHOWN} more" if len(each) > SHOWN else "")
 
 
 @dataclass(frozen=True)
@@ -157,17 +162,43 @@ class Course:
     anchor: str
 
 
-def course(view: ReportView) -> Course | None:
-    """Return the course of the worst unit that can be drawn; of several, trajectory claims come first, then as planned.
+def lead(view: ReportView) -> int | None:
+    """Return the number of the unit that a page begins with; None if none was run.
 
-    A page on which something did not hold shows that, or nothing: a curve of what held would hide it.
+    It is of a claim in which a fault survived, or the worst; of several one about trajectories, else the first planned.
     """
-    rows = [(place, row) for place, row in enumerate(view.judged(), start=1) if row[0].status is not Status.NOT_RUN]
-    rows = [each for each in rows if each[1][0].status is not Status.PASS] or rows
-    ordered = sorted(rows, key=lambda each: all(part.kind != "trajectory_match" for part in each[1][1]))
-    ordered.sort(key=lambda each: WORST_FIRST.index(each[1][0].status))
-    drawn = (_course(f"unit-{place}", row[0], glance(view, *row)) for place, row in ordered)
-    return next((found for found in drawn if found is not None), None)
+    survived = {(row.contract, row.claim) for row in view.drill.survivors} if view.drill and view.of_controls else ()
+    ranks = {
+        place: (
+            (unit.contract, unit.claim) not in survived,
+            WORST.index(view.word(unit)),
+            all(part.kind != TELLING for part in parts),
+        )
+        for place, (unit, parts, _) in enumerate(view.judged(), start=1)
+        if unit.status is not Status.NOT_RUN
+    }
+    return min(ranks, key=lambda place: ranks[place], default=None)
+
+
+def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> tuple[ClaimRow, str] | None:
+    """Return the row of the unit that leads the page, with that unit alone, and how many others ended alike."""
+    anchor = f"unit-{lead(view)}"
+    for row in rows:
+        for workload in row.workloads:
+            if workload[1] == anchor:
+                others = sum(view.word(unit) == row.word for unit in view.verdicts) - 1
+                more = f"{others} more {'units' if others > 1 else 'unit'} {row.word}" if others else ""
+                return replace(row, workloads=(workload,)), more
+    return None
+
+
+def course(view: ReportView) -> Course | None:
+    """Return the course of the unit that leads the page, if it can be drawn: that of another claim would mislead."""
+    place = lead(view)
+    if place is None:
+        return None
+    row = view.judged()[place - 1]
+    return _course(f"unit-{place}", row[0], glance(view, *row))
 
 
 def _course(anchor: str, verdict: Verdict, found: Compared | Ratios | None) -> Course | None:

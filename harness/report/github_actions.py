@@ -37,8 +37,8 @@ def github_annotations(view: ReportView) -> list[str]:
     lines = [_command(level, planted + result.word, result.sentence)] if room < AT_MOST else []
     lines += [
         _command(
-            "error" if cards.word(view, verdict) in {"error", "violated"} else "warning",
-            f"{planted}{verdict.claim} on {verdict.workload}: {cards.word(view, verdict)}",
+            "error" if view.word(verdict) in {"error", "violated"} else "warning",
+            f"{planted}{verdict.claim} on {verdict.workload}: {view.word(verdict)}",
             verdict.message,
             view.places.get((verdict.contract, verdict.claim)),
         )

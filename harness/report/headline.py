@@ -27,13 +27,11 @@ class Headline:
     """What stands at the top of a report: the exit code by the table of the documentation, word and sentence.
 
     `word` is one of those above, or `HELD, n waived`: HELD alone is for a run of which every planned unit held.
-    `share`: of how many units, or planted faults, the word is true, `21 of 21`; empty where nothing counts.
     """
 
     code: ExitCode
     word: str
     sentence: str
-    share: str = ""
 
     @property
     def style(self) -> str:
@@ -51,7 +49,7 @@ def headline(view: ReportView) -> Headline:
     if view.apart and result.word.startswith(HELD):  # nothing was seen to hold them all at once
         sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."
         result = Headline(result.code, HELD_SEPARATELY, sentence)
-    return replace(result, sentence=result.sentence + _unfalsified(view, result) + only, share=_share(view, result))
+    return replace(result, sentence=result.sentence + _unfalsified(view, result) + only)
 
 
 def _unfalsified(view: ReportView, result: Headline) -> str:
@@ -62,34 +60,10 @@ def _unfalsified(view: ReportView, result: Headline) -> str:
     return f" {number} {name} no fault that would break {'it' if number == 1 else 'them'}." if number else ""
 
 
-def _share(view: ReportView, result: Headline) -> str:
-    """Return how many planned units the word is true of; in a whole drill whose controls held, how many faults."""
-    if _not_whole(view):
-        return ""
-    statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
-    survived = _lived(view, result) and Status.FAIL not in statuses  # it is the faults that the word is true of
-    if view.drill is not None and view.of_controls and (survived or set(statuses) <= {Status.PASS}):
-        return _share_of_faults(view.drill, result.word)
-    wanted = {ERROR: {Status.ERROR}, VIOLATED: {Status.FAIL}, NOT_DECIDED: {Status.INCONCLUSIVE, Status.NOT_RUN}}
-    number = sum(status in wanted.get(result.word, {Status.PASS}) for status in statuses)
-    return f"{number} of {len(view.verdicts)}" if view.verdicts else ""
-
-
 def of_the_whole(view: ReportView, result: Headline) -> bool:
     """Return True if the headline says what no unit can: evidence proves nothing, or a planted fault survived."""
-    return bool(_not_whole(view)) or _lived(view, result)
-
-
-def _lived(view: ReportView, result: Headline) -> bool:
-    """Return True if a whole drill is violated because a fault survived."""
-    return view.drill is not None and view.of_controls and result.word == VIOLATED and bool(view.drill.survivors)
-
-
-def _share_of_faults(record: DrillRecord, word: str) -> str:
-    """Return how many faults the word is true of: those that survived, those not run, or those killed."""
-    survived = len(record.survivors)
-    number = {VIOLATED: survived, NOT_DECIDED: len(record.not_run)}.get(word, len(record.rows) - survived)
-    return f"{number} of {record.planned}" if record.planned and word != ERROR else ""
+    survived = view.drill is not None and view.of_controls and bool(view.drill.survivors)
+    return bool(_not_whole(view)) or (survived and result.word == VIOLATED)
 
 
 def _of_all(view: ReportView) -> Headline:
@@ -123,7 +97,7 @@ def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
         return Headline(ExitCode.ERROR, ERROR, _BROKE)
     if survivors or Status.FAIL in statuses:
         violated = statuses.count(Status.FAIL)
-        units = "A claim is violated." if violated == 1 else f"{violated} units are violated."
+        units = f"{counted(violated, 'unit')} {'is' if violated == 1 else 'are'} violated."
         return Headline(ExitCode.VIOLATED, VIOLATED, survivors or units)
     return None
 

@@ -116,6 +116,7 @@ def render(view: ReportView) -> str:
         "notices": [(title, clean(text, 3000)) for title, text in view.notices()],
         "is_drill": view.is_drill,
         "now": first_screen.now(view),
+        "claimed": first_screen.claimed(view, rows),
         "headline": headline(view),
         "gate": view.gate,
         "count_line": view.count_line(),

@@ -11,7 +11,7 @@ from harness.numbers import counted
 from harness.report import cards
 from harness.report.advice import Advice, advice, repeats, split, telling_figures
 from harness.report.deciding import decided
-from harness.report.first_screen import ci_jobs, identity, machine
+from harness.report.first_screen import ci_jobs, claimed, identity, machine
 from harness.report.headline import headline, remedy_of
 from harness.report.text import figure, line, sentence, words
 from harness.report.together import notes, of_each_part, rows
@@ -23,7 +23,10 @@ from harness.report.what_now import what_now
 
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
 FIGURES = 12  # of a unit that are listed
-_SIGNIFICANT = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&@:])")
+# Signs where they mean something: `_` at an end of a word, `:` in an address or the name of an emoji.
+_SIGNIFICANT = re.compile(
+    r"([\\`*\[\]<>#|~$@]|&(?=[#\w]+;)|(?<![^\W_])_|_(?![^\W_])|(?:(?<!\w):(?=[a-z][\w+-]*:)|:(?=//))|^[+-])"
+)
 
 
 def escape(text: object, limit: int = 300) -> str:
@@ -47,7 +50,7 @@ def problem_files(view: ReportView) -> dict[str, str]:
     files: dict[str, str] = {}
     for each in view.verdicts:
         if each.status in TOLD and view.waiver(each) is None:
-            files[_free_name(each, files)] = f"# {cards.word(view, each).capitalize()}\n{problem(view, each)}"
+            files[_free_name(each, files)] = f"# {view.word(each).capitalize()}\n{problem(view, each)}"
     return files
 
 
@@ -78,11 +81,13 @@ def _entries(view: ReportView, verdict: Verdict) -> Iterator[str]:
 
 
 def _advised(each: Advice) -> str:
-    """Return a piece of advice; a command is code, with a fence longer than any row of backquotes in it."""
-    if not each.command:
-        return f"{sentence(each.label)}: {escape(each.text, 1000)}"
-    fence = "`" * (1 + longest_row(each.text))
-    return f"{sentence(each.label)}: {fence} {each.text} {fence}"
+    return f"{sentence(each.label)}: {_code(each.text) if each.command else escape(each.text, 1000)}"
+
+
+def _code(command: str) -> str:
+    """Return a command as code, with a fence longer than any row of backquotes in it."""
+    fence, blank = "`" * (1 + longest_row(command)), " " if "`" in command else ""
+    return f"{fence}{blank}{command}{blank}{fence}"
 
 
 def longest_row(text: str) -> int:
@@ -116,7 +121,8 @@ def _head(view: ReportView, room: int) -> str:
     result = headline(view)
     notices = "".join(f"> **{title}.** {escape(text, 2000)}\n\n" for title, text in view.notices())
     steps = what_now(view, escape)
-    fitting, left_out = _fitting([f"- {each}\n" for each in steps], room)
+    entries = ["\n  ".join([f"- {each.text}", *map(_code, each.command.splitlines())]) + "\n" for each in steps]
+    fitting, left_out = _fitting(entries, room)
     more = f"- {left_out} more\n" if left_out else ""
     listed = f"What now:\n\n{fitting}{more}\n" if steps else ""
     header = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
@@ -126,8 +132,19 @@ def _head(view: ReportView, room: int) -> str:
         view.unchecked_sentence(),
     )
     told = "".join(f"{note}\n\n" for note in notes if note)
-    top = f"{notices}**{result.word}**: {escape(result.sentence)}\n\n"
+    top = f"{notices}**{result.word}**: {escape(result.sentence)}\n\n{_claimed(view)}"
     return f"{top}{listed}{told}{_parts(view)}{header}"
+
+
+def _claimed(view: ReportView) -> str:
+    """Return the claim that the page begins with, what decided it, how sure that is, and if it could have failed."""
+    found = claimed(view, cards.claim_rows(view))
+    if found is None:
+        return ""
+    row, others = found
+    told = [row.figure, row.figure_name, row.confidence, row.faults, others]
+    seen = "; ".join(escape(each) for each in told if each)
+    return f"**{escape(row.claim)}** on {escape(row.workloads[0][0])} ({row.word}): {escape(row.title)}. {seen}\n\n"
 
 
 def _whose(view: ReportView) -> list[str]:
@@ -148,7 +165,7 @@ def _parts(view: ReportView) -> str:
 
 
 def _row(view: ReportView, verdict: Verdict) -> str:
-    word = cards.word(view, verdict)
+    word = view.word(verdict)
     strong = f"**{word}**" if word in {"violated", "error"} else word
     tried = view.tried(verdict)
     seen = escape(verdict.message) + (f" ({escape(tried)})" if tried else "")

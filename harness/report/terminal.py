@@ -85,7 +85,7 @@ def _print_remedies(out: TextIO, groups: Sequence[Undecided]) -> None:
 
 
 def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
-    word = cards.word(view, verdict)
+    word = view.word(verdict)
     print_line((f"{word:>9}  ", STYLES[word]), verdict_line(verdict), file=out, hang=11)
     for beside in (cards.waiver_line(view, verdict), view.tried(verdict)):
         if beside:

@@ -16,7 +16,7 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import situation_of
 from harness.judging.end_state import EXCUSED_ENDS, IDLE_EXCUSES
 from harness.judging.first_difference import FirstDifference
-from harness.judging.verdict import Status, Verdict, count
+from harness.judging.verdict import Status, Verdict
 from harness.kinds import kind_of, probe_named
 from harness.numbers import counted
 from harness.report.text import line
@@ -341,11 +341,15 @@ class ReportView:
         )
 
     def count_line(self) -> str:
-        """Return the count line, with waived units counted apart at its end."""
-        waived = sum(1 for verdict in self.verdicts if self.waiver(verdict))
-        counts = count([verdict for verdict in self.verdicts if not self.waiver(verdict)])
-        counts = counts.model_copy(update={"planned": len(self.verdicts)})
-        return counts.line() + (f" · {waived} waived" if waived else "")
+        """Return `45 units · 44 held · 1 undecided`: how many there are of each word that any unit has."""
+        words = Counter(self.word(verdict) for verdict in self.verdicts)
+        told = [f"{words[word]} {word}" for word in (*WORDS.values(), "waived") if words[word] and word != "error"]
+        errors = [counted(words["error"], "error")] if words["error"] else []
+        return " · ".join([counted(len(self.verdicts), "unit"), *told, *errors])
+
+    def word(self, verdict: Verdict) -> str:
+        """Return the word that the count line uses for a verdict, such as `held` or `waived`."""
+        return "waived" if self.waiver(verdict) else WORDS[verdict.status]
 
 
 def _listed(names: Sequence[str], most: int | None) -> str:

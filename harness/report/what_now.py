@@ -1,14 +1,16 @@
-"""List what is to be done after a run: what to fix, which faults survived, what to decide."""
+"""List what is to be done after a run: what to fix, which faults survived, what to decide, what is not proven."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from harness.judging.sheet import some
+from harness.judging.verdict import Status
 from harness.numbers import counted
 from harness.report import cards
-from harness.report.advice import advice, split
+from harness.report.advice import advice, asked_of, command_to_plant, repeats, repeats_unit, split, whole
 from harness.report.headline import undecided
 from harness.report.sections.kill_matrix import survived
 from harness.report.text import line, sentence
@@ -17,48 +19,78 @@ from harness.report.wording import reason_text
 
 FEW = 3  # claims that are named of units that are open for one reason
 MOST = 20  # of each kind of step; the others are counted
+Shown = Callable[[object, int], str]
 
 
-def what_now(view: ReportView, shown: Callable[[object, int], str] = line) -> list[str]:
-    """Return a line for each step, the most urgent first; an empty list if every unit of a commit held or is waived.
+@dataclass(frozen=True)
+class Step:
+    """Something to do. command: what to start for it, in the folder where the run was started; empty: nothing."""
 
-    shown: makes text fit for where the lines stand, at most as many characters.
+    text: str
+    command: str = ""
+
+
+def what_now(view: ReportView, shown: Shown = line) -> list[Step]:
+    """Return each step, the most urgent first; an empty list if all is decided, proven able to fail, and committed.
+
+    shown: makes text fit for where the steps stand, at most as many characters.
     """
-    lived = [shown(each, 500) for each in survived(view)]
-    changed = ["what was run, and verify it again: no commit holds it"] if view.changed() else []
-    kinds = {"fix": _broken(view, shown), "survived:": lived, "decide": _open(view, shown), "plant": _unplanted(view)}
-    kinds["commit"] = changed
+    kinds = [_broken(view, shown), _survived(view, shown), _open(view, shown), _unplanted(view)]
     steps = []
-    for verb, found in kinds.items():
-        steps += [f"{verb} {each}" for each in found[:MOST]]
-        steps += [f"{verb} {len(found) - MOST} more"] if found[MOST:] else []
+    for found in map(list, [*kinds, _uncommitted(view), _unproven(view)]):
+        steps += found[:MOST]
+        steps += [Step(f"{found[0].text.partition(' ')[0]} {len(found) - MOST} more")] if found[MOST:] else []
     return steps
 
 
-def _broken(view: ReportView, shown: Callable[[object, int], str]) -> list[str]:
-    """Return each unit that broke or is violated, with its likely cause, or what was seen."""
-    failed = [unit for unit in cards.worst_first(view.verdicts) if cards.word(view, unit) in {"error", "violated"}]
-    whys = ((unit, split(advice(view, unit))[0]) for unit in failed)
-    return [
-        f"{shown(unit.claim, 100)} on {shown(unit.workload, 100)}: "
-        + shown(causes[0].text if causes else sentence(unit.message), 300)
-        for unit, causes in whys
-    ]
+def _broken(view: ReportView, shown: Shown) -> Iterator[Step]:
+    """Yield each unit that broke or is violated, with its likely cause, or what was seen."""
+    for unit in cards.worst_first(view.verdicts):
+        if view.word(unit) in {"error", "violated"}:
+            causes = split(advice(view, unit))[0]
+            why = shown(causes[0].text if causes else sentence(unit.message), 300)
+            text = f"fix {shown(unit.claim, 100)} on {shown(unit.workload, 100)}: {why}"
+            yield Step(text, repeats_unit(view, unit) or "")
 
 
-def _open(view: ReportView, shown: Callable[[object, int], str]) -> list[str]:
-    """Return the claims that are open for each reason, with what would decide them before what was seen."""
-    return [
-        f"{shown(some(group.claims, FEW), 300)}, {counted(len(group.units), 'unit')}: "
-        + (f"{shown(group.remedy, 300)} ({shown(group.message, 300)})" if group.remedy else shown(group.message, 300))
-        for group in undecided(view)
-    ]
+def _survived(view: ReportView, shown: Shown) -> Iterator[Step]:
+    rows = view.drill.survivors if view.drill is not None else []
+    for row, told in zip(rows, survived(view), strict=False):
+        command = command_to_plant(view.header.command, row.contract, row.claim, row.fault)
+        yield Step(f"survived: {shown(told, 500)}", command or "")
 
 
-def _unplanted(view: ReportView) -> list[str]:
-    """Return how many faults of a drill were not planted for each reason, and what would make that possible."""
+def _open(view: ReportView, shown: Shown) -> Iterator[Step]:
+    """Yield the claims that are open for each reason, with what would decide them before what was seen."""
+    for group in undecided(view):
+        named = f"decide {shown(some(group.claims, FEW), 300)}, {counted(len(group.units), 'unit')}"
+        seen = shown(group.message, 300)
+        text = f"{named}: {shown(group.remedy, 300)} ({seen})" if group.remedy else f"{named}: {seen}"
+        first = group.units[0]
+        command = whole(asked_of(view, first)) if group.units[1:] else repeats_unit(view, first)
+        yield Step(text, command or "")
+
+
+def _unplanted(view: ReportView) -> Iterator[Step]:
+    """Yield how many faults of a drill were not planted for each reason, and what would make that possible."""
     not_run = view.drill.not_run if view.drill is not None and view.of_controls else []
-    why = [
-        (counted(number, "fault"), reason) for reason, number in Counter(one.reason for one in not_run).most_common()
-    ]
-    return [": ".join(filter(None, [f"{n} ({line(reason, 60)})", reason_text(reason).remedy])) for n, reason in why]
+    for reason, number in Counter(one.reason for one in not_run).most_common():
+        why = [f"plant {counted(number, 'fault')} ({line(reason, 60)})", reason_text(reason).remedy]
+        yield Step(": ".join(filter(None, why)), whole(view.header.command) or "")
+
+
+def _uncommitted(view: ReportView) -> Iterator[Step]:
+    if view.changed():
+        yield Step("commit what was run, and verify it again: no commit holds it", repeats(view) or "")
+
+
+def _unproven(view: ReportView) -> Iterator[Step]:
+    """Yield the claims that held and in which no fault was planted: nothing shows that they can fail."""
+    held = [] if view.is_drill else [unit for unit in view.verdicts if unit.status is Status.PASS]
+    units = [unit for unit in held if cards.faults_of(view, unit) is None]
+    claims = list(dict.fromkeys(unit.claim for unit in units))
+    commands = dict.fromkeys(command_to_plant(asked_of(view, unit)) for unit in units)
+    if claims:
+        named = line(claims[0], 100) if len(claims) == 1 else counted(len(claims), "claim")
+        text = f"prove that {named} can fail: no fault was planted, so a PASS says little"
+        yield Step(text, "\n".join(filter(None, commands)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from harness.judging.verdict import WORST_FIRST, Verdict
 from harness.numbers import counted
 from harness.report.blocks import Table, table
-from harness.report.cards import SIGNS, explanation, word
+from harness.report.cards import SIGNS, explanation
 from harness.report.text import line
 from harness.report.view import ReportView
 from harness.run_directory.drill_record import INTERRUPTED, DrillRecord, NotDrilled, Row, Triple
@@ -178,7 +178,7 @@ def _column(
     rows: Sequence[Row],
 ) -> Column:
     known = view.claim(contract, claim)
-    ended = word(view, control[1]) if control else "not run"
+    ended = view.word(control[1]) if control else "not run"
     numbers = [row.upstream_alone_passes for row in rows if row.upstream_alone_passes is not None]
     return Column(
         name=line(claim, 80),

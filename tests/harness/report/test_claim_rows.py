@@ -101,10 +101,10 @@ def test_a_claim_of_parts_is_told_by_the_part_that_broke() -> None:
 @pytest.mark.parametrize(
     ("killed", "left", "words"),
     [
-        ([True, True], 0, "2 of 2 killed"),
-        ([True, False], 0, "1 of 2 killed"),
-        ([True], 3, "1 of 1 killed, 3 not run"),
-        ([], 0, "none planted"),
+        ([True, True], 0, "2 of 2 faults killed"),
+        ([True, False], 0, "1 of 2 faults killed"),
+        ([True], 3, "1 of 1 fault killed, 3 not run"),
+        ([], 0, "no fault planted"),
     ],
 )
 def test_how_many_of_its_faults_were_killed(killed: list[bool], left: int, words: str) -> None:
@@ -114,7 +114,7 @@ def test_how_many_of_its_faults_were_killed(killed: list[bool], left: int, words
 
 def test_faults_of_another_claim_do_not_count() -> None:
     view = view_with(verdict("F-GRAPH-BWD-003"), contracts=[views.contract()])
-    assert [found.faults for found in claim_rows(replace(view, drill=drilled(killed=[True])))] == ["none planted"]
+    assert [found.faults for found in claim_rows(replace(view, drill=drilled(killed=[True])))] == ["no fault planted"]
 
 
 def test_a_run_shows_what_the_last_drill_beside_it_killed() -> None:
@@ -122,7 +122,7 @@ def test_a_run_shows_what_the_last_drill_beside_it_killed() -> None:
     counted = [drills[0] | {"killed": 3, "planted": 4, "not_run": 0}]
     units = [verdict("F-GRAPH-BWD-003"), verdict("F-GRAPH-BWD-001")]
     rows = claim_rows(view_with(*units, contracts=[views.contract()], drilled=counted))
-    assert [found.faults for found in rows] == ["3 of 4 killed", "none planted"]
+    assert [found.faults for found in rows] == ["3 of 4 faults killed", "no fault planted"]
 
 
 def test_a_ratio_has_a_dot_for_each_process_and_a_series_both_arms() -> None:

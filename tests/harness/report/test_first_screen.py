@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 import report_views as views
 from report_page import with_losses
-from report_views import full_view, header, small_view, view_of
+from report_views import drilled, full_view, header, small_view, view_of
 
-from harness.judging.verdict import Figure, Status
-from harness.report.first_screen import apart, course, identity, now
+from harness.judging.verdict import Figure, Status, Verdict
+from harness.report.cards import claim_rows
+from harness.report.first_screen import apart, claimed, course, identity, now
 from harness.report.html import render
 from harness.report.junit import render_junit
 from harness.report.markdown import render_markdown
 from harness.report.terminal import print_results
 from harness.report.view import ReportView
+from harness.report.what_now import Step
 
 SYSTEM = "reference_impl.system:QLoRASystem"
 COMMIT = "9b1c2d3e4f50" + "0" * 28
@@ -47,7 +49,7 @@ def test_trainers_beyond_the_third_are_counted() -> None:
     arms = {f"arm{place}": {"capture": "none", "system": f"other.module{place}:System"} for place in range(4)}
     contract = views.contract(arms={**views.CONTRACT["arms"], **arms})
     words = dict(identity(replace(small_view(), contracts=[contract])))["Trainer"]
-    assert words == f"{SYSTEM}; other.module0:System; other.module1:System and 2 more, commit not recorded"
+    assert words == f"{SYSTEM}, other.module0:System, other.module1:System and 2 more, each commit not recorded"
 
 
 def test_of_two_commits_each_stands_beside_the_trainer() -> None:
@@ -95,11 +97,41 @@ def test_the_course_says_how_far_the_arms_are_apart() -> None:
     assert outcome(ungraphed=loss, graphed=gone) == "not finite at 5 of 50 steps"
 
 
-def test_the_course_is_of_the_worst_claim_about_trajectories() -> None:
-    found = course(full_view())
+def unit(claim: str, status: Status = Status.PASS) -> Verdict:
+    return views.verdict(claim, "tiny", status, **(RATIOS if claim == "F-GRAPH-BWD-003" else {}))
+
+
+RATIOS = {"figures": {f"ratio.process_{number}": Figure(value=1.2 + number / 10) for number in range(3)}}
+
+
+@pytest.mark.parametrize(
+    ("speed", "trained", "leads", "drawn"),
+    [
+        (Status.PASS, Status.PASS, "F-GRAPH-BWD-001", True),  # of what held, a trajectory says most
+        (Status.FAIL, Status.PASS, "F-GRAPH-BWD-003", True),
+        (Status.PASS, Status.FAIL, "F-GRAPH-BWD-001", True),
+        (Status.FAIL, Status.ERROR, "F-GRAPH-BWD-001", True),
+        (Status.NOT_RUN, Status.PASS, "F-GRAPH-BWD-001", True),
+    ],
+)
+def test_the_page_begins_with_the_claim_that_failed_and_its_own_course(
+    speed: Status, trained: Status, leads: str, drawn: bool
+) -> None:
+    view = replace(full_view(), verdicts=[unit("F-GRAPH-BWD-003", speed), unit("F-GRAPH-BWD-001", trained)])
+    found = claimed(view, claim_rows(view))
     assert found is not None
-    assert (found.claim, found.workload, found.anchor) == ("F-GRAPH-BWD-001", "tiny", "unit-2")
-    assert (found.candidate, found.baseline) == ("graphed", "ungraphed")
+    assert found[0].claim == leads
+    shown = course(view)
+    assert (shown.claim if shown else None) == (leads if drawn else None)
+
+
+def test_what_cannot_be_drawn_leaves_no_place_for_another_claims_course() -> None:
+    """The page of this view has an error in a claim of which nothing is drawn, and curves of others."""
+    view = full_view()
+    found = claimed(view, claim_rows(view))
+    assert found is not None
+    assert found[0].word == "error"
+    assert course(view) is None
 
 
 @pytest.mark.parametrize(
@@ -175,10 +207,15 @@ def test_a_capture_without_a_cuda_graph_is_said_to_be_replayed_by_the_harness() 
 
 
 def test_the_first_screen_says_what_to_do_now() -> None:
-    assert now(view_of(Status.PASS)) == ["nothing."]
+    proven = replace(view_of(Status.PASS), drill=drilled(killed=[True]))
+    assert now(proven) == [Step("nothing")]
+    [unproven] = now(view_of(Status.PASS))
+    assert unproven.text == "prove that F-GRAPH-BWD-001 can fail: no fault was planted, so a PASS says little"
+    assert unproven.command == "harness drill contracts/"
     failed = now(view_of(Status.FAIL, Status.FAIL, Status.FAIL))
-    assert failed[0].startswith("fix F-GRAPH-BWD-001 on w0: ")
-    assert failed[2:] == ["1 more below."]
+    assert failed[0].text.startswith("fix F-GRAPH-BWD-001 on w0: ")
+    assert failed[0].command == "harness verify contracts/ --claim F-GRAPH-BWD-001 --workload w0"
+    assert failed[2:] == [Step("1 more below")]
 
 
 def test_a_long_message_leaves_what_would_decide_on_the_first_screen() -> None:
@@ -186,6 +223,6 @@ def test_a_long_message_leaves_what_would_decide_on_the_first_screen() -> None:
     estimate = {"seeds_to_decide": Figure(value=30, unit="seeds")}
     unit = views.verdict("F-1", "tiny", Status.INCONCLUSIVE, message=seen, figures=estimate, denominators={"seeds": 8})
     step, *more = now(views.view_with(unit))
-    assert step.startswith("decide F-1, 1 unit: about 30 seeds would probably be enough (over 8 seeds the loss")
-    assert step.endswith(" …")
+    assert step.text.startswith("decide F-1, 1 unit: about 30 seeds would probably be enough (over 8 seeds the loss")
+    assert step.text.endswith(" …")
     assert more == []

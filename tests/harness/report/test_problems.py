@@ -39,7 +39,7 @@ def test_a_file_has_cause_claim_figure_sight_and_command_in_this_order() -> None
     wanted = ["What usually causes this", "Claimed", "Seen", "To run it again"]
     assert [label for label in labels if label in wanted] == wanted
     command = "harness verify contracts/ --claim F-GRAPH-BWD-001 --workload tiny"
-    assert f"- To run it again: ` {command} `" in lines
+    assert f"- To run it again: `{command}`" in lines
 
 
 def test_a_card_begins_with_the_cause() -> None:
@@ -67,7 +67,7 @@ def test_a_waived_unit_has_no_file() -> None:
 def test_units_whose_names_look_alike_in_a_file_name_have_a_file_each() -> None:
     alike = [verdict("F-GRAPH-BWD-001", name, Status.FAIL, reason="differs") for name in ("tiny.1", "tiny_1")]
     files = problem_files(view_with(*alike))
-    assert [re.findall(r"on (\S+):", text)[0] for text in files.values()] == ["tiny.1", r"tiny\_1"]
+    assert [re.findall(r"on (\S+):", text)[0] for text in files.values()] == ["tiny.1", "tiny_1"]
 
 
 SENTENCE = (

@@ -30,7 +30,7 @@ def printed(view: ReportView) -> list[str]:
 
 def test_the_count_line_comes_first_and_the_outcome_last() -> None:
     lines = printed(full_view())
-    assert lines[0] == "7 planned · 3 held · 1 violated · 1 undecided · 1 not run · 1 error"
+    assert lines[0] == "7 units · 3 held · 1 violated · 1 undecided · 1 not run · 1 error"
     assert lines[-1] == "ERROR: The harness, a worker, the system or the machine broke: no gate may trust this run."
 
 
@@ -104,7 +104,7 @@ def test_long_messages_stay_on_their_line() -> None:
 def test_results_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     print_results(view_of(Status.PASS))
     streams = capsys.readouterr()
-    assert streams.out.startswith("1 planned")
+    assert streams.out.startswith("1 unit")
     assert streams.err == ""
 
 

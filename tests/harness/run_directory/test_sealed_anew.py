@@ -151,7 +151,7 @@ def test_a_run_of_before_there_were_manifests_opens_no_gate_until_it_is_judged_a
     assert judge_command.check_recorded([run], as_json=False) == 12
     assert "the run has no manifest.json; `harness judge --write` seals" in capsys.readouterr().err
     assert judge_command.replace_recorded([run]) == 0
-    assert gate(run, capsys) == (1, "VIOLATED: A claim is violated.")
+    assert gate(run, capsys) == (1, "VIOLATED: 1 unit is violated.")
     assert judge_command.check_recorded([run], as_json=False) == 0
 
 
