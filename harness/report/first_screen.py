@@ -24,7 +24,6 @@ from harness.report.what_now import Step, what_now
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-STEPS = 2  # of what is to be done that a first screen has
 LABEL = 11  # CSS pixels that a label of the course is high
 SHOWN = 3  # trainers, and workloads, that are named; the others are counted
 WIDTH, HEIGHT = 400, 150  # of the course, CSS pixels
@@ -34,13 +33,13 @@ TELLING = "trajectory_match"  # the kind whose curve says most
 
 
 def now(view: ReportView) -> list[Step]:
-    """Return the first steps of what is to be done, and how many more there are; that nothing is, where all held."""
-    steps = [replace(step, text=opening(step.text, 230)) for step in what_now(view)]
-    left = [Step(f"{len(steps) - STEPS} more below")] if steps[STEPS:] else []
+    """Return what is to be done, the first step short enough for a first screen; that nothing is, where all held."""
+    first, *others = what_now(view) or [Step("")]
+    if first.text:
+        return [replace(first, text=opening(first.text, 230)), *others]
     waivers = [waiver for verdict in view.verdicts if (waiver := view.waiver(verdict)) is not None]
     until = f" until {line(min(each.expires for each in waivers), 30)}, when a waiver ends" if waivers else ""
-    nothing = [Step(f"nothing{until}")] if headline(view).word.startswith(HELD) else []
-    return [*steps[:STEPS], *left] or nothing
+    return [Step(f"nothing{until}")] if headline(view).word.startswith(HELD) else []
 
 
 def identity(view: ReportView) -> list[tuple[str, str]]:

@@ -127,18 +127,20 @@ class ReportView:
         if self.of_controls:
             planted, survived, not_run = self._drilled()
             left = f", {not_run} not run" if not_run else ""
-            faults = f"{counted(planted, 'fault')} planted, {survived} survived{left}"
+            faults = f"{counted(planted, 'fault')} planted on purpose, {survived} survived{left}"
             return f"{faults}; the units are the controls, run without a fault."
         on_purpose = f"The fault {line(self.header.fault or '')} was planted in this run on purpose: its verdicts say"
         return f"{on_purpose} whether the checks catch it, and nothing about the system as it is."
 
     def notices(self) -> list[tuple[str, str]]:
-        """Return what stands above everything else, with its title: warnings, a drill, uncommitted changes."""
+        """Return what stands above everything else, with its title: warnings, and a drill."""
         found = [("Warning", text) for text in self.warnings()]
-        found += [("Fire drill", self.drill_sentence())] if self.is_drill else []
+        return found + ([("Fire drill", self.drill_sentence())] if self.is_drill else [])
+
+    def changed_sentence(self) -> str:
+        """Return whose sources had uncommitted changes, where no commit is shown; empty for nobody's."""
         changed = " and ".join(f"the {who}" for who in self.changed())
-        text = f"The sources of {changed} differed from the commit that is named."
-        return found + ([("Uncommitted changes", text)] if changed else [])
+        return f"Uncommitted changes: the sources of {changed} differed from their commit." if changed else ""
 
     def changed(self) -> dict[str, None]:
         """Return whose sources differed from their commit, in any part."""

@@ -18,6 +18,7 @@ from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
 FEW = 3  # claims that are named of units that are open for one reason
+LONG = 150  # characters of a command that the page has at its end, too
 MOST = 20  # of each kind of step; the others are counted
 Shown = Callable[[object, int], str]
 
@@ -81,7 +82,11 @@ def _unplanted(view: ReportView) -> Iterator[Step]:
 
 def _uncommitted(view: ReportView) -> Iterator[Step]:
     if view.changed():
-        yield Step("commit what was run, and verify it again: no commit holds it", repeats(view) or "")
+        command = repeats(view) or ""
+        if len(command) > LONG:
+            yield Step("commit what was run, and verify it again by the command at the end: no commit holds it")
+        else:
+            yield Step("commit what was run, and verify it again: no commit holds it", command)
 
 
 def _unproven(view: ReportView) -> Iterator[Step]:

@@ -66,22 +66,23 @@ HEAD = (
     *IDENTITY,
     "1.531x, at least 1.1x mean ratio",
     "1.489x to 1.580x: 99 % one-sided bounds over 8 processes",
-    "3 of 3 killed",
+    "3 of 3 faults killed",
     "Loss of graphed over ungraphed (broad)",
 )
 MADE: dict[str, tuple[Callable[[], ReportView], tuple[str, ...]]] = {
     "passing": (
         lambda: made(Status.PASS, Status.PASS),
-        ("HELD 3 of 3 Every planned unit held.", "0 of 100 steps differ, none may", "counted over 100 steps"),
+        ("HELD 3 units · 3 held Every planned unit held.", "0 of 100 steps differ, none may", "counted over 100 steps"),
     ),
     "failing": (
         lambda: made(Status.PASS, Status.FAIL),
-        ("VIOLATED 1 of 3 A claim is violated.", "7 of 100 steps differ, none may"),
+        ("VIOLATED 3 units · 2 held · 1 violated 1 unit is violated.", "7 of 100 steps differ, none may"),
     ),
     "partly-decided": (
         lambda: made(Status.INCONCLUSIVE, Status.NOT_RUN),
         (
-            "PARTLY DECIDED 1 of 3 1 of 3 planned units held (1 undecided, 1 not run).",
+            "PARTLY DECIDED 3 units · 1 held · 1 undecided · 1 not run",
+            "1 of 3 planned units held (1 undecided, 1 not run).",
             "To decide: repeat it on an otherwise idle machine whose GPU holds its clock.",
             "1 not run: why, and what would decide them",
         ),
@@ -107,7 +108,7 @@ def test_a_drill_shows_its_faults_by_claims_in_place_of_its_controls(
     page.write_text(render(made(Status.PASS, Status.PASS, purpose="drill")), encoding="utf-8")
     seen = first_screen(browser, page, scheme=scheme)
     own = (
-        *("HELD 3 of 3 All 3 planted faults were killed.", "3 faults planted, 0 survived"),
+        *("HELD 3 units · 3 held All 3 planted faults were killed.", "3 faults planted on purpose, 0 survived"),
         "3 of 3 planned faults killed, 0 survived, 0 not run. Upstream's numbers alone would have let 0 of 3 pass",
         *("F-GRAPH-BWD-001", "without a fault\n✓ held", "killed\n3 of 3", "upstream would pass\n0 of 3"),
         *(f"fault{number}\n✓ killed" for number in range(3)),
@@ -135,36 +136,36 @@ def test_rows_stay_low_on_paper(browser: Browser, tmp_path: Path) -> None:
 
 PUBLISHED = {
     "*-throughput-tiny": (
-        "HELD 1 of 1",
+        "HELD 1 unit · 1 held",
         f"{TRAINER}, commit not recorded",
         "commit 50660ea85c7e with uncommitted changes",
         "tiny, 4 × 64 tokens, 100 steps",
         "NVIDIA H200",
         "23.081x, at least 1.1x mean ratio",
         "16.871x to 31.484x: 99 % one-sided bounds over 8 processes",
-        "none planted",
+        "no fault planted",
     ),
     "gates/*-gate-one": (
-        "129 of 130",
+        "130 units · 129 held · 1 waived",
         "commit 35efb8309b56 with uncommitted changes",
         "NVIDIA H200",
-        "cuda-graph-backward-v1 27 of 28 held",
+        "cuda-graph-backward-v1 27 of 28 units held",
         "1.162x, at least 1.1x mean ratio",
         "1.096x to 1.279x: 99 % one-sided bounds over 11 of 12 processes",
         "Waived by maintainers of cuda-graph-backward-v1 until 2027-05-31",
-        "step-kernels-v1 20 of 20 held",
+        "step-kernels-v1 20 of 20 units held",
     ),
     "*-cpu-drill": (
-        "PARTLY DECIDED 111 of 279",
+        "PARTLY DECIDED 19 units · 19 held",
         "commit 19a07ba903a9",
         "none: no NVIDIA driver",
         "111 of 279 planned faults killed, 0 survived, 168 not run.",
         "Upstream's numbers alone would have let 23 of 37 pass",
     ),
     "*-h200-drill-untimed": (
-        "HELD 251 of 251 All 251 planted faults were killed. Only a part of the contracts was planned: claims: F-GRAPH",
+        "All 251 planted faults were killed. Only a part of the contracts was planned: claims: F-GRAPH",
         "F-GRAPH-BWD-002-shapes and 41 more.",
-        f"{TRAINER}; reference_impl.transformers_twin.peer:TransformersPeer, commit 6a449f323b70",
+        f"{TRAINER}, reference_impl.transformers_twin.peer:TransformersPeer, each commit 6a449f323b70",
         "NVIDIA H200",
         "251 of 251 planned faults killed, 0 survived, 0 not run.",
         "Upstream's numbers alone would have let 47 of 95 pass",
@@ -197,3 +198,18 @@ def test_only_what_can_be_read_is_seen(browser: Browser, tmp_path: Path, markup:
     page = tmp_path / "page.html"
     page.write_text(f"<!DOCTYPE html><body style='margin: 0'>{markup}</body>", encoding="utf-8")
     assert ("read" in first_screen(browser, page)) is seen
+
+
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.mark.parametrize("status", [Status.PASS, Status.FAIL, Status.INCONCLUSIVE])
+def test_a_phone_shows_what_is_claimed_whose_it_is_where_how_sure_and_what_to_do(
+    browser: Browser, tmp_path: Path, status: Status
+) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(render(made(Status.PASS, status)), encoding="utf-8")
+    seen = first_screen(browser, page, **PHONE).replace("\n", " ")
+    wanted = ["The loss trajectory matches the ungraphed one", "How sure:", "Proven able to fail: 3 of 3 faults killed"]
+    wanted += ["What now:", "harness verify contracts/", "commit 9b1c2d3e4f50", "NVIDIA H200"]
+    assert [text for text in wanted if text not in seen] == []

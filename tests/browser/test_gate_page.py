@@ -47,7 +47,7 @@ def test_before_scrolling_it_says_what_came_of_what_and_where(browser: Browser, 
     seen = first_screen(browser, gate_page)
     for told in (
         "PARTLY DECIDED 44 of 45",
-        "45 planned · 44 held · 0 violated · 1 undecided",
+        "45 units · 44 held · 1 undecided",
         "reference_impl.system:QLoRASystem",
         "NVIDIA H100",
         "FP8-NOT-WORSE-002",

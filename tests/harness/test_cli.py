@@ -145,7 +145,7 @@ def test_a_verified_run_is_judged_the_same_again(contracts: Path) -> None:
     files = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     again = harness("judge", "--check", directory)
     digest = hashlib.sha256((directory / "manifest.json").read_bytes()).hexdigest()
-    counts = "3 planned · 1 held · 1 violated · 0 undecided · 1 not run · 0 errors"
+    counts = "3 units · 1 held · 1 violated · 1 not run"
     assert (again.returncode, again.stdout) == (0, f"same     {directory}: {counts}\nmanifest: sha256:{digest}\n")
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == files
 
@@ -162,7 +162,7 @@ def test_changed_evidence_is_named_and_shuts_the_gate(contracts: Path, played: N
     judged = called("judge", directory)
     assert judged.returncode == 12  # though every claim holds in the files as they stand
     assert "WARNING: Altered: 1 file differs from the digests recorded with the run" in judged.stdout
-    assert "1 planned · 1 held · 0 violated" in judged.stdout
+    assert "1 unit · 1 held" in judged.stdout
     assert "HELD" not in judged.stdout
     printed = called("judge", directory, "--json")
     assert (printed.returncode, json.loads(printed.stdout)["gate"]) == (12, {"open": False})
@@ -273,7 +273,7 @@ def test_the_step_summary_and_annotations_under_github_actions(
     assert text.startswith("the losses of")
     summary = Path("summary.md").read_text()
     assert summary.startswith("what another step wrote\n**VIOLATED**: ")
-    assert "2 planned · 1 held · 1 violated" in summary
+    assert "2 units · 1 held · 1 violated" in summary
 
 
 def test_a_drill_is_told_and_kept_under_its_name(contracts: Path, played: None) -> None:

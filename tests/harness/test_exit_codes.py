@@ -43,11 +43,8 @@ def exit_code(verdicts: tuple[str, ...], *, gate: bool) -> int:
 
 
 def count_line(verdicts: tuple[str, ...]) -> str:
-    there = {name: int(name in verdicts) for name in VERDICTS}
-    return (
-        f"{len(verdicts)} planned · {there['held']} held · {there['violated']} violated · "
-        f"{there['undecided']} undecided · {there['not_run']} not run · {counted(there['error'], 'error')}"
-    )
+    told = [f"1 {name.replace('_', ' ')}" for name in VERDICTS if name in verdicts]
+    return " · ".join([counted(len(verdicts), "unit"), *told])
 
 
 def word(verdicts: tuple[str, ...], *, gate: bool) -> str:

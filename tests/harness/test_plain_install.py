@@ -70,7 +70,7 @@ def windows(systems: dict[str, PlainInstall]) -> PlainInstall:
     [
         (["check", "contracts"], "18 contracts · 117 claims · 0 errors · "),
         (["judge", "--check", PUBLISHED], "same     "),
-        (["judge", PUBLISHED], "1 planned · 1 held"),
+        (["judge", PUBLISHED], "1 unit · 1 held"),
         (["compare", PUBLISHED, PUBLISHED], "the same"),
         (["explain", "F-GRAPH-BWD-003"], "F-GRAPH-BWD-003: The captured step is at least 1.10 times as fast"),
         (["schema"], '"title": "Contract"'),
@@ -117,7 +117,7 @@ def test_a_gate_without_the_extra_decides_nothing_and_breaks_nothing(posix: Plai
     done = posix.harness("verify", "contracts/traced-step-v1.yaml", "--gate", "--reports", tmp_path)
     assert (done.returncode, done.stderr) == (10, "")
     first, unit, *_ = done.stdout.splitlines()
-    assert first == "3 planned · 0 held · 0 violated · 0 undecided · 3 not run · 0 errors"
+    assert first == "3 units · 3 not run"
     assert REMEDY in unit
 
 

@@ -68,4 +68,4 @@ def test_a_drill_plants_a_fault_named_drill(contract: Path, capsys: pytest.Captu
     assert (header.purpose, header.fault) == ("drill", None)
     assert judge.check_recorded([directory], as_json=False) == 0
     assert "1 row: 1 same" in capsys.readouterr().out
-    assert "1 fault planted, 0 survived" in (directory / "report.html").read_text(encoding="utf-8")
+    assert "1 fault planted on purpose, 0 survived" in (directory / "report.html").read_text(encoding="utf-8")

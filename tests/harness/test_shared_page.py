@@ -93,12 +93,12 @@ def test_shards_that_held_open_the_gate_on_one_page(shards: Shards) -> None:
     done = called("judge", "--gate", A, B, "--out", OUT)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in OUT.iterdir()) == ["junit.xml", "report.html", "summary.md"]
-    assert "HELD 2 of 2 The gate is open: every planned unit was decided and held." in page().words()
+    assert "HELD 2 units · 2 held The gate is open: every planned unit was decided and held." in page().words()
     suites = ET.fromstring((OUT / "junit.xml").read_text())  # noqa: S314 - our own output
     parts = [part for each in suites.iter("system-out") for part in re.findall(r"(?m)^part: (.+)$", each.text or "")]
     assert (suites.get("tests"), suites.get("failures"), parts) == ("2", "0", ["a", "b"])
     summary = (OUT / "summary.md").read_text()
-    assert "2 planned · 2 held · 0 violated" in summary
+    assert "2 units · 2 held" in summary
     assert re.findall(r"^\| (\w+) \| HELD \| 1 of 1 \|", summary, re.MULTILINE) == ["a", "b"]
     assert done.stdout.splitlines()[-1] == f"report: {OUT / 'report.html'}"
 
@@ -187,10 +187,8 @@ def test_runs_of_other_sources_share_a_page_that_says_it_and_never_says_held(sha
     done = called("report", A, B, "--out", OUT)
     assert done.returncode == 0, done.stderr
     words = page().words()
-    assert (
-        "HELD SEPARATELY 2 of 2 Every planned unit held. Each in the run that judged it: together the runs are no gate."
-        in words
-    )
+    apart = "Every planned unit held. Each in the run that judged it: together the runs are no gate."
+    assert f"HELD SEPARATELY 2 units · 2 held {apart}" in words
     assert "Not one gate (shards come from the same sources): each run is judged by itself." in words
     assert "≠ abababababab" in words
     assert (OUT / "summary.md").read_text().count("**HELD SEPARATELY**") == 1
@@ -204,7 +202,7 @@ def test_one_unit_under_two_versions_of_a_contract_is_shown_twice(shards: Shards
     called("verify", "contracts", "--workload", "violated", "--name", "c")
     done = called("report", B, "harness-reports/c", "--out", OUT)
     assert done.returncode == 0, done.stderr
-    assert "2 planned · 0 held · 2 violated" in (OUT / "summary.md").read_text()
+    assert "2 units · 2 violated" in (OUT / "summary.md").read_text()
     suites = ET.fromstring((OUT / "junit.xml").read_text())  # noqa: S314 - our own output
     assert [suite.get("name") for suite in suites.iter("testsuite")] == ["scripted-v1 (b)", "scripted-v1 (c)"]
 
@@ -315,7 +313,7 @@ def test_under_github_actions_one_set_of_annotations_and_one_summary(
         assert [line.partition("::")[2].partition("::")[0] for line in told] == [
             "error file=contracts/scripted-v1.yaml,line=12,title=SCRIPT-001 on violated%3A violated"
         ]
-    assert Path("step.md").read_text().count("2 planned · 1 held · 1 violated") == 2
+    assert Path("step.md").read_text().count("2 units · 1 held · 1 violated") == 2
 
 
 def test_json_stays_one_object_beside_the_pages(shards: Shards) -> None:

@@ -100,7 +100,7 @@ def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_sh
     (directory / "report.html").unlink()
     report.render(directory)
     page = (directory / "report.html").read_text(encoding="utf-8")
-    assert "5 faults planted, 0 survived; the units are the controls, run without a fault." in page
+    assert "5 faults planted on purpose, 0 survived; the units are the controls, run without a fault." in page
     assert "All 5 planted faults were killed." in page
     assert "was planted in this run on purpose" not in page
     assert "5 of 5 planned faults killed" in page

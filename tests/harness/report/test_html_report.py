@@ -201,7 +201,7 @@ def test_a_drill_is_marked_in_title_heading_and_banner() -> None:
 def test_a_whole_drill_leads_with_its_faults() -> None:
     words = Page(render(views.whole_drill_view(killed=[True, False]))).words()
     assert "VIOLATED 1 unit · 1 held 1 of 2 planted faults survived: those claims prove nothing." in words
-    assert "2 faults planted, 1 survived; the units are the controls, run without a fault." in words
+    assert "2 faults planted on purpose, 1 survived; the units are the controls, run without a fault." in words
     assert words.index("Faults by claims 1 of 2 planned faults killed, 1 survived, 0 not run.") < words.index(
         " Claims "
     )

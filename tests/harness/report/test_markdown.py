@@ -16,7 +16,6 @@ from report_views import (
 )
 
 from harness.judging.verdict import Status
-from harness.report.html import render
 from harness.report.markdown import escape, render_markdown
 
 
@@ -25,15 +24,12 @@ def test_the_outcome_comes_first_then_what_to_do_then_what_was_judged_where_and_
     environment = {"git": {"commit": "4afac30f0e0c2a1d+changes"}, "gpu": {"name": "NVIDIA H200"}, "ci": ci}
     view = view_of(Status.PASS, Status.FAIL, Status.NOT_RUN, header=header(environment=environment))
     lines = [text for text in render_markdown(view).splitlines() if text]
-    changed = "The sources of the harness differed from the commit that is named."
-    assert lines[0] == f"> **Uncommitted changes.** {changed}"
-    assert f"<strong>Uncommitted changes.</strong> {changed}" in render(view)
-    assert lines[1] == "**VIOLATED**: 1 unit is violated."
-    assert lines[2].startswith("**F-GRAPH-BWD-001** on w1 (violated): The loss trajectory matches the ungraphed one. ")
-    assert lines[3] == "What now:"
-    assert lines[4].startswith("- fix F-GRAPH-BWD-001 on w1: A batch that was rebound")
+    assert lines[0] == "**VIOLATED**: 1 unit is violated."
+    assert lines[1].startswith("**F-GRAPH-BWD-001** on w1 (violated): The loss trajectory matches the ungraphed one. ")
+    assert lines[2] == "What now:"
+    assert lines[3].startswith("- fix F-GRAPH-BWD-001 on w1: A batch that was rebound")
     unit = "  `harness verify contracts/ --claim F-GRAPH-BWD-001 --workload"
-    assert lines[5:13] == [
+    assert lines[4:12] == [
         f"{unit} w1`",
         "- decide F-GRAPH-BWD-001, 1 unit: message 2",
         f"{unit} w2`",
@@ -43,7 +39,7 @@ def test_the_outcome_comes_first_then_what_to_do_then_what_was_judged_where_and_
         "  `harness drill contracts/`",
         "3 units · 1 held · 1 violated · 1 not run",
     ]
-    told = lines[13].replace("\\", "")
+    told = lines[12].replace("\\", "")
     for fact in (
         "commit 4afac30f0e0c with uncommitted changes",
         "GPU: NVIDIA H200",
@@ -51,7 +47,7 @@ def test_the_outcome_comes_first_then_what_to_do_then_what_was_judged_where_and_
         "started: 2026-11-20T",
     ):
         assert fact in told
-    assert lines[13].endswith("[GitHub Actions](<https://github.com/o/r/actions/runs/7>)")
+    assert lines[12].endswith("[GitHub Actions](<https://github.com/o/r/actions/runs/7>)")
 
 
 def test_a_link_that_would_end_its_markup_is_left_out() -> None:

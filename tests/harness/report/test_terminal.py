@@ -79,15 +79,15 @@ def test_a_drill_is_marked() -> None:
 
 def test_a_whole_drill_says_what_it_planted_and_that_the_units_are_controls() -> None:
     told = printed(whole_drill_view(killed=[True, False]))
-    assert "FIRE DRILL: 2 faults planted, 1 survived; the units are the controls, run without a fault." in told
+    assert (
+        "FIRE DRILL: 2 faults planted on purpose, 1 survived; the units are the controls, run without a fault." in told
+    )
     assert "VIOLATED: 1 of 2 planted faults survived: those claims prove nothing." in told
 
 
 def test_a_drill_says_how_many_faults_were_not_run() -> None:
     told = printed(whole_drill_view(killed=[True], not_run=1))
-    assert (
-        "FIRE DRILL: 1 fault planted, 0 survived, 1 not run; the units are the controls, run without a fault." in told
-    )
+    assert "FIRE DRILL: 1 fault planted on purpose, 0 survived, 1 not run; the units are the controls, " in told
 
 
 def test_markup_and_escape_sequences_in_messages_stay_text() -> None:

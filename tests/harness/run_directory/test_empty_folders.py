@@ -36,7 +36,7 @@ def test_it_is_whole_and_judged_as_before(uploaded: Path, capsys: pytest.Capture
     code = judge_command.print_verdicts([uploaded], gate=True, as_json=False)
     assert (code, capsys.readouterr().out.splitlines()[0]) == (
         10,
-        "1 planned · 0 held · 0 violated · 0 undecided · 1 not run · 0 errors",
+        "1 unit · 1 not run",
     )
 
 
