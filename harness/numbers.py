@@ -53,8 +53,14 @@ def agreed(sentence: str) -> str:
     """Return the sentence with its counted nouns in agreement: `1 captures of 44 nodes` becomes `1 capture of …`.
 
     Every sentence of a judge passes here, so that no judge has to choose a noun's form, or that of the verb behind it.
+    Text in quotes or backquotes is somebody's own, and stays.
     """
-    return re.sub(r"\b(replayed|called|fell) 1 times\b", r"\1 once", _ONE_OF_MANY.sub(_as_one, sentence))
+    parts = re.split(r"(\"[^\"]*\"|`[^`]*`|“[^”]*”)", sentence)
+    parts[::2] = [
+        re.sub(r"\b(replayed|called|fell) 1 times\b", r"\1 once", _ONE_OF_MANY.sub(_as_one, part))
+        for part in parts[::2]
+    ]
+    return "".join(parts)
 
 
 def _as_one(found: re.Match[str]) -> str:

@@ -15,14 +15,14 @@ from harness.evidence.environment_records import CHANGES, quoted
 from harness.judging.verdict import Demanded, Status
 from harness.numbers import counted
 from harness.report.blocks import Part, Section, Table, table
-from harness.report.charts.svg import INK, LIMIT, SERIES, Plot, draw, plain
+from harness.report.charts.plots import MachineRuns, over_runs
+from harness.report.charts.svg import Plot
 from harness.report.deciding import demand
 from harness.report.page import render_page
 from harness.report.text import clean, label, line, number, words
 from harness.report.view import ReportView
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from pandas import DataFrame
 
 # Name the trainer of a run, and the commit of the trainer's own repository, which need not be the
@@ -73,7 +73,6 @@ _UNIT = [*_NAMED, "mechanism"]
 COLUMNS = [*_RUN, *_UNIT, "status", "figure", "unit", "value", "low", "high", "demand", "bound", "judged"]
 PLOTS, BYTES = 60, 260_000  # of a page, which has at most 400 KB
 ROWS = 300
-MARKS = ("o", "s", "^", "D", "v", "P")
 NEAR = 4.0  # a demand that many times farther than the figures themselves would press them into one line
 TICKS = 7
 UNKNOWN = "unknown"
@@ -239,29 +238,21 @@ def plot(one: DataFrame) -> Plot:
     """
     order = {run: place for place, run in enumerate(dict.fromkeys(one["run"]))}
     last = one.iloc[-1]
-
-    def paint(axes: list[Axes]) -> None:
-        for place, (known, mine) in enumerate(one.groupby("machine", sort=True)):
-            at = [order[run] for run in mine["run"]]
-            lines = "" if UNKNOWN in str(known) else "-"
-            style = {"color": SERIES[place % len(SERIES)], "marker": MARKS[place % len(MARKS)], "ls": lines}
-            ends = [(x, *pair) for x, pair in zip(at, mine[["low", "high"]].to_numpy().tolist(), strict=True)]
-            for x, low, high in (each for each in ends if not math.isnan(each[1])):
-                axes[0].plot([x, x], [low, high], color=style["color"], lw=5, alpha=0.3, solid_capstyle="butt")
-            axes[0].plot(at, mine["value"].to_list(), lw=1.2, ms=4, label=label(known, 60), **style)  # type: ignore[arg-type]
-        if _near(one):
-            axes[0].axhline(float(last["bound"]), color=LIMIT, lw=1.3, ls="--", label=label(last["demand"]))
-        ticks = list(order.items())[:: -(-len(order) // TICKS)]
-        axes[0].set_xticks([at for _, at in ticks], [_tick(one, run) for run, _ in ticks])
-        axes[0].set(xlabel="trainer's commit, in the order of the runs", ylabel=label(last["unit"] or "value", 30))
-        axes[0].tick_params(axis="x", labelcolor=INK, labelsize=7.5)
-        axes[0].yaxis.set_major_formatter(plain)
-        axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
-
+    machines = [
+        MachineRuns(
+            label(known, 60),
+            UNKNOWN not in str(known),
+            [order[run] for run in mine["run"]],
+            mine["value"].to_list(),
+            mine[["low", "high"]].to_numpy().tolist(),
+        )
+        for known, mine in one.groupby("machine", sort=True)
+    ]
+    named = {at: _tick(one, run) for run, at in list(order.items())[:: -(-len(order) // TICKS)]}
+    bound = (float(last["bound"]), label(last["demand"])) if _near(one) else None
     values = ", ".join(f"{value:.4g}" for value in one["value"].tail(6))
-    return draw(
-        paint, alt=f"{words(last['figure'])} over {counted(len(order), 'run')}; the latest: {values}.", heights=(1.7,)
-    )
+    alt = f"{words(last['figure'])} over {counted(len(order), 'run')}; the latest: {values}."
+    return over_runs(machines, named, bound, label(last["unit"] or "value", 30), alt)
 
 
 def _near(one: DataFrame) -> bool:

@@ -126,11 +126,7 @@ def _head(view: ReportView, room: int) -> str:
     more = f"- {left_out} more\n" if left_out else ""
     listed = f"What now:\n\n{fitting}{more}\n" if steps else ""
     header = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
-    notes = (
-        view.count_line(),
-        " · ".join(_whose(view)),
-        view.unchecked_sentence(),
-    )
+    notes = (view.count_line(), " · ".join(_whose(view)), view.unchecked_sentence())
     told = "".join(f"{note}\n\n" for note in notes if note)
     top = f"{notices}**{result.word}**: {escape(result.sentence)}\n\n{_claimed(view)}"
     return f"{top}{listed}{told}{_parts(view)}{header}"

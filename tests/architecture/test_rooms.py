@@ -57,3 +57,9 @@ def test_a_planted_import_upwards_is_seen(module: str, source: str) -> None:
     lines += [["harness.judging", "harness.devices"], ["harness.kinds:models"], ["harness.kinds"]]
     [found] = upward(lines, {module: source})
     assert found.startswith(f"{module}:")
+
+
+def test_matplotlib_is_imported_in_the_folder_of_charts_alone() -> None:
+    """What is drawn anywhere has one set of colours, letters and names of marks."""
+    naming = {name for name, text in ours().items() if "from matplotlib" in text}
+    assert {name.rpartition(".")[0] for name in naming} == {"harness.report.charts"}

@@ -153,7 +153,6 @@ PUBLISHED = {
         "1.162x, at least 1.1x mean ratio",
         "1.096x to 1.279x: 99 % one-sided bounds over 11 of 12 processes",
         "Waived by maintainers of cuda-graph-backward-v1 until 2027-05-31",
-        "step-kernels-v1 20 of 20 units held",
     ),
     "*-cpu-drill": (
         "PARTLY DECIDED 19 units · 19 held",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,14 +19,10 @@ from harness.kinds.captures.model import LongReplay
 from harness.numbers import counted
 from harness.report.blocks import JudgedPlot, Part, Section, table
 from harness.report.charts import plots
-from harness.report.charts.plots import Doubles, Role, decimate, line_of
-from harness.report.charts.svg import SERIES, Plot, draw, drawn_once, legend, plain, reads_as
+from harness.report.charts.plots import Doubles
 from harness.report.glance import JudgedPart, judged_parts
-from harness.report.text import line, number, several, size
+from harness.report.text import line, several, size
 from harness.report.view import REPLAYED, ReportView
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MEMORY = "Memory held by the process, sample by sample: what each arm has more or less than at its first sample."
 KERNELS = 12  # of a graph, the most launched first; the run directory holds all
@@ -212,7 +207,7 @@ def _part(judged: JudgedPart[LongReplay], seen: Mapping[str, LongReplayEvidence]
     candidate = seen.get(judged.claim.candidate)
     if candidate is not None:
         steps, times, yardstick = _times(candidate)
-        drawn = long_replay(steps, times, yardstick, _replay_memory(candidate))
+        drawn = plots.long_replay(steps, times, yardstick, _replay_memory(candidate))
         part.judged.append(judged.drawn(drawn))
     columns = ["arm", "blocks", "steps", "distinct batches", "first ms a step", "last ms a step", "held first", "last"]
     part.tables.append(table("Blocks", columns, [_row(arm, replay) for arm, replay in seen.items()]))
@@ -245,39 +240,3 @@ def _row(arm: str, replay: LongReplayEvidence) -> list[object]:
     first, last = (1e3 * float(np.median(part)) for part in (times[:quarter], times[-quarter:]))
     steps = sum(block.steps for block in replay.blocks)
     return [arm, len(replay.blocks), steps, replay.distinct_batches, first, last, *held]
-
-
-@drawn_once
-def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Mapping[str, Doubles]) -> Plot:
-    """Plot milliseconds a step [blocks] and the yardstick relative to its median; below, growth of memory in MiB."""
-    scaled = yardstick / np.nanmedian(yardstick) * np.nanmedian(seconds)
-
-    def paint(axes: list[Axes]) -> None:
-        looks = {
-            "a step (candidate)": line_of(Role.CANDIDATE),
-            "yardstick": {"color": SERIES[0], "lw": 1.2, "ls": "--"},
-        }
-        for (name, look), values in zip(looks.items(), (seconds, scaled), strict=True):
-            at, shown = decimate(1e3 * values)
-            axes[0].plot(steps[at.astype(int)], shown, label=name, **look)
-        axes[0].set(ylabel="ms")
-        axes[0].set_ylim(bottom=0)
-        for name, levels in memory.items():
-            at, shown = decimate((levels - levels[0]) / 2**20)
-            look = {**line_of(Role.CANDIDATE), "ls": "-" if name == "allocated" else ":"}
-            axes[1].plot(steps[at.astype(int)], shown, label=f"{name} (candidate)", **look)
-            axes[1].set(ylabel="growth, MiB")
-        axes[-1].set(xlabel="step")
-        for axis in axes:
-            axis.xaxis.set_major_formatter(plain)
-            axis.yaxis.set_major_formatter(plain)
-            reads_as(axis, "whole")
-            legend(axis)
-
-    text = (
-        f"Milliseconds a step over {counted(len(steps), 'block')}: {number(float(1e3 * seconds[0]))} in the first, "
-        f"{number(float(1e3 * seconds[-1]))} in the last."
-    )
-    grown = [f"{name} {number(float(levels[-1] - levels[0]) / 2**20)} MiB" for name, levels in memory.items()]
-    alt = text + (f" Growth of memory: {', '.join(grown)}." if grown else "")
-    return draw(paint, alt=alt, heights=(1.8, 1.4) if memory else (1.8,))

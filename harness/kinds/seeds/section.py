@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.sheet import Settled
 from harness.kinds.seeds.model import NotWorse
 from harness.kinds.seeds.not_worse import joined, pairs_of
 from harness.report.blocks import Part, Section, table
-from harness.report.charts.svg import CANDIDATE, LIMIT, MUTED, Plot, draw, drawn_once, legend, plain, reads_as
+from harness.report.charts.plots import seed_differences
 from harness.report.glance import JudgedPart, judged_parts
-from harness.report.text import label, number
 from harness.report.view import ReportView
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 LOSS = "loss"
 
@@ -64,39 +56,8 @@ def _part(judged: JudgedPart[NotWorse], run: RunEvidence) -> Part | None:
     # the judge's mean and its interval, which it has where it compared the seeds
     found = judged.numbers("worse_by", "worse_by_at_least", "worse_by_at_most")
     of_seeds = (claim.seeds, pairs.worse.tolist(), pairs.margins.tolist())
-    plots = [differences(*of_seeds, mean=found[0], interval=found[1:], metric=claim.metric)] if found else []
+    plots = [seed_differences(*of_seeds, mean=found[0], interval=found[1:], metric=claim.metric)] if found else []
     tables = [table(f"{claim.metric}, {what}", columns, rows)]
     return Part(
         " · ".join(judged.unit), tables=tables, runs=[run.run_id], judged=[judged.drawn(plot) for plot in plots]
     )
-
-
-@drawn_once
-def differences(
-    seeds: Sequence[int],
-    worse: Sequence[float],
-    margins: Sequence[float],
-    *,
-    mean: float,
-    interval: Sequence[float],
-    metric: str,
-) -> Plot:
-    """Plot by how much the candidate is worse with each seed, the margin there, and the mean with its interval."""
-
-    def paint(axes: list[Axes]) -> None:
-        axis, places = axes[0], range(len(seeds))
-        axis.axhspan(interval[0], interval[1], fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
-        axis.axhline(mean, color=CANDIDATE, lw=1.3, label=f"mean {number(mean)}")
-        axis.axhline(0.0, color=MUTED, lw=0.8, label="0: no difference")
-        axis.plot(places, worse, "o", color=CANDIDATE, ms=4.0, label="a seed")
-        axis.plot(places, margins, "_", color=LIMIT, ms=14.0, mew=1.6, label="margin")
-        axis.set_xticks(list(places), [str(seed) for seed in seeds])
-        axis.yaxis.set_major_formatter(plain)
-        axis.set(xlabel="seed", ylabel="worse by")
-        reads_as(axis, "named")
-        legend(axis, columns=3)
-
-    values = ", ".join(f"{seed}: {number(value)}" for seed, value in zip(seeds, worse, strict=True))
-    low, high = map(number, interval)
-    text = f"By how much {label(metric)} of the candidate is worse, by seed. {values}. Mean {number(mean)}"
-    return draw(paint, alt=f"{text}, {low} to {high}; largest margin {number(max(margins))}.", heights=(2.4,))

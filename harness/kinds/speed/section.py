@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -17,29 +17,9 @@ from harness.judging.statistics import Array, as_found, undisturbed
 from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.timing import Slowing
 from harness.report.blocks import Part, Section, Table, table
-from harness.report.charts.compact import ALONG
-from harness.report.charts.plots import BROAD, COLOURS, Role, decimate
-from harness.report.charts.svg import (
-    BASELINE,
-    CANDIDATE,
-    GRID,
-    INK,
-    LIMIT,
-    MUTED,
-    SERIES,
-    Plot,
-    draw,
-    drawn_once,
-    legend,
-    named,
-    plain,
-)
+from harness.report.charts.plots import ProcessTiming, TimedBlock, timing
 from harness.report.glance import JudgedPart, counted_ratios, judged_parts
-from harness.report.text import label
 from harness.report.view import ReportView
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Put a timing comparison on one time axis: when each process ran its blocks, and what the machine
 # did meanwhile.
@@ -47,42 +27,8 @@ if TYPE_CHECKING:
 GAP = 0.04  # between two processes, as a share of what all of them take
 
 
-class TimedBlock(NamedTuple):
-    """Seconds on the axis; milliseconds a step."""
-
-    arm: str  # candidate or baseline
-    start: float
-    end: float
-    step_ms: float
-
-
-@dataclass(frozen=True)
-class ProcessTiming:
-    """One process of a timing comparison; all times are seconds on the axis."""
-
-    process: int
-    ratio: float  # the judge's; of a process that it left out the baseline's undisturbed step over the candidate's
-    disturbed: int  # rounds during which something else worked on the processor
-    candidate_aa: float
-    baseline_aa: float
-    blocks: list[TimedBlock]
-    samples: list[tuple[float, TelemetrySample]]
-    clocked: bool  # its blocks said when they began
-    counts: bool = True  # the judge took its ratio into the mean
-
-    @property
-    def start(self) -> float:
-        return self.blocks[0].start
-
-    @property
-    def end(self) -> float:
-        return max([*(block.end for block in self.blocks), *(at for at, _ in self.samples)])
-
-
 def side_by_side(
-    runs: Sequence[RunEvidence],
-    measure: Literal["step", "enqueue"] = "step",
-    judged: Mapping[int, float] | None = None,
+    runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step", judged: Mapping[int, float] | None = None
 ) -> list[ProcessTiming]:
     """Return the processes in order, each right after the one before: the time between them was not timed.
 
@@ -197,13 +143,6 @@ UNCLOCKED = (
     "This run did not record when its blocks began: they are drawn end to end, and what the machine did is laid "
     "beside them from the first block on, right to about a second."
 )
-SAMPLES = 160  # of a reading that are drawn, of all processes together
-Reading = Callable[[TelemetrySample], float | None]
-READINGS: dict[str, Reading] = {
-    "SM clock, MHz": lambda sample: sample.sm_clock_mhz,
-    "power, W": lambda sample: sample.power_w,
-    "temperature, °C": lambda sample: sample.temperature_c,
-}
 
 
 def section(view: ReportView) -> Section | None:
@@ -291,133 +230,3 @@ def _machine(telemetry: Mapping[int, Telemetry]) -> Table:
         "host load a core",
     ]
     return table("Clocks and load", columns, rows)
-
-
-@drawn_once
-def timing(
-    processes: Sequence[ProcessTiming], *, demanded: float, interval: Sequence[float], shares_clock: bool
-) -> Plot:
-    """Plot each process's ratio, A/A ratios and blocks, and the machine's clocks and throttle reasons, in one figure.
-
-    demanded: the least ratio that the claim allows; interval: of the mean ratio; shares_clock: True if blocks report
-    when they began, so that the time axis holds gaps too.
-    """
-    samples = [pair for item in processes for pair in item.samples]
-    reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
-    readings = [name for name, read in READINGS.items() if any(read(sample) is not None for _, sample in samples)]
-    heights = (1.9, 1.0, 1.2, *(0.9 for _ in readings), *([0.35 + 0.17 * len(reasons)] if readings else []))
-
-    def paint(axes: list[Axes]) -> None:
-        _ratios(axes[0], processes, demanded, interval)
-        _selves(axes[1], processes)
-        _blocks(axes[2], processes)
-        for axis, name in zip(axes[3:], readings, strict=False):
-            _reading(axis, processes, name)
-        if readings:
-            _throttled(axes[-1], processes, reasons)
-        for axis in axes:
-            axis.set_xlim(-0.01 * processes[-1].end, 1.01 * processes[-1].end)
-            axis.xaxis.set_major_formatter(plain)
-            axis.tick_params(axis="x", labelbottom=axis is axes[-1])
-            axis.grid(visible=False, axis="x")  # the lines between the processes lead the eye
-            for before, after in itertools.pairwise(processes):
-                axis.axvline((before.end + after.start) / 2, color=GRID, lw=0.8)
-        whole = "seconds since the first block" if shares_clock else "seconds of timed blocks, end to end"
-        axes[-1].set_xlabel(f"{whole}; processes side by side")
-
-    values = ", ".join(f"{item.ratio:.4g}" for item in processes if item.counts) or "none counts"
-    left = [f"{item.process} ({item.ratio:.4g})" for item in processes if not item.counts]
-    values += f"; left out: {', '.join(left)}" if left else ""
-    alt = f"Speed ratio of each process: {values}; demanded {demanded:g}. Over the same time: ms a step by block"
-    alt += "".join(f", {name}" for name in readings)
-    alt += f"; throttled: {', '.join(map(label, reasons)) or 'never'}." if readings else "."
-    return draw(paint, alt=alt, heights=heights)
-
-
-def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, interval: Sequence[float]) -> None:
-    if interval:
-        low, high = interval[0], interval[1] if math.isfinite(interval[1]) else max(interval[0], demanded)
-        axis.axhspan(low, high, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
-    for counts, colour, name in ((True, CANDIDATE, "candidate : baseline"), (False, MUTED, "left out, in no mean")):
-        spans = [(item.start, item.end, item.ratio) for item in processes if item.counts is counts]
-        if spans:
-            _spans(axis, spans, colour, 3.0 if counts else 1.2, name)
-    middles = [(item.start + item.end) / 2 for item in processes]
-    axis.axhline(demanded, color=LIMIT, lw=1.3, ls="--", label=f"demanded {demanded:g}")
-    axis.axhline(1.0, color=MUTED, lw=0.8, label="1: equally fast")
-    axis.set_ylabel("speed ratio")
-    axis.yaxis.set_major_formatter(plain)
-    axis.margins(y=0.2)  # the processes' numbers stand below everything
-    for item, middle in zip(processes, middles, strict=True):
-        at = axis.get_xaxis_transform()
-        axis.text(middle, 0.01, str(item.process), transform=at, ha="center", va="bottom", color=MUTED, gid=ALONG)
-    legend(axis)
-
-
-def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Plot each arm against itself, on a scale of its own: next to a large ratio the points would look alike."""
-    processes = [item for item in processes if item.counts]
-    middles = [(item.start + item.end) / 2 for item in processes]
-    # the baseline's marks are broad and below, as its lines are
-    axis.plot(middles, [item.baseline_aa for item in processes], "v", color=BASELINE, ms=8, label="A/A baseline")
-    axis.plot(middles, [item.candidate_aa for item in processes], "^", color=CANDIDATE, ms=4, label="A/A candidate")
-    axis.axhline(1.0, color=MUTED, lw=0.8, label="1: as fast as itself")
-    axis.margins(y=0.2)
-    axis.yaxis.set_major_formatter(plain)
-    legend(axis, columns=3)
-
-
-def _blocks(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Plot every block as long as it ran, at its milliseconds a step."""
-    for role, width in ((Role.BASELINE, BROAD), (Role.CANDIDATE, 1.8)):
-        blocks = [block for item in processes for block in item.blocks if block.arm == role]
-        spans = [(block.start, block.end, block.step_ms) for block in blocks]
-        _spans(axis, spans, COLOURS[role], width, f"{role}, ms a step")
-    axis.set_ylim(bottom=0)
-    axis.yaxis.set_major_formatter(plain)
-    legend(axis)
-
-
-def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
-    moments: list[float] = []
-    values: list[float] = []
-    for item in processes:
-        seen = [(at, value) for at, sample in item.samples if (value := READINGS[name](sample)) is not None]
-        places, shown = decimate(np.array([value for _, value in seen], dtype=np.float64), SAMPLES // len(processes))
-        moments.extend([*(seen[int(place)][0] for place in places), math.nan])  # no line from one process to the next
-        values.extend([*shown.tolist(), math.nan])
-    axis.plot(moments, values, color=SERIES[0], lw=1.1, label=name)
-    axis.yaxis.set_major_formatter(plain)
-    legend(axis)
-
-
-def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
-    """Plot a lane for each throttle reason, marked while samples gave that reason."""
-    for lane, reason in enumerate(reasons):
-        least = 0.006 * processes[-1].end  # a single sample must be seen too
-        spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason, least)]
-        _spans(axis, spans, LIMIT, 7.0, "_" if lane else "throttled")
-        named(axis.lines[-1], "throttled")
-    if reasons:
-        legend(axis)
-    else:
-        axis.set_title("throttled: never", loc="left", fontsize=8.5)
-    axis.set_yticks(range(len(reasons)), [label(reason, 20) for reason in reasons], color=INK)
-    axis.set_ylim(-0.6, max(len(reasons), 1) - 0.4)
-
-
-def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[float, float]]:
-    """Return from when to when the reason was given, sample after sample, drawn for at least `least` seconds."""
-    stretches = []
-    for given, run in itertools.groupby(item.samples, key=lambda pair: reason in pair[1].throttle_reasons):
-        moments = [at for at, _ in run]
-        if given:
-            stretches.append((moments[0], max(moments[-1], moments[0] + least)))
-    return stretches
-
-
-def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str, width: float, name: str) -> None:
-    """Plot level strokes (from, to, height) as one line."""
-    across = list(itertools.chain(*((start, end, math.nan) for start, end, _ in spans)))
-    heights = list(itertools.chain(*((height, height, math.nan) for _, _, height in spans)))
-    axis.plot(across, heights, color=colour, lw=width, solid_capstyle="butt", label=name)

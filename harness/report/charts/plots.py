@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.evidence.run_records import JitEvent, TelemetrySample
+from harness.numbers import counted
+from harness.report.charts.compact import ALONG
 from harness.report.charts.svg import (
     BASELINE,
     CANDIDATE,
@@ -27,6 +31,7 @@ from harness.report.charts.svg import (
     draw,
     drawn_once,
     legend,
+    named,
     plain,
     reads_as,
 )
@@ -291,3 +296,320 @@ def line_of(role: Role) -> dict[str, Any]:
 def name_of(arm: str, role: Role) -> str:
     """Return an arm's name in a legend, with its role."""
     return f"{arm} ({role})" if role else arm
+
+
+# Plot what one kind of claim alone has: kernels over time, seeds, blocks of a long replay.
+
+
+@drawn_once
+def timeline(events: Sequence[JitEvent], phases: Mapping[str, float], handles: Mapping[str, float]) -> Plot:
+    """Plot compiles, disk-cache hits and loads over time, with the phases prewarm, upload and train as bands."""
+    rows = ["compile", "disk_hit", "load", *(["handle"] if handles else [])]
+    ends = [float(event.seconds) for event in events] + [float(value) for value in handles.values()]
+    starts = sorted(((float(at), name) for name, at in phases.items()))
+    end = max([*ends, *(at for at, _ in starts), 1e-3]) * 1.03
+
+    def paint(axes: list[Axes]) -> None:
+        axis = axes[0]
+        for place, (at, name) in enumerate(starts):
+            until = starts[place + 1][0] if place + 1 < len(starts) else end
+            axis.axvspan(at, until, color=GRID, alpha=(0.9, 0.3)[place % 2], lw=0, zorder=0)
+            # at heights of their own: a phase may be shorter than its name
+            axis.text(at, len(rows) - 0.45 + 0.5 * place, label(name, 16), fontsize=8.5, color=INK, gid=ALONG)
+        for place, row in enumerate(rows):
+            seen = [float(event.seconds) for event in events if event.event == row]
+            moments = list(handles.values()) if row == "handle" else seen
+            strokes = [(at, at, math.nan) for at in moments], [(place - 0.25, place + 0.25, math.nan)] * len(moments)
+            look: dict[str, Any] = {"lw": 1.3, "color": SERIES[place], "label": row.replace("_", " ")}
+            if moments:
+                axis.plot(*(list(itertools.chain(*values)) for values in strokes), **look)
+        axis.set_yticks(range(len(rows)), [row.replace("_", " ") for row in rows])
+        axis.set(
+            xlabel="seconds since the worker started",
+            xlim=(0, end),
+            ylim=(-0.6, len(rows) - 0.6 + 0.5 * max(len(starts), 1)),
+        )
+        axis.xaxis.set_major_formatter(plain)
+        reads_as(axis, "events")
+        if events or handles:
+            legend(axis, columns=4)
+
+    bands = ", ".join(f"{label(name)} from {number(at)} s" for at, name in starts)
+    return draw(paint, alt=f"{len(events)} JIT events over time; phases: {bands or 'none'}.", heights=(1.9,))
+
+
+@drawn_once
+def seed_differences(
+    seeds: Sequence[int],
+    worse: Sequence[float],
+    margins: Sequence[float],
+    *,
+    mean: float,
+    interval: Sequence[float],
+    metric: str,
+) -> Plot:
+    """Plot by how much the candidate is worse with each seed, the margin there, and the mean with its interval."""
+
+    def paint(axes: list[Axes]) -> None:
+        axis, places = axes[0], range(len(seeds))
+        axis.axhspan(interval[0], interval[1], fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
+        axis.axhline(mean, color=CANDIDATE, lw=1.3, label=f"mean {number(mean)}")
+        axis.axhline(0.0, color=MUTED, lw=0.8, label="0: no difference")
+        axis.plot(places, worse, "o", color=CANDIDATE, ms=4.0, label="a seed")
+        axis.plot(places, margins, "_", color=LIMIT, ms=14.0, mew=1.6, label="margin")
+        axis.set_xticks(list(places), [str(seed) for seed in seeds])
+        axis.yaxis.set_major_formatter(plain)
+        axis.set(xlabel="seed", ylabel="worse by")
+        reads_as(axis, "named")
+        legend(axis, columns=3)
+
+    values = ", ".join(f"{seed}: {number(value)}" for seed, value in zip(seeds, worse, strict=True))
+    low, high = map(number, interval)
+    text = f"By how much {label(metric)} of the candidate is worse, by seed. {values}. Mean {number(mean)}"
+    return draw(paint, alt=f"{text}, {low} to {high}; largest margin {number(max(margins))}.", heights=(2.4,))
+
+
+@drawn_once
+def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Mapping[str, Doubles]) -> Plot:
+    """Plot milliseconds a step [blocks] and the yardstick relative to its median; below, growth of memory in MiB."""
+    scaled = yardstick / np.nanmedian(yardstick) * np.nanmedian(seconds)
+
+    def paint(axes: list[Axes]) -> None:
+        looks = {
+            "a step (candidate)": line_of(Role.CANDIDATE),
+            "yardstick": {"color": SERIES[0], "lw": 1.2, "ls": "--"},
+        }
+        for (name, look), values in zip(looks.items(), (seconds, scaled), strict=True):
+            at, shown = decimate(1e3 * values)
+            axes[0].plot(steps[at.astype(int)], shown, label=name, **look)
+        axes[0].set(ylabel="ms")
+        axes[0].set_ylim(bottom=0)
+        for name, levels in memory.items():
+            at, shown = decimate((levels - levels[0]) / 2**20)
+            look = {**line_of(Role.CANDIDATE), "ls": "-" if name == "allocated" else ":"}
+            axes[1].plot(steps[at.astype(int)], shown, label=f"{name} (candidate)", **look)
+            axes[1].set(ylabel="growth, MiB")
+        axes[-1].set(xlabel="step")
+        for axis in axes:
+            axis.xaxis.set_major_formatter(plain)
+            axis.yaxis.set_major_formatter(plain)
+            reads_as(axis, "whole")
+            legend(axis)
+
+    text = (
+        f"Milliseconds a step over {counted(len(steps), 'block')}: {number(float(1e3 * seconds[0]))} in the first, "
+        f"{number(float(1e3 * seconds[-1]))} in the last."
+    )
+    grown = [f"{name} {number(float(levels[-1] - levels[0]) / 2**20)} MiB" for name, levels in memory.items()]
+    alt = text + (f" Growth of memory: {', '.join(grown)}." if grown else "")
+    return draw(paint, alt=alt, heights=(1.8, 1.4) if memory else (1.8,))
+
+
+# Plot a timing: each process by its ratio and its blocks, and what the machine did meanwhile.
+
+SAMPLES = 160  # of a reading that are drawn, of all processes together
+Reading = Callable[[TelemetrySample], float | None]
+READINGS: dict[str, Reading] = {
+    "SM clock, MHz": lambda sample: sample.sm_clock_mhz,
+    "power, W": lambda sample: sample.power_w,
+    "temperature, °C": lambda sample: sample.temperature_c,
+}
+
+
+class TimedBlock(NamedTuple):
+    """Seconds on the axis; milliseconds a step."""
+
+    arm: str  # candidate or baseline
+    start: float
+    end: float
+    step_ms: float
+
+
+@dataclass(frozen=True)
+class ProcessTiming:
+    """One process of a timing comparison; all times are seconds on the axis."""
+
+    process: int
+    ratio: float  # the judge's; of a process that it left out the baseline's undisturbed step over the candidate's
+    disturbed: int  # rounds during which something else worked on the processor
+    candidate_aa: float
+    baseline_aa: float
+    blocks: list[TimedBlock]
+    samples: list[tuple[float, TelemetrySample]]
+    clocked: bool  # its blocks said when they began
+    counts: bool = True  # the judge took its ratio into the mean
+
+    @property
+    def start(self) -> float:
+        return self.blocks[0].start
+
+    @property
+    def end(self) -> float:
+        return max([*(block.end for block in self.blocks), *(at for at, _ in self.samples)])
+
+
+@drawn_once
+def timing(
+    processes: Sequence[ProcessTiming], *, demanded: float, interval: Sequence[float], shares_clock: bool
+) -> Plot:
+    """Plot each process's ratio, A/A ratios and blocks, and the machine's clocks and throttle reasons, in one figure.
+
+    demanded: the least ratio that the claim allows; interval: of the mean ratio; shares_clock: True if blocks report
+    when they began, so that the time axis holds gaps too.
+    """
+    samples = [pair for item in processes for pair in item.samples]
+    reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
+    readings = [name for name, read in READINGS.items() if any(read(sample) is not None for _, sample in samples)]
+    heights = (1.9, 1.0, 1.2, *(0.9 for _ in readings), *([0.35 + 0.17 * len(reasons)] if readings else []))
+
+    def paint(axes: list[Axes]) -> None:
+        _ratios(axes[0], processes, demanded, interval)
+        _selves(axes[1], processes)
+        _blocks(axes[2], processes)
+        for axis, name in zip(axes[3:], readings, strict=False):
+            _reading(axis, processes, name)
+        if readings:
+            _throttled(axes[-1], processes, reasons)
+        for axis in axes:
+            axis.set_xlim(-0.01 * processes[-1].end, 1.01 * processes[-1].end)
+            axis.xaxis.set_major_formatter(plain)
+            axis.tick_params(axis="x", labelbottom=axis is axes[-1])
+            axis.grid(visible=False, axis="x")  # the lines between the processes lead the eye
+            for before, after in itertools.pairwise(processes):
+                axis.axvline((before.end + after.start) / 2, color=GRID, lw=0.8)
+        whole = "seconds since the first block" if shares_clock else "seconds of timed blocks, end to end"
+        axes[-1].set_xlabel(f"{whole}; processes side by side")
+
+    values = ", ".join(f"{item.ratio:.4g}" for item in processes if item.counts) or "none counts"
+    left = [f"{item.process} ({item.ratio:.4g})" for item in processes if not item.counts]
+    values += f"; left out: {', '.join(left)}" if left else ""
+    alt = f"Speed ratio of each process: {values}; demanded {demanded:g}. Over the same time: ms a step by block"
+    alt += "".join(f", {name}" for name in readings)
+    alt += f"; throttled: {', '.join(map(label, reasons)) or 'never'}." if readings else "."
+    return draw(paint, alt=alt, heights=heights)
+
+
+def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, interval: Sequence[float]) -> None:
+    if interval:
+        low, high = interval[0], interval[1] if math.isfinite(interval[1]) else max(interval[0], demanded)
+        axis.axhspan(low, high, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
+    for counts, colour, name in ((True, CANDIDATE, "candidate : baseline"), (False, MUTED, "left out, in no mean")):
+        spans = [(item.start, item.end, item.ratio) for item in processes if item.counts is counts]
+        if spans:
+            _spans(axis, spans, colour, 3.0 if counts else 1.2, name)
+    middles = [(item.start + item.end) / 2 for item in processes]
+    axis.axhline(demanded, color=LIMIT, lw=1.3, ls="--", label=f"demanded {demanded:g}")
+    axis.axhline(1.0, color=MUTED, lw=0.8, label="1: equally fast")
+    axis.set_ylabel("speed ratio")
+    axis.yaxis.set_major_formatter(plain)
+    axis.margins(y=0.2)  # the processes' numbers stand below everything
+    for item, middle in zip(processes, middles, strict=True):
+        at = axis.get_xaxis_transform()
+        axis.text(middle, 0.01, str(item.process), transform=at, ha="center", va="bottom", color=MUTED, gid=ALONG)
+    legend(axis)
+
+
+def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
+    """Plot each arm against itself, on a scale of its own: next to a large ratio the points would look alike."""
+    processes = [item for item in processes if item.counts]
+    middles = [(item.start + item.end) / 2 for item in processes]
+    # the baseline's marks are broad and below, as its lines are
+    axis.plot(middles, [item.baseline_aa for item in processes], "v", color=BASELINE, ms=8, label="A/A baseline")
+    axis.plot(middles, [item.candidate_aa for item in processes], "^", color=CANDIDATE, ms=4, label="A/A candidate")
+    axis.axhline(1.0, color=MUTED, lw=0.8, label="1: as fast as itself")
+    axis.margins(y=0.2)
+    axis.yaxis.set_major_formatter(plain)
+    legend(axis, columns=3)
+
+
+def _blocks(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
+    """Plot every block as long as it ran, at its milliseconds a step."""
+    for role, width in ((Role.BASELINE, BROAD), (Role.CANDIDATE, 1.8)):
+        blocks = [block for item in processes for block in item.blocks if block.arm == role]
+        spans = [(block.start, block.end, block.step_ms) for block in blocks]
+        _spans(axis, spans, COLOURS[role], width, f"{role}, ms a step")
+    axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(plain)
+    legend(axis)
+
+
+def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
+    moments: list[float] = []
+    values: list[float] = []
+    for item in processes:
+        seen = [(at, value) for at, sample in item.samples if (value := READINGS[name](sample)) is not None]
+        places, shown = decimate(np.array([value for _, value in seen], dtype=np.float64), SAMPLES // len(processes))
+        moments.extend([*(seen[int(place)][0] for place in places), math.nan])  # no line from one process to the next
+        values.extend([*shown.tolist(), math.nan])
+    axis.plot(moments, values, color=SERIES[0], lw=1.1, label=name)
+    axis.yaxis.set_major_formatter(plain)
+    legend(axis)
+
+
+def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
+    """Plot a lane for each throttle reason, marked while samples gave that reason."""
+    for lane, reason in enumerate(reasons):
+        least = 0.006 * processes[-1].end  # a single sample must be seen too
+        spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason, least)]
+        _spans(axis, spans, LIMIT, 7.0, "_" if lane else "throttled")
+        named(axis.lines[-1], "throttled")
+    if reasons:
+        legend(axis)
+    else:
+        axis.set_title("throttled: never", loc="left", fontsize=8.5)
+    axis.set_yticks(range(len(reasons)), [label(reason, 20) for reason in reasons], color=INK)
+    axis.set_ylim(-0.6, max(len(reasons), 1) - 0.4)
+
+
+def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[float, float]]:
+    """Return from when to when the reason was given, sample after sample, drawn for at least `least` seconds."""
+    stretches = []
+    for given, run in itertools.groupby(item.samples, key=lambda pair: reason in pair[1].throttle_reasons):
+        moments = [at for at, _ in run]
+        if given:
+            stretches.append((moments[0], max(moments[-1], moments[0] + least)))
+    return stretches
+
+
+def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str, width: float, name: str) -> None:
+    """Plot level strokes (from, to, height) as one line."""
+    across = list(itertools.chain(*((start, end, math.nan) for start, end, _ in spans)))
+    heights = list(itertools.chain(*((height, height, math.nan) for _, _, height in spans)))
+    axis.plot(across, heights, color=colour, lw=width, solid_capstyle="butt", label=name)
+
+
+# Plot a figure over runs.
+
+
+class MachineRuns(NamedTuple):
+    """The runs of one machine: the place of each on the level axis, its value, and the ends of its interval or NaN."""
+
+    name: str
+    joined: bool  # by a line
+    places: Sequence[int]
+    values: Sequence[float]
+    ends: Sequence[Sequence[float]]
+
+
+def over_runs(
+    machines: Sequence[MachineRuns], ticks: Mapping[int, str], demand: tuple[float, str] | None, unit: str, alt: str
+) -> Plot:
+    """Plot a figure over its runs with its intervals, a colour for each machine, and its demand with a name."""
+
+    def paint(axes: list[Axes]) -> None:
+        for place, one in enumerate(machines):
+            colour, mark = SERIES[place % len(SERIES)], MARKS[place % len(MARKS)]
+            for at, (low, high) in zip(one.places, one.ends, strict=True):
+                if not math.isnan(low):
+                    axes[0].plot([at, at], [low, high], color=colour, lw=5, alpha=0.3, solid_capstyle="butt")
+            look: dict[str, Any] = {"color": colour, "marker": mark, "ls": "-" if one.joined else ""}
+            axes[0].plot(one.places, one.values, lw=1.2, ms=4, label=one.name, **look)
+        if demand is not None:
+            axes[0].axhline(demand[0], color=LIMIT, lw=1.3, ls="--", label=demand[1])
+        axes[0].set_xticks(list(ticks), list(ticks.values()))
+        axes[0].set(xlabel="trainer's commit, in the order of the runs", ylabel=unit)
+        axes[0].tick_params(axis="x", labelcolor=INK, labelsize=7.5)
+        axes[0].yaxis.set_major_formatter(plain)
+        axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
+
+    return draw(paint, alt=alt, heights=(1.7,))

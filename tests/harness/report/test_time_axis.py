@@ -11,7 +11,8 @@ from judge_cases_throughput import timed
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
-from harness.kinds.speed.section import GAP, ProcessTiming, side_by_side, timing
+from harness.kinds.speed.section import GAP, side_by_side
+from harness.report.charts.plots import ProcessTiming, timing
 
 
 def clocked(run: RunEvidence, *, first: float, pause: float, sampler: float) -> RunEvidence:
