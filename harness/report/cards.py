@@ -257,6 +257,8 @@ def card_terms(cards: Iterable[Card]) -> dict[str, CardTerms]:
 # Make a row for each claim of a page: what decided it, how sure that is, and how many of its faults
 # were killed.
 
+TELLING = "trajectory_match"  # the kind whose curve says most
+WORST = ("error", "violated", "undecided", "waived", "held")  # words of units that were run
 MOST_ROWS = 30  # of a first screen that has one for each unit
 
 
@@ -285,6 +287,22 @@ class ClaimRow:
     @property
     def _alike(self) -> ClaimRow:
         return replace(self, workloads=(), spark=None)
+
+
+def lead(view: ReportView) -> int | None:
+    """Return the number of the unit that a page begins with; None if none was run.
+
+    It is of a claim in which a fault survived, or the worst; of several one about trajectories, else the first planned.
+    """
+    survived = {(row.contract, row.claim) for row in view.drill.survivors} if view.drill and view.of_controls else ()
+
+    def order(place: int) -> tuple[bool, int, bool]:
+        unit, parts, _ = view.judged()[place - 1]
+        lived = (unit.contract, unit.claim) in survived
+        return not lived, WORST.index(view.word(unit)), all(part.kind != TELLING for part in parts)
+
+    run = (place for place, unit in enumerate(view.verdicts, start=1) if unit.status is not Status.NOT_RUN)
+    return min(run, key=order, default=None)
 
 
 def claim_rows(view: ReportView) -> list[ClaimRow]:

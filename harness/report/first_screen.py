@@ -11,8 +11,9 @@ import numpy as np
 from harness.contract.schema import Workload
 from harness.evidence.environment_records import GitFacts, TrainerFacts, quoted
 from harness.judging.series import Compared
-from harness.judging.verdict import Status, Verdict
-from harness.report.cards import ClaimRow
+from harness.judging.verdict import Verdict
+from harness.numbers import counted
+from harness.report.cards import ClaimRow, lead
 from harness.report.charts import sparkline
 from harness.report.charts.sparkline import Box, around, finite
 from harness.report.glance import Ratios, glance
@@ -28,8 +29,6 @@ LABEL = 11  # CSS pixels that a label of the course is high
 SHOWN = 3  # trainers, and workloads, that are named; the others are counted
 WIDTH, HEIGHT = 400, 150  # of the course, CSS pixels
 POINTS = 160
-WORST = ("error", "violated", "undecided", "waived", "held")  # words of units that were run
-TELLING = "trajectory_match"  # the kind whose curve says most
 
 
 def now(view: ReportView) -> list[Step]:
@@ -161,34 +160,13 @@ class Course:
     anchor: str
 
 
-def lead(view: ReportView) -> int | None:
-    """Return the number of the unit that a page begins with; None if none was run.
-
-    It is of a claim in which a fault survived, or the worst; of several one about trajectories, else the first planned.
-    """
-    survived = {(row.contract, row.claim) for row in view.drill.survivors} if view.drill and view.of_controls else ()
-    ranks = {
-        place: (
-            (unit.contract, unit.claim) not in survived,
-            WORST.index(view.word(unit)),
-            all(part.kind != TELLING for part in parts),
-        )
-        for place, (unit, parts, _) in enumerate(view.judged(), start=1)
-        if unit.status is not Status.NOT_RUN
-    }
-    return min(ranks, key=lambda place: ranks[place], default=None)
-
-
 def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> tuple[ClaimRow, str] | None:
     """Return the row of the unit that leads the page, with that unit alone, and how many others ended alike."""
     anchor = f"unit-{lead(view)}"
-    for row in rows:
-        for workload in row.workloads:
-            if workload[1] == anchor:
-                others = sum(view.word(unit) == row.word for unit in view.verdicts) - 1
-                more = f"{others} more {'units' if others > 1 else 'unit'} {row.word}" if others else ""
-                return replace(row, workloads=(workload,)), more
-    return None
+    found = (replace(row, workloads=(each,)) for row in rows for each in row.workloads if each[1] == anchor)
+    row = next(found, None)
+    others = sum(row is not None and view.word(unit) == row.word for unit in view.verdicts) - 1
+    return (row, f"{counted(others, 'other unit')} {row.word}" if others else "") if row is not None else None
 
 
 def course(view: ReportView) -> Course | None:

@@ -46,7 +46,11 @@ def what_now(view: ReportView, shown: Shown = line) -> list[Step]:
 
 def _broken(view: ReportView, shown: Shown) -> Iterator[Step]:
     """Yield each unit that broke or is violated, with its likely cause, or what was seen."""
-    for unit in cards.worst_first(view.verdicts):
+    first = cards.lead(view)
+    ordered = sorted(
+        cards.worst_first(view.verdicts), key=lambda unit: not first or unit is not view.verdicts[first - 1]
+    )
+    for unit in ordered:
         if view.word(unit) in {"error", "violated"}:
             causes = split(advice(view, unit))[0]
             why = shown(causes[0].text if causes else sentence(unit.message), 300)
@@ -57,8 +61,8 @@ def _broken(view: ReportView, shown: Shown) -> Iterator[Step]:
 def _survived(view: ReportView, shown: Shown) -> Iterator[Step]:
     rows = view.drill.survivors if view.drill is not None else []
     for row, told in zip(rows, survived(view), strict=False):
-        command = command_to_plant(view.header.command, row.contract, row.claim, row.fault)
-        yield Step(f"survived: {shown(told, 500)}", command or "")
+        command = command_to_plant(view.header.command, row.contract, row.claim, row.fault) or ""
+        yield Step(f"survived: {shown(told, 500)}", command)
 
 
 def _open(view: ReportView, shown: Shown) -> Iterator[Step]:
@@ -83,10 +87,8 @@ def _unplanted(view: ReportView) -> Iterator[Step]:
 def _uncommitted(view: ReportView) -> Iterator[Step]:
     if view.changed():
         command = repeats(view) or ""
-        if len(command) > LONG:
-            yield Step("commit what was run, and verify it again by the command at the end: no commit holds it")
-        else:
-            yield Step("commit what was run, and verify it again: no commit holds it", command)
+        by = " by the command at the end" if len(command) > LONG else ""
+        yield Step(f"commit what was run, and verify it again{by}: no commit holds it", "" if by else command)
 
 
 def _unproven(view: ReportView) -> Iterator[Step]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import write_pictures
 import yaml
 from doc_blocks import FOLLOWED, ROOT, SHELLS, Block, Command, commands, followed, shows
 
@@ -58,7 +59,12 @@ def test_the_page_works_as_written(
             for command in commands(block):
                 starts = command.line.startswith(STARTS) and "--gate" not in command.line
                 variables = request.getfixturevalue("warm_environment") if starts else environment
-                run(command, variables, repository, codes.get(command.line, [0]).pop(0))
+                code = codes.get(command.line, [0]).pop(0)
+                run(command, variables, repository, code)
+                if page == "docs/tutorial.md" and code:  # the run whose page the tutorial has a picture of
+                    drawn = max(repository.glob("harness-reports/*/report.html"), key=lambda each: each.stat().st_mtime)
+                    shown = (write_pictures.DOCS / "first-failure.txt").read_text(encoding="utf-8")
+                    assert write_pictures.top_of(drawn.read_text(encoding="utf-8")) == shown
         else:
             take(block, repository)
     assert [line for line, left in codes.items() if left] == []

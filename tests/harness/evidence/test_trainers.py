@@ -7,12 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from report_views import header as report_header
+from report_views import small_view
 
 from harness.api.session import VerifyOptions, header_of
 from harness.contract.load import load_contract
 from harness.devices import environment
 from harness.evidence.sources import trainers
 from harness.planning.plan import Plan
+from harness.report.first_screen import identity
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -33,6 +36,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(tmp_path, "commit", "--quiet", "--message", "A trainer")
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
+
+
+TRAINER = "reference_impl.system:QLoRASystem"
 
 
 def commit_of(system: str) -> str | None:
@@ -97,3 +103,13 @@ def test_a_run_records_the_commit_of_every_system_that_its_contracts_name() -> N
     assert set(header.environment.trainers) == set(contract.contract.systems())
     assert len(contract.contract.systems()) == 2
     assert {facts.commit for facts in header.environment.trainers.values()} == {header.environment.git.commit}
+
+
+def test_a_run_records_the_name_that_a_trainer_gives_itself_though_a_wrapper_stands_in_the_contract() -> None:
+    """On a page of a drill stood `with_faults:Faulty`, which no user knows."""
+    contract = load_contract(Path(__file__).parents[3] / "examples" / "ranks" / "fsdp2" / "contract.yaml")
+    header = header_of([contract], Plan([], []), VerifyOptions(), datetime(2026, 11, 22, tzinfo=UTC))
+    [(system, facts)] = header.environment.trainers.items()
+    assert (system, facts.name) == ("examples.ranks.fsdp2.with_faults:Faulty", "fsdp2")
+    shown = dict(identity(small_view(header=report_header(environment={"trainers": {TRAINER: {"name": "ours"}}}))))
+    assert shown["Trainer"] == f"ours ({TRAINER}), of no repository"

@@ -38,6 +38,7 @@ NUMBERED = re.compile(r"\b(measurement|rank|step|process|round|block|block_|run|
         ("1 points of the grid were not tried", "1 point of the grid was not tried"),
         ("arm plain-1 waits; arm lora-1 reads, x=1 gives", "arm plain-1 waits; arm lora-1 reads, x=1 gives"),
         ("rank 0 was 1 times its own bound", "rank 0 was 1 times its own bound"),
+        ('"expert 1 gets" and `1 steps` in 1 steps', '"expert 1 gets" and `1 steps` in 1 step'),
         ("a block of 1 steps, and 1 distinct batches were seen", "a block of 1 step, and 1 distinct batch was seen"),
     ],
 )

@@ -1,0 +1,89 @@
+"""Make the pictures of pages that the documentation shows: `python tools/docs/write_pictures.py`, with Chromium.
+
+Next to each picture lies a file with the words at the top of the page that was drawn. Tests compare it with the words
+that the page has now: who changes these makes the pictures again.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from html.parser import HTMLParser
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PUBLISHED = ROOT / "reports" / "gates" / "2026-11-30-h200-captured"
+SIZES = {"report-light": (1200, 900), "first-failure": (1200, 720)}  # CSS pixels
+BLOCKS = re.compile(r"<!-- (file|change to): train\.py -->\n```\w+\n(.*?)```", re.DOTALL)
+
+
+class Top(HTMLParser):
+    """Read the headline, the first claim and what to do; facts of the machine differ from run to run."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._read = self._inside = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, _attrs: object) -> None:
+        self._inside = self._inside or tag == "header"
+        if tag in ("h1", "p", "dl", "figure", "details"):
+            self._read = self._inside and tag in ("h1", "p")
+            self.lines.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside and tag != "header"
+        self._read = self._read and tag not in ("h1", "p")
+
+    def handle_data(self, data: str) -> None:
+        if self._read:
+            self.lines[-1] += data
+
+
+def top_of(html: str) -> str:
+    """Return the words at the top of a page, a paragraph a line."""
+    return "".join(f"{' '.join(each.split())}\n" for each in Top(html).lines if each.strip())
+
+
+def first_failure(folder: Path) -> Path:
+    """Return the page of the tutorial's step with its fault, verified in an empty folder."""
+    (_, step), (_, change), *_ = BLOCKS.findall((DOCS / "tutorial.md").read_text(encoding="utf-8"))
+    old, new = ("".join(f"{each[1:]}\n" for each in change.splitlines() if each[:1] != sign) for sign in "+-")
+    (folder / "train.py").write_text(step, encoding="utf-8")
+    harness = [sys.executable, "-m", "harness"]
+    subprocess.run([*harness, "init", "train.py:make_step"], cwd=folder, check=True)
+    (folder / "train.py").write_text(step.replace(old, new), encoding="utf-8")
+    subprocess.run(
+        [*harness, "verify", "contracts/", "--claim", "TRAIN-SAME", "--name", "run"], cwd=folder, check=False
+    )
+    return folder / "harness-reports" / "run" / "report.html"
+
+
+def published(folder: Path) -> Path:
+    """Return the page of a published run, drawn from its archive."""
+    command = [sys.executable, "-m", "harness", "report", PUBLISHED, "--out", folder / "page"]
+    subprocess.run(command, check=True)
+    return folder / "page" / "report.html"
+
+
+def main() -> None:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        raise SystemExit("pictures need Chromium; install it from the system's packages")
+    for name, made in {"report-light": published, "first-failure": first_failure}.items():
+        with tempfile.TemporaryDirectory() as folder:
+            page = made(Path(folder))
+            size = ",".join(map(str, SIZES[name]))
+            flags = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={folder}/profile"]
+            drawn = [f"--window-size={size}", f"--screenshot={DOCS / name}.png", page.as_uri()]
+            subprocess.run([chromium, *flags, *drawn], check=True, stderr=subprocess.DEVNULL)
+            (DOCS / f"{name}.txt").write_text(top_of(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
