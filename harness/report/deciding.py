@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.judging.verdict import Demanded, Status, Verdict
 from harness.report.glance import counted_ratios
-from harness.report.text import number, words
+from harness.report.text import number, of_count, words
 
 LONGEST = 12  # characters of a bound that a contract states
 
@@ -72,9 +72,9 @@ def _number(
     if percent:
         return f"{_short(value, lambda more: f'{100 * value:.{3 + more}g}', beside, 100)} %"
     if float(value).is_integer():
-        return f"{number(int(value))} {_singular(unit, value)}".rstrip()
+        return f"{number(int(value))} {of_count(unit, value)}".rstrip()
     plain = _short(value, lambda more: f"{value:.{3 + more}g}", beside).replace("e-0", "e-")
-    return f"{plain} {_singular(unit, value)}".rstrip()
+    return f"{plain} {of_count(unit, value)}".rstrip()
 
 
 def _decimals(value: float, places: int, outward: Callable[[float], int] | None) -> str:
@@ -94,12 +94,6 @@ def _short(value: float, written: Callable[[int], str], beside: float | None, sc
 
 def _side(value: float, bound: float) -> int:
     return (value > bound) - (value < bound)
-
-
-def _singular(noun: str, count: float) -> str:
-    if count != 1 or not noun.endswith("s") or noun.endswith("ss"):
-        return noun
-    return noun[:-2] if noun.endswith("ches") else noun[:-1]
 
 
 def _confidence(found: Demanded, verdict: Verdict) -> str:
@@ -122,4 +116,4 @@ def _counted(verdict: Verdict, prefix: str, name: str) -> str:
     if count is None:
         return words(name)
     left_in = len(counted_ratios(verdict, prefix)) if name == "processes" else 0
-    return f"{f'{left_in} of ' if 0 < left_in < count else ''}{count:,} {_singular(words(name), count)}"
+    return f"{f'{left_in} of ' if 0 < left_in < count else ''}{count:,} {of_count(words(name), count)}"

@@ -19,7 +19,7 @@ from harness.kinds import probe_named
 from harness.numbers import counted
 from harness.platform.standard_streams import StatusLine, print_line
 from harness.report import cards
-from harness.report.advice import advice, telling_figures
+from harness.report.advice import Advice, advice, split, telling_figures
 from harness.report.deciding import decided
 from harness.report.headline import Undecided, headline, undecided
 from harness.report.text import figure, line, opening, words
@@ -27,6 +27,7 @@ from harness.report.together import notes, part_lines
 from harness.report.view import WORDS, ReportView
 from harness.run_directory.drill_record import Row
 
+FAILED = ("violated", "error")
 FEW = 3  # claims that are named of units that were not run for one reason
 STYLES = {
     "held": "green",
@@ -91,11 +92,13 @@ def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
     for beside in (cards.waiver_line(view, verdict), view.tried(verdict)):
         if beside:
             print_line(f"           {beside}", file=out)
-    if word in {"violated", "error"}:
-        claim = view.claim(verdict.contract, verdict.claim)
-        for name, value in list(telling_figures(verdict, claim).items())[:8]:
-            print_line(f"           {words(name)}: {figure(value, name)}", file=out)
-    for each in advice(view, verdict) if word != "waived" else []:
+    causes, further = split(advice(view, verdict)) if word != "waived" else ([], [])
+    figures = telling_figures(verdict, view.claim(verdict.contract, verdict.claim)) if word in FAILED else {}
+    for each in (
+        *causes,
+        *(Advice(words(name), figure(value, name)) for name, value in list(figures.items())[:8]),
+        *further,
+    ):
         print_line(f"           {each.label}: {each.text}", file=out, whole=each.command)
 
 

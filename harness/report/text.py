@@ -95,12 +95,12 @@ def figure(value: Figure, name: str = "") -> str:
     """Return a figure with its unit. A step's number has none, nor has a figure whose name has the unit's word."""
     known = value.unit == "step" or value.value is None or value.unit in words(name).split()
     unit = "" if known else line(value.unit, 40)
-    return f"{number(value.value)} {_of_one(unit) if value.value == 1 else unit}".rstrip()
+    return f"{number(value.value)} {of_count(unit, value.value)}".rstrip()
 
 
-def _of_one(unit: str) -> str:
-    """Return the singular of a unit: `step` of `steps`, `batch` of `batches`. `s`, `ms` and `loss` stay."""
-    if len(unit) < 4 or not unit.endswith("s") or unit.endswith("ss"):
+def of_count(unit: str, count: object) -> str:
+    """Return a unit as it stands behind a number: `step` behind 1, not `steps`. `s`, `ms` and `loss` stay."""
+    if count != 1 or len(unit) < 4 or not unit.endswith("s") or unit.endswith("ss"):
         return unit
     return unit.removesuffix("es") if unit.endswith(("ches", "sses", "shes")) else unit.removesuffix("s")
 
