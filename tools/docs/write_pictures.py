@@ -66,7 +66,7 @@ def first_failure(folder: Path) -> Path:
 
 def published(folder: Path) -> Path:
     """Return the page of a published run, drawn from its archive."""
-    command = [sys.executable, "-m", "harness", "report", PUBLISHED, "--out", folder / "page"]
+    command = [sys.executable, "-m", "harness", "report", str(PUBLISHED), "--out", str(folder / "page")]
     subprocess.run(command, check=True)
     return folder / "page" / "report.html"
 
