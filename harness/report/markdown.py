@@ -138,8 +138,8 @@ def _claimed(view: ReportView) -> str:
     if found is None:
         return ""
     row, others = found
-    told = [row.figure, row.figure_name, row.confidence, row.faults, others]
-    seen = "; ".join(escape(each) for each in told if each)
+    told = {row.figure_name or "seen": row.figure, "how sure": row.confidence, "proven able to fail": row.faults}
+    seen = "; ".join([escape(f"{name}: {each}") for name, each in told.items() if each] + ([others] if others else []))
     return f"**{escape(row.claim)}** on {escape(row.workloads[0][0])} ({row.word}): {escape(row.title)}. {seen}\n\n"
 
 
