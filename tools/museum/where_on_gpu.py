@@ -1,104 +1,180 @@
-"""Check on a GPU what `harness where` sees inside captured graphs: its tests, the planted faults, and 28 layers.
+"""Ask what differs first between the reference trainer captured with a planted fault, and plain without one.
 
-    python tools/museum/where_on_gpu.py FOLDER [--limit SECONDS] [layers28] [tests] [tiny]
+    PYTHONPATH=tests/support python tools/museum/where_on_gpu.py FOLDER [FAULT ...] [--device cpu] [--jobs 10]
+        [--model tiny] [--seq-len 64] [--limit SECONDS]
 
-Writes FOLDER/summary.txt, a log for each part, the answers for planted faults at `tiny` and at 28 layers, and what was
-recorded where a test failed or an answer does not name the fault. Without a part it executes all of them: 28 layers
-alone, for their seconds, and then the others at the same time. What has not ended after SECONDS (400) is ended, and the
-summary has what came before.
+Without a name every fault of the step, the replay and the kernels is asked for, in a fork each. An answer counts as
+named if a line that it gives lies in the fault's own module, or if it says what `EXPECTED` has of a fault that leaves
+something out or changes a number: a reader wrote that down. Writes FOLDER/faults.csv, a row for each fault;
+FOLDER/answers with each answer in full; FOLDER/evidence with what was recorded where an answer names another module.
+After `--limit` seconds no fault is begun. docs/first-difference.md also has `frozen_learning_rate` at 28 layers
+(`--model qwen2-1.5b --seq-len 32`); its tests are those of tests/gpu/test_where.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
-import signal
-import subprocess
-import sys
+import re
+import shutil
+import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import entry_points
+from itertools import count
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
-TOOL = str(Path(__file__).with_name("where_reference_faults.py"))
-LARGE = ("frozen_learning_rate",)  # asked for at 28 layers
-AT_ONCE = ("tests", "tiny")
-TESTS = (
-    "tests/gpu/test_where.py",
-    "-m",
-    "gpu",
-    "-q",
-    "-n",
-    "5",
-    "-o",
-    "tmp_path_retention_policy=failed",
-    "--tb=short",
-    "-rA",
-)
-# Where the package is not installed, pytest does not find its plugin.
-PLUGIN = () if [*entry_points(group="pytest11", name="contract_harness")] else ("-p", "harness.pytest_plugin")
-TOOL_ON_GPU = (sys.executable, TOOL, "--device", "cuda", "--out")
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # before torch is imported: see forked_runs
+
+import forked_runs
+from claims_in_process import executed
+from reference_where import run_of_reference
+
+from harness.api.first_difference import locate
+from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import RunEvidence
+from harness.report.located import located
+from reference_impl.faults import FAULTS, KERNELS, REPLAY, STEP
+
+LIMIT_S = 200.0  # for one fault
+FIELDS = ("fault", "answer", "named", "step", "part", "how", "unseen", "seconds", "bytes", "wall_s", "sentence")
+# Faults that leave something out, or that change what no operator of their own module computes: what the answer says.
+EXPECTED = {
+    "stale_batch": r"the batch differs",
+    "cross_stream_race": r"the batch differs",
+    "skipped_optimizer": r"reference_impl/optimizer\.py",
+    "lost_first_update": r"reference_impl/",
+    "removed_clip": r"made in arm `plain` at [^;]*kernels/clip",
+    "doubled_threshold": r"max_norm=0\.2, in arm `plain` max_norm=0\.1",
+    "global_clip": r"kernels/clip",
+    "clip_without_epsilon": r"eps=0\.0",
+    "norm_without_epsilon": r"eps=0\.0",
+    "norm_other_epsilon": r"eps=1e-05",
+    "rotated_values": r"rope",
+    "fp8_stale_scale": r"_scaled_mm",
+    "unheeded_precision": r"rms_norm/kernel.* in arm `plain` at [^;]*fp8_norm",
+    "empty_capture": r"made in arm `plain` at",
+    "hollow_capture": r"made in arm `plain` at",
+    "forward_only_capture": r"gradient layers\S+ is not written",
+    "moved_buffer": r"aten\.embedding",
+    "one_replayed_micro_batch": r"aten\.embedding",
+    "repeated_micro_batch": r"aten\.embedding",
+    "overwritten_gradients": r"made in arm `plain` at [^;]*reference_impl/accumulation\.py",
+    "update_at_every_micro_batch": r"made here at [^;]*reference_impl/optimizer\.py",
+    "wrong_norm_epsilon": r"rms_norm",
+    "wrong_nf4_table": r"nf4",
+    "wrong_nf4_value": r"nf4",
+    "swapped_gate_and_up": r"reference_impl/(block|ops|dense)\.py|swiglu",
+    "wrong_lora_scale": r"reference_impl/(block|lora|ops)\.py|lora|rope",
+    "wrong_rotary_base": r"rope|attention",
+    "ignored_seed": r"the batch differs",
+    "seed_without_batches": r"the batch differs",
+    "seed_without_start": r"the state before the step differs \(parameters",
+}
+# Which settings of both arms make a fault, or a module's faults, differ.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "accumulation": {"micro_batches": 2},
+    "fp8": {"precision": "fp8"},
+    "fp8_products": {"precision": "fp8"},
+    "kernel_launches": {"gemm": "tiled"},
+    "kernel_ranges": {"gemm": "tiled"},
+    "kernels": {"gemm": "tiled"},
+    "products": {"gemm": "tiled"},
+    "unheeded_adapters": {"adapters": False},
+}
 
 
-def main(folder: Path, limit_s: float, parts: Sequence[str]) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + limit_s
-    commands: dict[str, list[str]] = {
-        "layers28": [*TOOL_ON_GPU, str(folder / "layers28"), "--model", "qwen2-1.5b", "--seq-len", "32", *LARGE],
-        "tests": [sys.executable, "-m", "pytest", *TESTS, *PLUGIN, "--basetemp", str(folder / "evidence")],
-        "tiny": [*TOOL_ON_GPU, str(folder / "tiny"), "--jobs", "10"],
-    }
-    asked = [name for name in commands if not parts or name in parts]
-    ended: dict[str, str] = {}
-    for together in ([name for name in asked if name not in AT_ONCE], [name for name in asked if name in AT_ONCE]):
-        with ThreadPoolExecutor() as pool:
-            for name, line in pool.map(lambda name: (name, executed(name, folder, commands[name], until)), together):
-                ended[name] = "\n".join([line, *rows(folder / name / "faults.csv")])
-        (folder / "summary.txt").write_text("\n".join(ended.values()) + "\n", encoding="utf-8")
-    sys.stdout.write((folder / "summary.txt").read_text(encoding="utf-8"))
-    return 0
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("faults", nargs="*")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--jobs", type=int, default=10)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--seq-len", type=int, default=64)
+    parser.add_argument("--limit", type=float, default=400.0)
+    options = parser.parse_intermixed_args()
+    (options.folder / "answers").mkdir(parents=True, exist_ok=True)
+    forked_runs.prepare()
+    rows = answers(options.faults or names(options.device), options)
+    with (options.folder / "faults.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    for (answer, named), number in sorted(Counter((row["answer"], str(row["named"])) for row in rows).items()):
+        print(f"{number:4d} {answer}, named: {named}")
 
 
-def executed(name: str, folder: Path, command: Sequence[str], until: float) -> str:
-    """Execute a part with its output in a file, and return a line on how it ended with its last lines of output."""
-    began, log = time.monotonic(), folder / f"{name}.log"
-    with log.open("w", encoding="utf-8") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT, start_new_session=True)
-        try:
-            code = str(process.wait(until - began))
-        except subprocess.TimeoutExpired:
-            code = "none in time"
-            os.killpg(process.pid, signal.SIGKILL)  # with all processes of its own
+def answers(faults: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Ask for each fault in a fork, several at a time, and return the rows as they come."""
+    until, waiting, rows = time.monotonic() + options.limit, list(reversed(faults)), []
+    running: dict[str, tuple[forked_runs.Fork, float]] = {}
+    while running or (waiting and time.monotonic() < until):
+        while waiting and len(running) < options.jobs and time.monotonic() < until:
+            fault = waiting.pop()
+            running[fault] = forked_runs.Fork(lambda fault=fault: answer(fault, options)), time.monotonic()
+        for fault, (process, began) in [*running.items()]:
+            seconds = time.monotonic() - began
+            if process.wait(0.05) is None and seconds < LIMIT_S:
+                continue
+            process.kill()
             process.wait()
-    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-40:]
-    return "\n".join([f"{name}: exit code {code}, {time.monotonic() - began:.0f} s", *(f"    {each}" for each in last)])
+            del running[fault]
+            file = options.folder / "answers" / f"{fault}.json"
+            row = {"answer": "none", "named": "", "sentence": "its process ended, or took too long"}
+            row |= json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+            rows.append({"fault": fault, **row, "wall_s": round(seconds, 1)})
+            print(f"{fault}: {row['answer']} {row['named']} {row['sentence']}", flush=True)
+    return rows
 
 
-def rows(file: Path) -> list[str]:
-    """Return a line for each fault that was asked for, and how often each answer was given."""
-    if not file.is_file():
-        return []
-    with file.open(encoding="utf-8", newline="") as opened:
-        found = [*csv.DictReader(opened)]
-    counts = Counter(f"{each['answer']}, named: {each['named']}" for each in found)
-    return [
-        *(
-            f"{each['fault']}: {each['answer']}, named {each['named']}, unseen {each['unseen']}, {each['seconds']} s, "
-            f"{each['bytes']} bytes, {each['wall_s']} s in all: {each['sentence']}"
-            for each in found
-        ),
-        *(f"{count:4d} {answer}" for answer, count in sorted(counts.items())),
-    ]
+def names(device: str) -> list[str]:
+    """Return the faults of the step, the replay and the kernels that can be planted in a training on the device."""
+    known = [(name, fault) for name, fault in FAULTS.items() if fault.hook in (STEP, REPLAY, KERNELS)]
+    return [name for name, fault in known if device == "cuda" or fault.description.needs == "any"]
+
+
+def answer(fault: str, options: argparse.Namespace) -> None:
+    """Write the answer for a fault into its file, as a row without the seconds of the process."""
+    try:
+        row = ask(fault, options)
+    except Exception:
+        row = {"answer": "none", "sentence": traceback.format_exc()[-500:]}
+    (options.folder / "answers" / f"{fault}.json").write_text(json.dumps(row), encoding="utf-8")
+
+
+def ask(fault: str, options: argparse.Namespace) -> dict[str, Any]:
+    module = FAULTS[fault].change.__module__.rpartition(".")[2]
+    settings = SETTINGS.get(fault, SETTINGS.get(module, {}))
+    run = run_of_reference(
+        options.device, fault, model=options.model, seq_len=options.seq_len, limit_s=LIMIT_S, **settings
+    )
+    with tempfile.TemporaryDirectory(prefix="where-") as folder:
+        number = count()
+
+        def execute(run: Run) -> Sequence[RunEvidence]:
+            return [executed(run, Path(folder) / str(next(number)))]
+
+        found = locate(run, execute)
+        sentence = located(found)
+        lines = [line for place in found.places.values() for line in (place.line, *place.made_at)] + found.between
+        is_named = any(f"reference_impl/faults/{module}.py" in line for line in lines)
+        if found.found == "found" and not is_named:  # to be read
+            shutil.copytree(folder, options.folder / "evidence" / fault, dirs_exist_ok=True)
+    expected = EXPECTED.get(fault)
+    return {
+        "answer": found.found,
+        "named": is_named or (expected is not None and re.search(expected, sentence) is not None),
+        **{name: getattr(found, name) for name in ("step", "part", "how", "unseen", "bytes")},
+        "seconds": None if found.seconds is None else round(found.seconds, 2),
+        "sentence": sentence,
+        "in_full": found.model_dump(mode="json"),
+    }
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("parts", nargs="*", help="layers28, tests, tiny")
-    parser.add_argument("--limit", type=float, default=400.0, help="seconds for all of it")
-    options = parser.parse_intermixed_args()
-    sys.exit(main(options.folder.resolve(), options.limit, options.parts))
+    main()

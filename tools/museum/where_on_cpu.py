@@ -1,0 +1,164 @@
+"""Ask where a training and its changed twin differ first: the figures of docs/first-difference.md from a CPU.
+
+    PYTHONPATH=tests/support python tools/museum/where_on_cpu.py bugs [NAME ...]
+    PYTHONPATH=tests/support python tools/museum/where_on_cpu.py faults [NUMBER ...]
+
+`bugs` asks by the first claim of each field bug that fails by a difference. A reader compares the line with the entry's
+`fix`: nothing here reads an entry's name or facts. `faults` changes a line of a public trainer of
+tests/support/public_trainers.py, which was not written for this. An answer counts if it names the changed line, as that
+of the operator that differs or as one that made what it reads. Runs are forks of one process (forked_runs.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import field_bugs
+import forked_runs
+from claims_in_process import CLAIM, contract_of
+from verify_field_bugs import drafted, wanted_of
+
+from harness.api.first_difference import locate
+from harness.evidence.plan_records import Run
+from harness.evidence.read_run import read_run
+from harness.evidence.run_evidence import RunEvidence
+from harness.judging.registry import judge_unit
+from harness.judging.verdict import Status
+from harness.planning.plan import where_run
+from harness.report.located import located, path_rows
+from harness.system.replay import sites
+
+LIMIT_S = 120.0
+TRAINERS = field_bugs.ROOT / "tests" / "support" / "public_trainers.py"
+STEPS = 12
+# trainer, what stands there once in its function, what stands there in the changed one
+FAULTS = (
+    ("gan_with_two_optimizers", "critic(made.detach())", "critic(0.9 * made.detach())"),
+    ("gan_with_two_optimizers", "-critic(made)).mean()", "-critic(made)).sum()"),
+    ("averaged_weights", "average.lerp_(parameter, 0.01)", "average.lerp_(parameter, 0.02)"),
+    ("averaged_weights", "momentum=0.9)", "momentum=0.8)"),
+    ("warm_up_and_cosine", "label_smoothing=0.1", "label_smoothing=0.0"),
+    ("warm_up_and_cosine", "clip_grad_norm_(model.parameters(), 1.0)", "clip_grad_norm_(model.parameters(), 0.5)"),
+    ("warm_up_and_cosine", "total_iters=10", "total_iters=5"),
+    ("accumulated_gradients", "(model(x), y) / 4", "(model(x), y) / 3"),
+    ("dropout_and_batch_norm", "nn.BatchNorm2d(4)", "nn.BatchNorm2d(4, momentum=0.2)"),
+    ("dropout_and_batch_norm", "weight_decay=1e-4", "weight_decay=0"),
+    ("dropout_and_batch_norm", "nn.Dropout(0.2)", "nn.Dropout(0.1)"),
+    ("truncated_backpropagation", "hidden.copy_(state.detach())", "hidden.copy_(hidden)"),
+    ("autocast_and_scaler", 'torch.autocast("cpu", torch.bfloat16)', 'torch.autocast("cpu", torch.float16)'),
+    ("contrast_with_a_queue", "% 64, other.detach()", "% 64, seen.detach()"),
+    ("contrast_with_a_queue", "place.add_(16)", "place.add_(8)"),
+    ("actor_and_critic", "advantage.detach()", "advantage"),
+    ("actor_and_critic", "- 0.01 * entropy", "+ 0.01 * entropy"),
+    ("variational_autoencoder", "(spread / 2).exp()", "spread.exp()"),
+    ("variational_autoencoder", "lr=3e-3", "lr=1e-3"),
+    ("distilled_from_a_frozen_teacher", "/ 2).softmax(1)", "/ 3).softmax(1)"),
+    ("recomputed_activations", "functional.cross_entropy(scores,", "functional.cross_entropy(2 * scores,"),
+)
+SYSTEM = """
+import importlib
+from harness.system.step_function import StepFunctionSystem
+
+class Planted(StepFunctionSystem):
+    arm_options = {"module": str, "trainer": str}
+
+    def build(self, workload, arm):
+        settings = arm.settings()
+        make = getattr(importlib.import_module(settings["module"]), settings["trainer"])
+        return make(0, False) if "optimized" in make.__annotations__ else make(0)
+"""
+
+
+def forget_scripts() -> None:
+    """Let nothing in this folder count as a user's code: it executes the forks."""
+    for name in ("is_own", "is_users_or_library"):
+        vars(sites)[name] = partial(lambda asked, file: "/tools/" not in file and asked(file), vars(sites)[name])
+
+
+def executing(folder: Path) -> Callable[[Run], Sequence[RunEvidence]]:
+    """Return a function that executes a run in a fork, with its evidence below `folder`."""
+    numbers = count()
+
+    def execute(run: Run) -> Sequence[RunEvidence]:
+        place = folder / str(next(numbers))
+        forked_runs.execute(run, place, LIMIT_S)
+        return [read_run(place)[1]]
+
+    return execute
+
+
+def ask_bug(entry: Path) -> None:
+    """Print the answer for the first claim of an entry that fails by a difference."""
+    with drafted(entry, "buggy", 0) as (draft, folder, contracts):
+        plan = forked_runs.planned(contracts, wanted_of(draft, contracts, [], long=False))
+        runs = {run.id: run for run in plan.runs}
+        execute = executing(folder / "evidence")
+        evidence = {run.id: execute(run)[0] for run in plan.runs}
+        for unit in plan.units:
+            contract = next(each.contract for each in contracts if each.contract.id == unit.contract)
+            claim = next(each for each in contract.claims if each.id == unit.claim)
+            verdict = judge_unit(contract, claim, unit.workload, [evidence[name] for name in unit.runs], unit.obstacle)
+            figures = {name: each.value for name, each in verdict.figures.items()}
+            asked = where_run(claim, unit, [runs[name] for name in unit.runs], figures)
+            if verdict.status is Status.FAIL and asked is not None:
+                answer = locate(asked, execute)
+                print(f"{entry.stem} {verdict.reason}: {located(answer)}")
+                print("   ", "; ".join(f"{part} {seen} {what}" for part, seen, what in path_rows(answer)), flush=True)
+                return
+        print(f"{entry.stem}: no claim fails by a difference here", flush=True)
+
+
+def changed(trainer: str, old: str, new: str) -> tuple[str, int]:
+    """Return the source with one line of the trainer changed, and that line's number."""
+    text = TRAINERS.read_text(encoding="utf-8")
+    start = text.index(f"\ndef {trainer}(")
+    end = text.find("\ndef ", start + 1)
+    place = text.index(old, start, end)
+    if text.find(old, place + 1, end) >= 0:
+        raise ValueError(f"`{old}` stands twice in {trainer}")
+    return text[:place] + new + text[place + len(old) :], text.count("\n", 0, place) + 1
+
+
+def ask_fault(number: int) -> bool:
+    """Print the answer for a fault. Return True if it names the changed line."""
+    trainer, old, new = FAULTS[number]
+    source, line = changed(trainer, old, new)
+    texts = {"changed": source, "plain": TRAINERS.read_text(encoding="utf-8")}
+    arms = {name: {"capture": "none", "trainer": trainer, "module": f"{name}_trainers"} for name in texts}
+    claim = {**CLAIM, "candidate": "changed", "guards": {"steps": STEPS}}
+    with tempfile.TemporaryDirectory() as name, field_bugs.first_on_path(Path(name)) as folder:
+        for arm, text in texts.items():
+            (folder / f"{arm}_trainers.py").write_text(text, encoding="utf-8")
+        (folder / "planted_system.py").write_text(SYSTEM, encoding="utf-8")
+        contract = contract_of("planted_system:Planted", claim, arms=arms)
+        planned = forked_runs.planned([SimpleNamespace(contract=contract)])
+        run = where_run(contract.claims[0], planned.units[0], planned.runs, {})
+        if run is None:
+            raise ValueError(f"nothing to locate in {trainer}: {planned.units[0].obstacle}")
+        answer = locate(run, executing(folder / "where"))
+    lines = [each for place in answer.places.values() for each in (place.line, *place.made_at)]
+    is_named = any(each.endswith(f"_trainers.py:{line}") for each in lines)
+    print(f"{number} {trainer}:{line} `{new}` {'NAMED' if is_named else 'not named'}: {located(answer)}", flush=True)
+    return is_named
+
+
+def main(what: str, *named: str) -> None:
+    """Ask all that is named, or all that there is."""
+    forked_runs.prepare()
+    forget_scripts()
+    if what == "bugs":
+        for entry in [field_bugs.ENTRIES / f"{name}.py" for name in named] or field_bugs.recorded():
+            ask_bug(entry)
+        return
+    numbers = [int(each) for each in named] or range(len(FAULTS))
+    print(f"{sum(map(ask_fault, numbers))} of {len(numbers)} name the changed line")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
