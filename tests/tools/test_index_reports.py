@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import index_reports
+import page_tables
 import pytest
 from archive_builders import Member, archive_of
 
@@ -120,4 +121,4 @@ def test_the_index_is_current() -> None:
     text = index_reports.tables(
         index_reports.published(index_reports.REPORTS), index_reports.drills(index_reports.REPORTS)
     )
-    assert page == index_reports.with_tables(page, text), "run tools/docs/index_reports.py"
+    assert page == page_tables.filled(page, text), "run tools/docs/index_reports.py"

@@ -8,12 +8,12 @@ from pathlib import Path
 import long_checks
 import pytest
 
-PAGE = f"# Long checks\n\n{long_checks.BEGIN}\n{long_checks.END}\n\nThe end.\n"
+PAGE = "# Long checks\n\n<!-- table: .ci/long -->\n<!-- end of table -->\n\nThe end.\n"
 
 
 def test_a_row_is_renewed_and_the_others_stay_in_their_order() -> None:
-    first = long_checks.published(PAGE, {"soak": "| soak | old |", "fuzz": "| fuzz | old |"})
-    second = long_checks.published(first, {"soak": "| soak | new |"})
+    first = long_checks.published(PAGE, {"soak": ["soak", "old"], "fuzz": ["fuzz", "old"]})
+    second = long_checks.published(first, {"soak": ["soak", "new"]})
     assert [line for line in second.splitlines() if line.startswith("| ")][1:] == [
         "| --- | --- | --- | --- | --- | --- |",
         "| fuzz | old |",

@@ -7,6 +7,7 @@ from typing import Any
 
 import power_of_claims
 import pytest
+from page_tables import filled
 
 
 class Recorded:
@@ -22,16 +23,20 @@ def timing(claim: str) -> Any:
 
 
 def test_a_unit_has_a_row_and_one_without_a_run_says_so() -> None:
-    rows = power_of_claims.table([timing("A")], [("c", "A", "small"), ("c", "B", "small")]).splitlines()
+    rows = power_of_claims.chances([timing("A")], [("c", "A", "small"), ("c", "B", "small")]).splitlines()
     assert rows[2:] == [
         "| A | small | 2 | 8 | one-run | 0 % | 100 % | 100 % |",
         "| B | small | – | – | none published | – | – | – |",
     ]
 
 
-def test_a_page_keeps_its_words_around_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(power_of_claims, "published", lambda: "the table")
-    page = f"before\n{power_of_claims.BEGIN}\nnothing\n{power_of_claims.END}\nafter"
-    assert power_of_claims.filled(page) == (
-        f"before\n{power_of_claims.BEGIN}\n\nthe table\n\n{power_of_claims.END}\nafter"
-    )
+@pytest.mark.parametrize("old", ["", "nothing\n", "\nthe table\n\n"])
+def test_a_page_keeps_its_words_around_the_table(old: str) -> None:
+    page = f"before\n<!-- tables: by a command -->\n{old}<!-- end of tables -->\nafter"
+    expected = "before\n<!-- tables: by a command -->\n\nthe table\n\n<!-- end of tables -->\nafter"
+    assert filled(page, "the table") == expected
+
+
+def test_a_page_without_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="has 0"):
+        filled("before\nafter", "the table")

@@ -42,7 +42,7 @@ def test_every_page_lies_there_and_no_other(pages: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("kind", BUILT_IN)
 def test_a_section_has_a_row_for_every_field_of_its_kind(kind: str) -> None:
-    section = reference_of_kinds.page().partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
+    section = reference_of_kinds.text().partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
     fields = part_model(kind).model_fields
     assert {row[0].strip("| `") for row in rows} == fields.keys() - {"kind"}
@@ -52,11 +52,11 @@ def test_a_section_has_a_row_for_every_field_of_its_kind(kind: str) -> None:
 
 
 def test_a_field_is_shown_with_its_values_its_default_and_its_docstring() -> None:
-    section = reference_of_kinds.page().partition("\n## peak_memory\n")[2].partition("\n## ")[0]
+    section = reference_of_kinds.text().partition("\n## peak_memory\n")[2].partition("\n## ")[0]
     row = next(line for line in section.splitlines() if line.startswith("| `of`"))
     meaning = "What is bounded: bytes of tensors, or what torch's allocator took of the device to hold them."
     assert row == f"| `of` | `allocated`, `reserved` | `allocated` | {meaning} |"
 
 
 def test_a_cell_keeps_to_its_line_and_column() -> None:
-    assert write_reference.table(("a",), ("one\n  |two|",)).splitlines() == ["| a |", "| --- |", "| one \\|two\\| |"]
+    assert write_reference.table(("a",), [("one\n  |two|",)]).splitlines() == ["| a |", "| --- |", "| one \\|two\\| |"]

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from page_tables import filled, table
 from pydantic import ValidationError
 
 from harness.api import drill as matrix
@@ -32,7 +33,6 @@ from harness.run_directory.verdict_file import VerdictFile, read_verdicts
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
 PAGE = REPORTS / "README.md"
-BEGIN, END = "<!-- tables: tools/docs/index_reports.py -->", "<!-- end of tables -->"
 MOST_NAMED = 12
 RUNS = ("run", "machine", "software", "sources", "verdicts")
 OPEN = ("run", "claim", "workload", "verdict", "what was seen")
@@ -101,13 +101,13 @@ def tables(runs: Sequence[Published], drilled: Sequence[DrillRecord]) -> str:
     if not runs:
         return "No run is published yet."
     verdicts = [(run, verdict) for run in runs for verdict in run.verdicts.claims]
-    parts = [_table(RUNS, (_run(run) for run in runs))]
+    parts = [table(RUNS, (_run(run) for run in runs))]
     left = _open((run, verdict) for run, verdict in verdicts if verdict.status is not Status.PASS)
     if left:
-        parts += ["What did not hold, or was not decided, in these runs:", _table(OPEN, left)]
+        parts += ["What did not hold, or was not decided, in these runs:", table(OPEN, left)]
     ratios = [_ratio(run, verdict) for run, verdict in verdicts if "mean_ratio" in verdict.figures]
     if ratios:
-        parts += ["Every ratio that was measured, decided or not:", _table(RATIOS, ratios)]
+        parts += ["Every ratio that was measured, decided or not:", table(RATIOS, ratios)]
     if drilled:
         parts.append(coverage(drilled, demanded([ROOT / "contracts"])))
     return "\n\n".join(parts)
@@ -184,18 +184,5 @@ def _number(value: object) -> str:
     return f"{value:.2f}" if isinstance(value, int | float) else "–"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    cells = [list(head), ["---"] * len(head), *rows]
-    return "\n".join(
-        "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in row) + " |" for row in cells
-    )
-
-
-def with_tables(page: str, text: str) -> str:
-    """Return the page with other tables. Raises ValueError for a page without the marks."""
-    before, after = page.index(BEGIN) + len(BEGIN), page.index(END)
-    return f"{page[:before]}\n\n{text}\n\n{page[after:]}"
-
-
 if __name__ == "__main__":
-    write_text(PAGE, with_tables(PAGE.read_text(encoding="utf-8"), tables(published(REPORTS), drills(REPORTS))))
+    write_text(PAGE, filled(PAGE.read_text(encoding="utf-8"), tables(published(REPORTS), drills(REPORTS))))

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from page_tables import table
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "reports" / "mutation" / "judge.json"
 EXPLAINED = RESULT.with_name("survivors.yaml")
-BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 STATUSES = ("killed", "timeout", "survived", "no tests", "suspicious")
 FOUND = ("killed", "timeout")  # a mutant that never ends is one that a test run shows
 
@@ -36,9 +36,9 @@ def share(numbers: Counter[str]) -> float:
     return sum(numbers[status] for status in FOUND) / numbers.total()
 
 
-def row(name: str, numbers: Counter[str]) -> str:
+def row(name: str, numbers: Counter[str]) -> list[str]:
     cells = [name, numbers.total(), *(numbers[status] for status in STATUSES), f"{100 * share(numbers):.1f} %"]
-    return f"| {' | '.join(str(cell) for cell in cells)} |"
+    return [*map(str, cells)]
 
 
 def count_table(modules: Mapping[str, Counter[str]]) -> str:
@@ -46,7 +46,7 @@ def count_table(modules: Mapping[str, Counter[str]]) -> str:
     head = ("module", "mutants", *STATUSES, "found")
     total = sum(modules.values(), Counter[str]())
     rows = [row(f"`{name}`", numbers) for name, numbers in modules.items()]
-    return "\n".join([f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *rows, row("all", total)])
+    return table(head, [*rows, row("all", total)])
 
 
 def short(mutant: Mapping[str, str]) -> str:
@@ -93,13 +93,7 @@ def tables(result: Mapping[str, Any], explained: Sequence[Mapping[str, Any]]) ->
     return "\n\n".join(parts)
 
 
-def current() -> str:
+def text() -> str:
     """Return the text between the marks, from what lies in reports/mutation."""
     result = json.loads(RESULT.read_text(encoding="utf-8"))
     return tables(result, yaml.safe_load(EXPLAINED.read_text(encoding="utf-8")))
-
-
-def filled(page: str) -> str:
-    """Return the page with its tables between the marks."""
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{current()}\n\n{END}{rest.split(END)[1]}"

@@ -9,6 +9,8 @@ from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from page_tables import table
+
 from harness.contract.base import Demand, marks
 from harness.contract.json_schema import contract_json_schema
 from harness.contract.schema import part_model
@@ -20,18 +22,11 @@ COMPOSITE = "A claim of `kind: composite` has `parts`, each of one of the kinds 
 CASES = "[cases](../writing-a-contract.md#3-take-the-numbers-from-somewhere)"
 WORDS = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`"}
 SIGNS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
-BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
-HEAD = "| field | value | default | |\n| --- | --- | --- | --- |"
-
-
-def filled(text: str) -> str:
-    """Return the page with its tables between the marks."""
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{page()}\n\n{END}{rest.split(END)[1]}"
+HEAD = ("field", "value", "default", "")
 
 
 @cache
-def page() -> str:
+def text() -> str:
     """Return the text between the marks, in Markdown."""
     schema = contract_json_schema(with_packages=False)
     defined: Mapping[str, Schema] = schema["$defs"]
@@ -61,11 +56,11 @@ def _fields(model: Schema, only: Container[str] | None = None) -> str:
     """Return a table of a model's fields, of those in `only` where that is given; `kind` is the section's title."""
     required = model.get("required", ())
     rows = [
-        f"| `{name}` | {_value(field)} | {'must be given' if name in required else _default(field)} | {_text(field)} |"
+        (f"`{name}`", _value(field), "must be given" if name in required else _default(field), _text(field))
         for name, field in model["properties"].items()
         if (name != "kind" if only is None else name in only)
     ]
-    return "\n".join([HEAD, *rows]) if rows else ""
+    return table(HEAD, rows) if rows else ""
 
 
 def _default(field: Schema) -> str:
@@ -74,8 +69,8 @@ def _default(field: Schema) -> str:
 
 
 def _text(described: Schema) -> str:
-    """Return a description on one line, harmless within a table."""
-    return " ".join(str(described.get("description", "")).split()).replace("|", "\\|")
+    """Return a description on one line."""
+    return " ".join(str(described.get("description", "")).split())
 
 
 def _value(field: Schema) -> str:

@@ -13,6 +13,8 @@ import textwrap
 from functools import cache
 from pathlib import Path
 
+from page_tables import filled, table
+
 from harness.api.rejudge import rejudged
 from harness.contract.load import load_contract
 from harness.evidence.files import write_text
@@ -22,7 +24,6 @@ from harness.run_directory.places import runs_in
 ROOT = Path(__file__).parents[2]
 EXAMPLES, REPORTS = ROOT / "examples", ROOT / "reports" / "examples"
 PAGE = EXAMPLES / "README.md"
-BEGIN, END = "<!-- tables: tools/docs/write_examples_page.py -->", "<!-- end of tables -->"
 HEAD = ("example", "claim", "what must hold", "CPU", "H200")
 MACHINES = ("cpu", "h200")
 NO_RUN = "no run yet"
@@ -60,9 +61,7 @@ def verdicts(name: str, machine: str) -> list[Verdict]:
 def tables() -> str:
     """Return the text between the marks."""
     rows = [row for name in names() for row in _rows(name)]
-    lines = [HEAD, tuple("---" for _ in HEAD), *rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{_counts()} {_runs()}\n\n{table}\n\nWhat stands in the way of a capture:\n\n{_obstacles()}"
+    return f"{_counts()} {_runs()}\n\n{table(HEAD, rows)}\n\nWhat stands in the way of a capture:\n\n{_obstacles()}"
 
 
 def _rows(name: str) -> list[tuple[str, ...]]:
@@ -111,12 +110,5 @@ def _obstacles() -> str:
     return "\n".join(lines)
 
 
-def written(page: str) -> str:
-    """Return the page with its tables renewed."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
-
-
 if __name__ == "__main__":
-    write_text(PAGE, written(PAGE.read_text(encoding="utf-8")))
+    write_text(PAGE, filled(PAGE.read_text(encoding="utf-8"), tables()))

@@ -5,8 +5,10 @@ The first columns come from the contracts and from what faults declare, the last
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from page_tables import table
 
 from harness.contract.load import load_contracts
 from harness.drill.faults import expectation_for, offered_faults
@@ -16,7 +18,6 @@ from harness.system.protocol import Expectation
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
-BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 HEAD = ("fault", "what is planted", "claim", "must say", "upstream's number alone")
 WORDS = {True: "would pass it", False: "catches it", None: "–"}
 
@@ -51,17 +52,11 @@ def upstream(paths: Sequence[Path]) -> dict[tuple[str, str], str]:
     }
 
 
-def table(seen: Mapping[tuple[str, str], str]) -> str:
-    """Return the Markdown table."""
-    lines = [f"| {' | '.join(HEAD)} |", f"|{' --- |' * len(HEAD)}"]
-    for name, summary, claim, expected in rows():
-        cells = [f"`{name}`", summary, claim, expected, seen.get((name, claim), "not drilled yet")]
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-    return "\n".join(lines)
-
-
-def filled(page: str) -> str:
-    """Return the page with its table between the marks."""
-    before, rest = page.split(BEGIN)
-    text = table(upstream(sorted(REPORTS.rglob("drill.json"))))
-    return f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}"
+def text() -> str:
+    """Return the table."""
+    seen = upstream(sorted(REPORTS.rglob("drill.json")))
+    lines = (
+        [f"`{name}`", summary, claim, expected, seen.get((name, claim), "not drilled yet")]
+        for name, summary, claim, expected in rows()
+    )
+    return table(HEAD, lines, bar="/")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 import typer.main
+from page_tables import table
 
 from harness import errors
 from harness.cli.application import COMMANDS, EXAMPLES, application
@@ -97,23 +98,12 @@ def pages() -> dict[str, str]:
     return {f"{name}.md": f"{NOTE}\n\n# {title}\n\n{text}\n" for name, (title, text) in made.items()}
 
 
-def table(*rows: tuple[str, ...]) -> str:
-    """Return a Markdown table; the first row is its head."""
-    head, *body = rows
-    cells = [[_cell(text) for text in line] for line in (head, ("---",) * len(head), *body)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
 def reason_codes() -> str:
     parts = [REASON_CODES]
     for status, meaning in STATUSES.items():
         codes = [one.code for one in REASONS.values() if one.status is status]
         rows = [(f"`{code}`", str(reason_text(code).meaning)) for code in codes]
-        parts += [f"## {status}", meaning, table(("code", "meaning"), *rows)]
+        parts += [f"## {status}", meaning, table(("code", "meaning"), rows)]
     return "\n\n".join(parts)
 
 
@@ -129,10 +119,10 @@ def shared_checks() -> str:
     return "\n\n".join(
         [
             CHECKS,
-            table(("check", "what holds before a claim may pass"), *meanings),
+            table(("check", "what holds before a claim may pass"), meanings),
             "## Which kind asks which",
             ASKED,
-            table(("kind", *(f"`{check}`" for check in SHARED_CHECKS)), *rows),
+            table(("kind", *(f"`{check}`" for check in SHARED_CHECKS)), rows),
             "## Reasons",
             numbered,
         ]
@@ -151,7 +141,7 @@ def _asked(leaves_out: Mapping[str, str], check: str, reasons: list[str]) -> str
 def exit_codes() -> str:
     meanings = dict(_described(ExitCode.__name__))
     rows = [(f"`{code.value}`", code.name, meanings[code.name]) for code in ExitCode]
-    return f"{EXIT_CODES}\n\n{table(('code', 'name', 'meaning'), *rows)}"
+    return f"{EXIT_CODES}\n\n{table(('code', 'name', 'meaning'), rows)}"
 
 
 def _described(name: str) -> Iterator[tuple[str, str]]:
@@ -175,7 +165,7 @@ def capabilities() -> str:
         needing = [f"`{kind.name}`" for kind in BUILT_IN.values() if name in kind.capabilities]
         methods = "<br>".join(line for each in PROTOCOLS[name] for line in _methods(each))
         rows.append((f"`{name}`", methods, ", ".join(needing) or "some claims, by what they demand"))
-    return f"{OFFERED}\n\n{table(('capability', 'protocol and methods', 'needed by'), *rows)}"
+    return f"{OFFERED}\n\n{table(('capability', 'protocol and methods', 'needed by'), rows)}"
 
 
 def _methods(offered: type) -> Iterator[str]:
@@ -192,7 +182,7 @@ def commands() -> str:
     for name in COMMANDS:
         command = group.commands[name]
         rows = [_parameter(one) for one in command.params]
-        parts += [f"## harness {name}", str(command.help), table(("argument or option", "default", ""), *rows)]
+        parts += [f"## harness {name}", str(command.help), table(("argument or option", "default", ""), rows)]
         width = max(len(arguments) for arguments, _ in EXAMPLES[name])
         examples = [f"harness {name} {arguments:<{width}}  # {what}" for arguments, what in EXAMPLES[name]]
         parts.append(
@@ -216,7 +206,7 @@ def _parameter(parameter: object) -> tuple[str, str, str]:
 
 def glossary() -> str:
     rows = sorted(glossary_terms().items(), key=lambda entry: entry[0].casefold())
-    return "\n\n".join(["Words of pages, messages and this documentation.", table(("term", "meaning"), *rows)])
+    return "\n\n".join(["Words of pages, messages and this documentation.", table(("term", "meaning"), rows)])
 
 
 def skill() -> str:

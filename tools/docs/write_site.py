@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import page_tables
+
 from harness.evidence import layout
 
 ROOT = Path(__file__).parents[2]
@@ -82,8 +84,7 @@ def filled(root: Path, page: str) -> str:
     text = (root / page).read_text(encoding="utf-8")
     if page not in FILLED:
         return text
-    made: str = importlib.import_module(FILLED[page]).filled(text)
-    return made
+    return page_tables.filled(text, importlib.import_module(FILLED[page]).text())
 
 
 def stage(root: Path, folder: Path, runs: Mapping[str, str]) -> None:

@@ -7,11 +7,12 @@ published runs in reports/.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from index_reports import REPORTS, Published, published
+from page_tables import table
 from upstream_decisions import EXCERPTS, Decisions, Outcome, OutOfScope, Row, joined, read_decisions
 
 from harness.contract.load import load_contracts
@@ -20,7 +21,6 @@ from harness.evidence import layout
 from harness.extras.upstream.items import Item
 
 ROOT = Path(__file__).parents[2]
-BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 NOT_PUBLISHED = "not published yet"
 FOLDERS = ("accuracy", "gates")  # of published runs that do not lie in reports/ itself
 UNPUBLISHED = "decided, unpublished"
@@ -115,13 +115,13 @@ def tables(decisions: Decisions, claims: Mapping[str, OurClaim], excerpts: Path 
     scoped = {file: each for file, each in rows.items() if not isinstance(decisions.files[file], OutOfScope)}
     parts = [_counts(rows, scoped, claims)]
     for file, each in scoped.items():
-        parts += [f"## {file.removesuffix('.yaml')}", _table(HEAD, (_row(row, claims) for row in each))]
+        parts += [f"## {file.removesuffix('.yaml')}", table(HEAD, (_row(row, claims) for row in each))]
     seeds = ([_code(seed.id), seed.says, *_outcome(seed, seed.why or "", claims)] for seed in decisions.seeds)
-    parts += ["## The source files that the project starts from", _table(HEAD, seeds)]
+    parts += ["## The source files that the project starts from", table(HEAD, seeds)]
     named = {name for each in scoped.values() for row in each if row.outcome for name in row.outcome.by}
     named |= {name for seed in decisions.seeds for name in seed.by}
     own = ([name, claims[name].contract, claims[name].published] for name in claims if name in named)
-    parts += ["## Our claims, and what was published", _table(OURS, own)]
+    parts += ["## Our claims, and what was published", table(OURS, own)]
     out = (
         [file.removesuffix(".yaml"), str(len(each[0].items)), each[0].why]
         for file, each in rows.items()
@@ -129,7 +129,7 @@ def tables(decisions: Decisions, claims: Mapping[str, OurClaim], excerpts: Path 
     )
     parts += [
         "## Files about other things than training on a GPU",
-        _table(("file", "items", "why it is out of scope"), out),
+        table(("file", "items", "why it is out of scope"), out),
     ]
     return "\n\n".join(parts)
 
@@ -154,7 +154,7 @@ def _counts(
 ) -> str:
     states = counts(rows, scoped, claims)
     total = f"{sum(states.values())} items in {len(rows)} files, of which {len(scoped)} are about training on a GPU:"
-    return f"{total}\n\n" + _table(
+    return f"{total}\n\n" + table(
         ("state", "items", "meaning"), ([name, str(states[name]), STATES[name]] for name in STATES)
     )
 
@@ -205,13 +205,6 @@ def _code(text: str) -> str:
     return f"`{text.replace('`', '')}`"
 
 
-def _table(head: Sequence[str], rows: Iterator[list[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    lines += [f"| {' | '.join(cell.replace('|', '∣') for cell in row)} |" for row in rows]
-    return "\n".join(lines)
-
-
-def filled(page: str) -> str:
-    """Return the page with its tables between the marks."""
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{tables(read_decisions(), ours())}\n\n{END}{rest.split(END)[1]}"
+def text() -> str:
+    """Return the text between the page's marks."""
+    return tables(read_decisions(), ours())

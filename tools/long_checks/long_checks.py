@@ -1,6 +1,6 @@
 """The long checks, `.ci/long`: each part is a process that prints its figures last; docs/long-checks.md is their table.
 
-    python tools/long_checks/long_checks.py [PART ...]
+    PYTHONPATH=tools/docs python tools/long_checks/long_checks.py [PART ...]
 
 A part that fails is neither published nor does it stop the others; the exit code is then 1.
 """
@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from page_tables import filled, table
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "long-checks.md"
-BEGIN, END = "<!-- table: .ci/long -->", "<!-- end of table -->"
 # nothing of these is installed: the reference trainer, and the tests' systems
 PATH = (ROOT, ROOT / "tests" / "support", ROOT / "tools" / "docs")
 HEAD = ("part", "date", "commit", "machine", "seconds", "figures")
@@ -63,21 +64,18 @@ def execute(part: str, command: Sequence[str]) -> Result:
     return Result(part, process.returncode, time.monotonic() - began, last)
 
 
-def row(result: Result) -> str:
-    """Return a line of the table, for this machine and the present commit."""
+def row(result: Result) -> list[str]:
+    """Return a row of the table, for this machine and the present commit."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    cells = (result.part, f"{datetime.now(UTC):%Y-%m-%d}", f"`{_commit()}`", machine, f"{result.seconds:.0f}")
-    return f"| {' | '.join((*cells, result.figures))} |"
+    commit = f"`{_commit()}`"
+    return [result.part, f"{datetime.now(UTC):%Y-%m-%d}", commit, machine, f"{result.seconds:.0f}", result.figures]
 
 
-def published(page: str, rows: dict[str, str]) -> str:
+def published(page: str, rows: dict[str, list[str]]) -> str:
     """Return the page with these parts' rows renewed; other parts keep theirs."""
-    before, _, rest = page.partition(BEGIN)
-    table, _, after = rest.partition(END)
-    old = {line.split("|")[1].strip(): line for line in table.splitlines() if line.startswith("| ")}
-    lines = [old.get(part) if part not in rows else rows[part] for part in PARTS]
-    head = [f"| {' | '.join(HEAD)} |", f"| {' | '.join('---' for _ in HEAD)} |"]
-    return "\n".join([f"{before}{BEGIN}\n", *head, *(line for line in lines if line), f"\n{END}{after}"])
+    old = {line[2:-2].split(" | ")[0]: line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("| ")}
+    every = old | rows
+    return filled(page, table(HEAD, (every[part] for part in PARTS if part in every)))
 
 
 def _commit() -> str:

@@ -1,0 +1,23 @@
+"""Tables in Markdown, and the place between two marks of a page where a command writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+PLACE = re.compile(r"(<!-- tables?\b[^>]*-->).*?(<!-- end of tables? -->)", re.DOTALL)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], bar: str = "\\|") -> str:
+    """Return a table. A bar within a cell becomes `bar`, and a cell is one line."""
+    lines = [head, ["---"] * len(head), *rows]
+    cells = [[" ".join(cell.replace("|", bar).split()) for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def filled(page: str, text: str) -> str:
+    """Return the page with another text between its marks. Raises ValueError for a page without them."""
+    written, places = PLACE.subn(lambda found: f"{found[1]}\n\n{text}\n\n{found[2]}", page)
+    if places != 1:
+        raise ValueError(f"a page has one place for tables, and this one has {places}")
+    return written
