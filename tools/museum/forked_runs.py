@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import gc
 import importlib
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
@@ -208,6 +209,28 @@ class Fork:
     def kill(self) -> None:
         if self._ended is None:
             os.kill(self.pid, signal.SIGKILL)
+
+
+def at_once(
+    works: Mapping[str, Callable[[], object]], jobs: int, until: float, limit_s: float = math.inf
+) -> Iterator[tuple[str, int | None]]:
+    """Do so many works at a time, a fork each; yield each name with its exit code as it ends, None after `limit_s`.
+
+    After the moment `until` none is begun.
+    """
+    waiting, running = [*works], dict[str, tuple[Fork, float]]()
+    while running or waiting:
+        while waiting and len(running) < jobs:
+            name = waiting.pop(0)
+            if time.monotonic() < until:
+                running[name] = Fork(works[name]), time.monotonic()
+        for name, (process, began) in [*running.items()]:
+            ended = process.wait(0.02)
+            if ended is not None or time.monotonic() - began > limit_s:
+                process.kill()
+                process.wait()
+                del running[name]
+                yield name, ended
 
 
 class _OtherPart(Fork):

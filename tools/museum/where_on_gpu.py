@@ -23,7 +23,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from harness.report.located import located
 from reference_impl.faults import FAULTS, KERNELS, REPLAY, STEP
 
 LIMIT_S = 200.0  # for one fault
-FIELDS = ("fault", "answer", "named", "step", "part", "how", "unseen", "seconds", "bytes", "wall_s", "sentence")
+FIELDS = ("fault", "answer", "named", "step", "part", "how", "unseen", "seconds", "bytes", "sentence")
 # Faults that leave something out, or that change what no operator of their own module computes: what the answer says.
 EXPECTED = {
     "stale_batch": r"the batch differs",
@@ -100,7 +100,7 @@ def main() -> None:
     options = parser.parse_intermixed_args()
     (options.folder / "answers").mkdir(parents=True, exist_ok=True)
     forked_runs.prepare()
-    rows = answers(options.faults or names(options.device), options)
+    rows = [*answers(options.faults or names(options.device), options)]
     with (options.folder / "faults.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, extrasaction="ignore")
         writer.writeheader()
@@ -109,27 +109,15 @@ def main() -> None:
         print(f"{number:4d} {answer}, named: {named}")
 
 
-def answers(faults: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Ask for each fault in a fork, several at a time, and return the rows as they come."""
-    until, waiting, rows = time.monotonic() + options.limit, list(reversed(faults)), []
-    running: dict[str, tuple[forked_runs.Fork, float]] = {}
-    while running or (waiting and time.monotonic() < until):
-        while waiting and len(running) < options.jobs and time.monotonic() < until:
-            fault = waiting.pop()
-            running[fault] = forked_runs.Fork(lambda fault=fault: answer(fault, options)), time.monotonic()
-        for fault, (process, began) in [*running.items()]:
-            seconds = time.monotonic() - began
-            if process.wait(0.05) is None and seconds < LIMIT_S:
-                continue
-            process.kill()
-            process.wait()
-            del running[fault]
-            file = options.folder / "answers" / f"{fault}.json"
-            row = {"answer": "none", "named": "", "sentence": "its process ended, or took too long"}
-            row |= json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-            rows.append({"fault": fault, **row, "wall_s": round(seconds, 1)})
-            print(f"{fault}: {row['answer']} {row['named']} {row['sentence']}", flush=True)
-    return rows
+def answers(faults: Sequence[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Ask for each fault in a fork, several at a time, and yield the rows as they come."""
+    works = {fault: lambda fault=fault: answer(fault, options) for fault in faults}
+    for fault, _ in forked_runs.at_once(works, options.jobs, time.monotonic() + options.limit, LIMIT_S):
+        file = options.folder / "answers" / f"{fault}.json"
+        row = {"fault": fault, "answer": "none", "named": "", "sentence": "its process ended, or took too long"}
+        row |= json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        print(f"{fault}: {row['answer']} {row['named']} {row['sentence']}", flush=True)
+        yield row
 
 
 def names(device: str) -> list[str]:
@@ -139,7 +127,7 @@ def names(device: str) -> list[str]:
 
 
 def answer(fault: str, options: argparse.Namespace) -> None:
-    """Write the answer for a fault into its file, as a row without the seconds of the process."""
+    """Write the answer for a fault into its file, as a row."""
     try:
         row = ask(fault, options)
     except Exception:
