@@ -5,21 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from limits_passed import clock_of_limits
 from run_builders import stand_in_run
 
 from harness.evidence.run_evidence import Death
+from harness.execution import watched_worker
 from harness.execution.supervisor import execute
 from harness.execution.watched_worker import shows_compiler
 
 pytestmark = pytest.mark.usefixtures("stand_in", "warm_commands", "ends_alone")
-HEARTBEAT_S, LONGER_S = 1.5, 5
+HEARTBEAT_S = 60.0
 INDUCTOR = "/opt/python/torch/_inductor/codegen/wrapper.py"
 
 
-def ended(folder: Path, behaviour: str, wall_limit_s: float = 60.0, **settings: object) -> Death | None:
-    settings = {"folder": str(folder), "seconds": LONGER_S, **settings}
+def ended(folder: Path, behaviour: str, wall_limit_s: float = 600.0, **settings: object) -> Death | None:
+    """Return how a worker ended whose heartbeat is too old once it is at work, which it is until it is taken for a
+    compiler.
+    """
+    settings = {"folder": str(folder), **settings}
     run = stand_in_run(behaviour, heartbeat_s=HEARTBEAT_S, wall_limit_s=wall_limit_s, **settings)
-    death = execute(run, folder / "run")
+    phase = "waiting for a child" if behaviour == "compiles_elsewhere" else "within a function"
+    is_compiling = watched_worker.is_compiling
+
+    def answered(process: int, directory: Path) -> bool:
+        compiles = is_compiling(process, directory)
+        if compiles and wall_limit_s > 2 * HEARTBEAT_S:
+            (folder / "compiled").touch()
+        return compiles
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watched_worker, "time", clock_of_limits(folder, phase, HEARTBEAT_S))
+        patch.setattr(watched_worker, "is_compiling", answered)
+        death = execute(run, folder / "run")
     left = {path.name.partition(".")[0] for path in (folder / "run").iterdir()}
     assert not left & {"threads", "stack", "heartbeat"}
     return death
@@ -34,7 +51,7 @@ def test_a_worker_whose_compiler_works_is_not_hung(tmp_path: Path, name: str) ->
 def test_a_compiler_that_only_waits_and_another_child_that_works_prove_nothing(
     tmp_path: Path, name: str, idle: bool
 ) -> None:
-    death = ended(tmp_path, "compiles_elsewhere", name=name, idle=idle, seconds=30)
+    death = ended(tmp_path, "compiles_elsewhere", name=name, idle=idle)
     assert death is not None
     assert (death.cause, death.phase) == ("heartbeat", "waiting for a child")
 
@@ -52,14 +69,14 @@ def test_a_frame_of_a_compiler_says_that_it_compiles(tmp_path: Path, file: str, 
     "file", ["/home/u/train.py", "/x/torch/_dynamo/eval_frame.py", "/home/u/mytorch/_inductors.py"]
 )
 def test_a_worker_that_spins_or_waits_elsewhere_is_hung(tmp_path: Path, file: str, spins: bool) -> None:
-    death = ended(tmp_path, "compiles_here", file=file, spins=spins, seconds=30)
+    death = ended(tmp_path, "compiles_here", file=file, spins=spins)
     assert death is not None
     assert (death.cause, death.phase) == ("heartbeat", "within a function")
     assert "in work" in death.stack
 
 
 def test_the_wall_limit_holds_for_one_that_compiles(tmp_path: Path) -> None:
-    death = ended(tmp_path, "compiles_here", file=INDUCTOR, spins=True, seconds=30, wall_limit_s=4.0)
+    death = ended(tmp_path, "compiles_here", file=INDUCTOR, spins=True, wall_limit_s=HEARTBEAT_S + 0.5)
     assert death is not None
     assert death.cause == "wall_limit"
 

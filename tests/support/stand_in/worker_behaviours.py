@@ -286,25 +286,23 @@ TAKEN: dict[str, Callable[[Path], object]] = {
 
 
 def compiles_elsewhere(run: Run, recorder: Recorder) -> None:
-    """Waits for a child of the name that the settings give; the child works, or `idle` sleeps, for so many seconds."""
+    """Waits for a child of the name that the settings give; it works until `folder` has a file, or `idle` sleeps."""
     recorder.phase("waiting for a child")
     child = Path(str(run.settings["folder"])) / str(run.settings["name"])
-    busy = "until=$(($(date +%s) + $1)); while [ $(date +%s) -lt $until ]; do :; done"
-    child.write_text("#!/bin/sh\n" + ("sleep $1" if run.settings.get("idle") else busy) + "\n")
+    busy = "while [ ! -e $1/compiled ]; do :; done"
+    child.write_text(f"#!/bin/sh\n{'sleep 600' if run.settings.get('idle') else busy}\n")
     child.chmod(0o755)
-    subprocess.run([child, str(run.settings["seconds"])], check=True)
+    subprocess.run([child, child.parent], check=True)
     recorder.phase("compiled")
     one_arm(run, recorder)
 
 
 def compiles_here(run: Run, recorder: Recorder) -> None:
-    """Spins or sleeps for so many seconds in a function of a file of the name that the settings give."""
+    """Spins or sleeps in a function of a file of the name that the settings give, until `folder` has a file."""
     recorder.phase("within a function")
-    source = (
-        "import time\ndef work(until, spins):\n    while time.monotonic() < until:\n        spins or time.sleep(0.01)\n"
-    )
-    names: dict[str, Callable[[float, bool], None]] = {}
+    source = "import time\ndef work(until, spins):\n    while not until.exists():\n        spins or time.sleep(0.01)\n"
+    names: dict[str, Callable[[Path, bool], None]] = {}
     exec(compile(source, str(run.settings["file"]), "exec"), names)  # noqa: S102 - this source
-    names["work"](time.monotonic() + float(str(run.settings["seconds"])), bool(run.settings["spins"]))
+    names["work"](Path(str(run.settings["folder"])) / "compiled", bool(run.settings["spins"]))
     recorder.phase("compiled")
     one_arm(run, recorder)
