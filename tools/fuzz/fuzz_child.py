@@ -5,16 +5,17 @@ Each may take `SECONDS` of processor time and `BYTES` of memory beyond what the 
 
 from __future__ import annotations
 
+import ctypes
 import math
-import mmap
 import os
 import resource
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 
 from fuzz_mutations import MOST_BYTES
@@ -22,9 +23,7 @@ from fuzz_targets import Target
 
 SECONDS, BYTES = 1.0, 200 * 2**20
 ENDLESS = 5.0  # seconds of processor time after which an input is given up
-_MOST_WORDS = 2_000
 Give = Callable[[Callable[[bytes], None]], None]
-_NUMBERS = 5  # of the shared memory: tried, read, whether it ended, lengths of the case and of what broke
 
 
 class Broken(AssertionError):  # noqa: N818 - what it says of an input, not of the program
@@ -90,44 +89,30 @@ def attempt(target: Target, case: bytes) -> bool:
     return read
 
 
-class _Shared:
-    """What the child leaves for its parent, also when it dies: numbers, the input at hand, and what broke."""
+class _Shared(ctypes.Structure):
+    """What the child leaves for its parent, also when it dies: numbers, what broke, and the input at hand."""
 
-    def __init__(self) -> None:
-        self.memory = mmap.mmap(-1, 8 * _NUMBERS + _MOST_WORDS + MOST_BYTES + 2**16)
-        self.numbers = memoryview(self.memory)[: 8 * _NUMBERS].cast("q")
+    _fields_ = (
+        *((name, ctypes.c_longlong) for name in ("tried", "read", "ended", "words_length", "case_length")),
+        ("words", ctypes.c_ubyte * 2_000),
+        ("case", ctypes.c_ubyte * (MOST_BYTES + 2**16)),
+    )
 
-    def begin(self, case: bytes) -> None:
-        at = 8 * _NUMBERS + _MOST_WORDS
-        self.memory[at : at + len(case)] = case
-        self.numbers[3] = len(case)
-        self.numbers[0] += 1
+    def keep(self, name: str, content: bytes) -> None:
+        place = getattr(self, name)
+        length = min(len(content), len(place))
+        ctypes.memmove(place, content, length)
+        setattr(self, f"{name}_length", length)
 
-    def broke(self, words: str) -> None:
-        text = words.encode("utf-8", "backslashreplace")[:_MOST_WORDS]
-        self.memory[8 * _NUMBERS : 8 * _NUMBERS + len(text)] = text
-        self.numbers[4] = len(text)
-
-    def left(self, status: int) -> Tried:
-        tried, read, ended, case, words = self.numbers
-        at = 8 * _NUMBERS
-        broken = self.memory[at : at + words].decode("utf-8", "replace") or None
-        if broken is None and not ended:
-            ended_by = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "an exit"
-            broken = f"the process ended by {ended_by}"
-        return Tried(tried, read, broken, self.memory[at + _MOST_WORDS : at + _MOST_WORDS + case])
-
-    def close(self) -> None:
-        self.numbers.release()
-        with suppress(BufferError):
-            self.memory.close()
+    def kept(self, name: str) -> bytes:
+        return ctypes.string_at(getattr(self, name), getattr(self, f"{name}_length"))
 
 
 class Child:
     """A forked process that hands each input of `give` to the target, up to the first that breaks it."""
 
     def __init__(self, target: Target, give: Give) -> None:
-        self._shared = _Shared()
+        self._shared = RawValue(_Shared)
         sys.stdout.flush()
         sys.stderr.flush()
         self._process = os.fork()
@@ -137,10 +122,11 @@ class Child:
     def end(self) -> Tried:
         """Wait for it, however it ends."""
         _, status = os.waitpid(self._process, 0)
-        try:
-            return self._shared.left(status)
-        finally:
-            self._shared.close()
+        broken = self._shared.kept("words").decode("utf-8", "replace") or None
+        if broken is None and not self._shared.ended:
+            ended_by = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "an exit"
+            broken = f"the process ended by {ended_by}"
+        return Tried(self._shared.tried, self._shared.read, broken, self._shared.kept("case"))
 
 
 def _work(target: Target, give: Give, shared: _Shared) -> None:
@@ -148,17 +134,18 @@ def _work(target: Target, give: Give, shared: _Shared) -> None:
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
 
     def one(case: bytes) -> None:
-        shared.begin(case)
+        shared.keep("case", case)
+        shared.tried += 1
         # where a library does not come back to Python, the timer of `_limited_time` is not heard
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + 2 * ENDLESS), hard))
         try:
-            shared.numbers[1] += attempt(target, case)
+            shared.read += attempt(target, case)
         except Broken as broken:
-            shared.broke(str(broken))
+            shared.keep("words", str(broken).encode("utf-8", "backslashreplace"))
             os._exit(0)
 
     try:
         give(one)
-        shared.numbers[2] = 1
+        shared.ended = 1
     finally:
         os._exit(0)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any
 
 import forked_runs
 
 from harness.contract.load import LoadedContract
 from harness.contract.schema import Contract
 from harness.drill.faults import is_killed
-from harness.drill.plan import Case, plan_drill, runs_of
+from harness.drill.plan import plan_drill, runs_of
 from harness.drill.recheck import evidence_of, sources_of
 from harness.evidence import layout
 from harness.evidence.plan_records import Unit
@@ -20,8 +21,6 @@ from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Status, Verdict
-from harness.run_directory.bundle import Bundle
-from harness.run_directory.drill_record import Source
 from harness.system.resolve import resolve
 
 
@@ -45,16 +44,6 @@ class Drilled:
     planted: list[Planted]
 
 
-@dataclass(frozen=True)
-class _Evidence:
-    """What of a run directory evidence is read from."""
-
-    root: Path
-
-    def evidence(self, name: str) -> RunEvidence:
-        return read_run(self.root / layout.EVIDENCE / name)[1]
-
-
 def drilled(contracts: Sequence[LoadedContract], claims: Sequence[str], folder: Path, limit_s: float) -> Drilled:
     """What `harness drill` would say of these claims; each run has a fork and so many seconds."""
     planned = plan_drill(
@@ -65,7 +54,7 @@ def drilled(contracts: Sequence[LoadedContract], claims: Sequence[str], folder: 
     )
     for run in runs_of(planned):
         forked_runs.execute(run, folder / layout.EVIDENCE / run.id, limit_s)
-    bundle = cast("Bundle", _Evidence(folder))
+    bundle: Any = SimpleNamespace(evidence=lambda name: read_run(folder / layout.EVIDENCE / name)[1])
     by_id = {loaded.contract.id: loaded.contract for loaded in contracts}
     controls = [
         _judged(by_id[unit.contract], unit, [bundle.evidence(name) for name in unit.runs])
@@ -73,18 +62,16 @@ def drilled(contracts: Sequence[LoadedContract], claims: Sequence[str], folder: 
     ]
     undecided = {each.claim for each in controls if each.status is Status.NOT_RUN}
     wrong = [each for each in controls if each.status not in (Status.PASS, Status.NOT_RUN)]
-    cases = [case for case in planned.cases if case.unit.claim not in undecided]
-    sources = sources_of(planned)
-    planted = [_planted(case, by_id[case.unit.contract], sources, bundle) for case in cases]
+    sources, planted = sources_of(planned), []
+    for case in planned.cases:
+        if case.unit.claim not in undecided:
+            evidence = [evidence_of(name, sources[name], bundle, case.fault) for name in case.unit.runs]
+            said = _judged(by_id[case.unit.contract], case.unit, evidence)
+            killed = is_killed(case.expected, said)
+            planted.append(Planted(case.unit.claim, case.fault, killed, said.reason, said.message))
     return Drilled([f"{each.claim}: {each.reason}: {each.message}" for each in wrong], planted)
 
 
 def _judged(contract: Contract, unit: Unit, evidence: Sequence[RunEvidence]) -> Verdict:
     [claim] = [claim for claim in contract.claims if claim.id == unit.claim]
     return judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
-
-
-def _planted(case: Case, contract: Contract, sources: Mapping[str, Source], bundle: Bundle) -> Planted:
-    evidence = [evidence_of(name, sources[name], bundle, case.fault) for name in case.unit.runs]
-    verdict = _judged(contract, case.unit, evidence)
-    return Planted(case.unit.claim, case.fault, is_killed(case.expected, verdict), verdict.reason, verdict.message)

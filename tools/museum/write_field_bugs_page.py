@@ -1,14 +1,13 @@
 """Write docs/field-bugs.md from the entries of examples/field_bugs, and from what is recorded of their trials.
 
-    python tools/museum/write_field_bugs_page.py [--check]
+    python tools/museum/write_field_bugs_page.py
 
-Nothing is executed. `--check` writes nothing, and exits with 1 where the page would be another.
+Nothing is executed.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -156,8 +155,13 @@ def _gpu(entry: Entry) -> str:
     if not entry.on_gpu:
         return ""
     by = ", ".join(each.claim for each in entry.found_on_gpu) or "not found"
-    wrong = [f"{each.claim} `{each.reason}`" for each in entry.on_gpu["mended"] if each.status not in field_bugs.GOOD]
-    return f"{by}; fixed form {', '.join(wrong) if wrong else 'holds'}"
+    return f"{by}; fixed form {_wrong(entry.on_gpu['mended']) or 'holds'}"
+
+
+def _wrong(said: Sequence[Said], mark: str = "") -> str:
+    """Return the claims that did not hold, each once, with its reason."""
+    wrong = {each.claim: each.reason for each in said if each.status not in field_bugs.GOOD}
+    return ", ".join(f"{mark}{claim}{mark} `{reason}`" for claim, reason in wrong.items())
 
 
 def _correct() -> Iterator[tuple[str, ...]]:
@@ -167,27 +171,24 @@ def _correct() -> Iterator[tuple[str, ...]]:
         link = f"[{name}](../examples/{name}/train.py)" if shipped else f"`{name}`"
         within = any(each.claim == "WITHIN" for each in said)
         held = [each.claim for each in said if each.status == "PASS"]
-        wrong = [f"**{each.claim}** `{each.reason}`" for each in said if each.status not in field_bugs.GOOD]
         left = [each.claim for each in said if each.status == "NOT_RUN"]
-        yield link, "optimized" if within else "captured", ", ".join([*held, *wrong]), ", ".join(left)
+        shown = ", ".join(filter(None, [*held, _wrong(said, "**")]))
+        yield link, "optimized" if within else "captured", shown, ", ".join(left)
 
 
 def _mended(entry: Entry) -> str:
     """Return over how many seeds the fixed form held, or which claims did not."""
-    forms = {seed: said["mended"] for seed, said in entry.records.items()} or {0: (entry.first or {}).get("mended", [])}
-    wrong = {each.claim: each.reason for said in forms.values() for each in said if each.status not in field_bugs.GOOD}
-    if wrong:
-        return ", ".join(f"{claim} `{reason}`" for claim, reason in wrong.items())
-    return f"holds, {len(forms)} {'seed' if len(forms) == 1 else 'seeds'}"
+    forms = [forms["mended"] for forms in entry.records.values()] or [(entry.first or {}).get("mended", [])]
+    held = f"holds, {len(forms)} {'seed' if len(forms) == 1 else 'seeds'}"
+    return _wrong([each for said in forms for each in said]) or held
 
 
 def _first(entry: Entry) -> str:
     if entry.first is None:
         return "not kept"
-    found = [each.claim for each in scorecard.found_bugs(entry.first)]
-    wrong = [f"{each.claim} `{each.reason}`" for each in entry.first["mended"] if each.status not in field_bugs.GOOD]
-    text = f"found by {found[0]}" if found else "not found"
-    return f"{text}; fixed form: {', '.join(wrong)}" if wrong else text
+    found, wrong = scorecard.found_bugs(entry.first), _wrong(entry.first["mended"])
+    text = f"found by {found[0].claim}" if found else "not found"
+    return f"{text}; fixed form: {wrong}" if wrong else text
 
 
 def _section(entry: Entry) -> str:
@@ -231,15 +232,5 @@ def _table(head: Sequence[str], rows: Iterator[Sequence[str]] | map[tuple[str, .
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
-def main() -> int:
-    text = written(entries(), not_written())
-    if "--check" in sys.argv[1:]:
-        same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        print("same" if same else f"{PAGE.relative_to(ROOT)} is not what the entries say: run this without --check")
-        return 0 if same else 1
-    write_text(PAGE, text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write_text(PAGE, written(entries(), not_written()))
