@@ -48,9 +48,9 @@ def violations(module: str, source: str) -> list[str]:
     return [f"{module}:{line} takes {step}" for step, line in steps_taken(source) if step not in allowed]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_only_the_life_of_an_arm_opens_and_records_it(module: str) -> None:
-    assert violations(module, MODULES[module].read_text(encoding="utf-8")) == []
+def test_only_the_life_of_an_arm_opens_and_records_it() -> None:
+    assert len(MODULES) > 50
+    assert [each for name, path in MODULES.items() for each in violations(name, path.read_text(encoding="utf-8"))] == []
 
 
 def test_nothing_outside_the_runners_takes_a_step() -> None:

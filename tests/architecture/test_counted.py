@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from import_statements import ROOT
@@ -69,9 +68,9 @@ def uncounted(source: str) -> Iterator[str]:
                 yield f"{node.lineno}: {shown}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_what_is_counted_agrees_with_its_number(path: Path) -> None:
-    assert list(uncounted(path.read_text(encoding="utf-8"))) == []
+def test_what_is_counted_agrees_with_its_number() -> None:
+    assert len(SOURCES) > 60
+    assert {path: found for path in SOURCES if (found := [*uncounted(path.read_text(encoding="utf-8"))])} == {}
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,9 @@ def _under(name: str, packages: tuple[str, ...]) -> bool:
     return any(package in (name, room(name)) or name.startswith(f"{package}.") for package in packages)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_sources_keep_the_rules(path: Path) -> None:
-    assert violations(module_name(path), path.read_text(encoding="utf-8")) == []
+def test_sources_keep_the_rules() -> None:
+    assert len(SOURCES) > 400
+    assert [each for path in SOURCES for each in violations(module_name(path), path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(

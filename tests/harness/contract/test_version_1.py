@@ -16,7 +16,6 @@ Toy = Callable[..., Path]
 
 ROOT = Path(__file__).parents[3]
 OURS = [file for name in ("contracts", "contracts-long", "examples") for file in files_of_folder(ROOT / name).contracts]
-PUBLISHED = sorted((ROOT / "reports").rglob("run.tar.xz"))
 
 
 @pytest.mark.parametrize(
@@ -95,14 +94,6 @@ def test_check_notes_it(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("· 1 error · 1 warning\n")  # of its system, which is none, and of an arm that is unused
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_contract_of_this_repository_is_of_version_2(path: Path) -> None:
-    assert load_contract(path).version == 2
-
-
-@pytest.mark.parametrize("archive", PUBLISHED, ids=lambda path: path.parent.name)
-def test_published_contracts_are_read(archive: Path) -> None:
-    from harness.api.rejudge import copies
-    from harness.run_directory.bundle import read_bundle
-
-    assert {loaded.version for loaded in copies([read_bundle(archive.parent)])} <= {1, 2}
+def test_the_contracts_of_this_repository_are_of_version_2() -> None:
+    assert len(OURS) > 30
+    assert [path for path in OURS if load_contract(path).version != 2] == []

@@ -29,24 +29,23 @@ def drafted(file: str, function: str = "make_step", argument: str = "seed") -> D
     return Draft(find_step_source(f"{file}:{function}"), 43, ARMS)
 
 
-@pytest.mark.parametrize("argument", ["seed", "captured", "optimized"])
 @pytest.mark.parametrize(
-    ("file", "stem"),
+    ("file", "stem", "argument"),
     [
-        ("entraîné.py", "entraine"),
-        ("Übung_2.py", "Ubung_2"),
-        ("訓練.py", "step"),
-        ("訓練_1.py", "_1"),
-        ("é2.py", "e2"),
-        ("訓2.py", "step_2"),
-        ("訓x.py", "x"),
-        ("_.py", "step"),
-        ("__init.py", "__init"),
-        ("null.py", "null"),
-        ("класс.py", "step"),
-        (f"{'é' * 80}.py", "e" * 60),
-        (f"訓{'7' * 80}.py", f"step_{'7' * 55}"),
-        ("dossier/sous_système/entraîné.py", "entraine"),
+        ("entraîné.py", "entraine", "seed"),
+        ("Übung_2.py", "Ubung_2", "captured"),
+        ("訓練.py", "step", "optimized"),
+        ("訓練_1.py", "_1", "seed"),
+        ("é2.py", "e2", "captured"),
+        ("訓2.py", "step_2", "optimized"),
+        ("訓x.py", "x", "seed"),
+        ("_.py", "step", "captured"),
+        ("__init.py", "__init", "optimized"),
+        ("null.py", "null", "seed"),
+        ("класс.py", "step", "captured"),
+        (f"{'é' * 80}.py", "e" * 60, "optimized"),
+        (f"訓{'7' * 80}.py", f"step_{'7' * 55}", "captured"),
+        ("dossier/sous_système/entraîné.py", "entraine", "seed"),
     ],
 )
 def test_what_is_written_is_read_without_a_word(file: str, stem: str, argument: str, project: Path) -> None:
