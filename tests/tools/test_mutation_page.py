@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import PurePath
 from typing import Any
 
 import mutation_page
 import mutation_run
 import pytest
+from mutation_run import ROOT
+
+from harness.kinds import BUILT_IN
 
 SURVIVOR = {
     "mutant": "harness.kinds.speed.idle.x_share__mutmut_2",
@@ -36,6 +41,28 @@ def result(**changes: Any) -> dict[str, Any]:
         "alive": [SURVIVOR, ENDLESS],
         **changes,
     }
+
+
+def test_every_path_of_the_run_leads_somewhere() -> None:
+    """A pattern of a file that was moved would mutate nothing, or what is left out."""
+    configured = mutation_run.CONFIGURED
+    tests = [each.removeprefix("--ignore=") for each in configured["pytest_add_cli_args_test_selection"]]
+    patterns = [*mutation_run.COPIED, *configured["only_mutate"], *configured["do_not_mutate"], *tests]
+    assert [pattern for pattern in patterns if not [*ROOT.glob(pattern)]] == []
+    judges = {kind.judge.partition(":")[0].replace(".", "/") + ".py" for kind in BUILT_IN.values()}
+    assert [each for each in judges if not any(map(PurePath(each).match, configured["only_mutate"]))] == []
+
+
+def test_the_copy_has_every_module_that_the_tests_import() -> None:
+    selected, *ignored = mutation_run.CONFIGURED["pytest_add_cli_args_test_selection"]
+    files = {path for path in (ROOT / selected).glob("*.py") if f"--ignore={path.relative_to(ROOT)}" not in ignored}
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    imported = {name for text in texts for name in re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)}
+    ours = {path.stem: path for place in ("tests", "tools", "examples") for path in (ROOT / place).rglob("*.py")}
+    copied = [ROOT / place for place in mutation_run.COPIED]
+    assert imported & ours.keys() >= {"judge_cases", "seed_error_rates"}
+    lost = [name for name in imported & ours.keys() if not any(map(ours[name].is_relative_to, copied))]
+    assert lost == []
 
 
 def test_modules_are_counted_and_summed() -> None:

@@ -18,6 +18,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import tomllib
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "reports" / "mutation" / "judge.json"
-COPIED = ("harness", "tests", "pyproject.toml")
+CONFIGURED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
+COPIED = ("pyproject.toml", "tests", *CONFIGURED["source_paths"], *CONFIGURED["also_copy"])
 PROCESSES = "2"
 
 
