@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulated_noise import INDEPENDENT, OUTLIERS
@@ -58,25 +57,6 @@ def wanted(point: Point) -> tuple[str, bool] | None:
     return None
 
 
-def as_markdown(found: Sequence[Point], seed: int, blocks: int) -> str:
-    """Return the tables, with what they mean."""
-    bars = [bar for point in found if (bar := wanted(point)) is not None]
-    lines = [
-        "# Error rates of the throughput rule",
-        "",
-        f"Simulated: {found[0].experiments} experiments a row, seed {seed}, {blocks} blocks an arm, demanded ratio",
-        f"{DEMANDED:.2f}, confidence {CONFIDENCE:g}. The deviation is that of a process's log ratio by the noise that",
-        "is independent between processes; the true ratio is the median one. Below the demanded ratio every PASS is",
-        "false, above it every FAIL.",
-        "",
-        f"Wanted of {len(bars)} rows; missed by {sum(not met for _, met in bars)}.",
-    ]
-    for section, title in SECTIONS.items():
-        here = [point for point in found if point.section == section]
-        lines += _table(title, here) if here else []
-    return "\n".join(lines) + "\n"
-
-
 HEAD = (
     "noise",
     "deviation",
@@ -91,23 +71,9 @@ HEAD = (
 )
 
 
-def _table(title: str, points: Sequence[Point]) -> list[str]:
-    lines = ["", f"## {title}", "", f"| {' | '.join(HEAD)} |", f"| {' | '.join('---' for _ in HEAD)} |"]
-    return lines + [f"| {' | '.join(_row(point))} |" for point in points]
-
-
-def _row(point: Point) -> list[str]:
-    bar = wanted(point)
+def cells(point: Point, wanted: str) -> list[str]:
+    """Return a row of a table."""
     processes = str(point.processes) if point.measurements == 1 else f"{point.measurements} x {point.processes}"
-    return [
-        point.noise,
-        f"{point.deviation:.1%}",
-        processes,
-        f"{point.true_ratio:.3f}",
-        f"{point.passed:.2%}",
-        f"{point.failed:.2%}",
-        f"{point.undecided:.2%}",
-        "" if bar is None else f"{bar[0]}: {'met' if bar[1] else 'MISSED'}",
-        f"{point.lower_bound_covers:.2%}",
-        f"{point.self_intervals_cover:.2%}",
-    ]
+    shares = (f"{share:.2%}" for share in (point.passed, point.failed, point.undecided))
+    covered = (f"{share:.2%}" for share in (point.lower_bound_covers, point.self_intervals_cover))
+    return [point.noise, f"{point.deviation:.1%}", processes, f"{point.true_ratio:.3f}", *shares, wanted, *covered]

@@ -4,7 +4,7 @@ Every experiment is a whole comparison: processes with ABBA rounds of timed bloc
 `harness.judging.statistics`, which is the judge's own code; of each point some experiments are also put before the
 judge as evidence, and any disagreement ends the script.
 
-    python tools/statistics/error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
+    python tools/statistics/error_rates.py [--experiments 20000] [--seed 0]
 """
 
 from __future__ import annotations
@@ -13,17 +13,27 @@ import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 
 import measured_noise
 import numpy as np
 import simulated_noise
-from error_rate_tables import ABOVE_5, ABOVE_9, CONFIDENCE, DEMANDED, PROCESSES, Point, as_markdown, wanted
+from error_rate_tables import (
+    ABOVE_5,
+    ABOVE_9,
+    CONFIDENCE,
+    DEMANDED,
+    HEAD,
+    PROCESSES,
+    SECTIONS,
+    Point,
+    cells,
+    wanted,
+)
 from numpy.typing import NDArray
 from paced_rule import has_undisturbed_rounds, paced_decisions, paced_readings
-from published_points import publish
+from published_points import Report
 from simulated_evidence import contract_of, verdict_of
 from simulated_noise import BUSY, COMMON, DISTURBED, INDEPENDENT, OUTLIERS, Noise, Shape
 
@@ -193,10 +203,21 @@ def points(experiments: int, seed: int) -> list[Point]:
     return found
 
 
-def main() -> None:
-    chosen = {"blocks": 2 * ROUNDS, "demanded": DEMANDED, "confidence": CONFIDENCE}
-    publish("error_rates", points, wanted, partial(as_markdown, blocks=2 * ROUNDS), chosen)
-
+REPORT = Report(
+    name="error_rates",
+    points=points,
+    wanted=wanted,
+    title="Error rates of the throughput rule",
+    introduction=f"""\
+Simulated: {{experiments}} experiments a row, seed {{seed}}, {2 * ROUNDS} blocks an arm, demanded ratio
+{DEMANDED:.2f}, confidence {CONFIDENCE:g}. The deviation is that of a process's log ratio by the noise that
+is independent between processes; the true ratio is the median one. Below the demanded ratio every PASS is
+false, above it every FAIL.""",
+    head=HEAD,
+    cells=cells,
+    sections=SECTIONS,
+    chosen={"blocks": 2 * ROUNDS, "demanded": DEMANDED, "confidence": CONFIDENCE},
+)
 
 if __name__ == "__main__":
-    main()
+    REPORT.publish()

@@ -3,18 +3,18 @@
 Every experiment is a whole comparison, decided by the judge's own code (`harness.kinds.seeds.not_worse`); of each
 point some experiments are also put before the judge as evidence, and any disagreement ends the script.
 
-    python tools/statistics/seed_error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
+    python tools/statistics/seed_error_rates.py [--experiments 20000] [--seed 0]
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from published_points import publish
+from published_points import Report
 from simulated_seeds import BY_MEAN, NOISES, contract_of, verdict_of
 
 from harness.judging.verdict import Status
@@ -83,43 +83,25 @@ def points(experiments: int, seed: int) -> list[Point]:
     return [point for setting in settings for point in simulate(*setting, experiments, seed)]
 
 
-HEAD = ("noise", "seeds", "confidence", "beyond the margin", "PASS", "FAIL", "undecided", "wanted")
+def cells(point: Point, wanted: str) -> list[str]:
+    """Return a row of the table."""
+    shares = (f"{share:.2%}" for share in (point.passed, point.failed, point.undecided))
+    return [point.noise, str(point.seeds), f"{point.confidence:g}", f"{point.beyond_margin:g}", *shares, wanted]
 
 
-def as_markdown(found: Sequence[Point], seed: int) -> str:
-    """Return the table, with what it means."""
-    bars = [bar for point in found if (bar := wanted(point)) is not None]
-    lines = [
-        "# Error rates of claims over several seeds",
-        "",
-        f"Simulated: {found[0].experiments} experiments a row, seed {seed}. A seed's difference has a deviation",
-        "of 1; how far the true difference lies beyond the margin is given in such deviations. At 0 the candidate is",
-        "worse by the margin exactly; above 0 every PASS is false, at 0 and below every FAIL. Outliers: one seed in",
-        "twenty lies ten deviations further off.",
-        "",
-        f"Wanted of {len(bars)} rows; missed by {sum(not met for _, met in bars)}.",
-        "",
-        f"| {' | '.join(HEAD)} |",
-        f"| {' | '.join('---' for _ in HEAD)} |",
-    ]
-    return "\n".join(lines + [f"| {' | '.join(_row(point))} |" for point in found]) + "\n"
-
-
-def _row(point: Point) -> list[str]:
-    bar = wanted(point)
-    return [
-        point.noise,
-        str(point.seeds),
-        f"{point.confidence:g}",
-        f"{point.beyond_margin:g}",
-        *(f"{share:.2%}" for share in (point.passed, point.failed, point.undecided)),
-        "" if bar is None else f"{bar[0]}: {'met' if bar[1] else 'MISSED'}",
-    ]
-
-
-def main() -> None:
-    publish("seed_error_rates", points, wanted, as_markdown, {})
-
+REPORT = Report(
+    name="seed_error_rates",
+    points=points,
+    wanted=wanted,
+    title="Error rates of claims over several seeds",
+    introduction="""\
+Simulated: {experiments} experiments a row, seed {seed}. A seed's difference has a deviation of 1; how
+far the true difference lies beyond the margin is given in such deviations. At 0 the candidate is worse by the
+margin exactly; above 0 every PASS is false, at 0 and below every FAIL. Outliers: one seed in twenty lies ten
+deviations further off.""",
+    head=("noise", "seeds", "confidence", "beyond the margin", "PASS", "FAIL", "undecided", "wanted"),
+    cells=cells,
+)
 
 if __name__ == "__main__":
-    main()
+    REPORT.publish()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import seed_error_rates
 from budget import slow_but
-from check_error_rates import PUBLISHED, points_in
 from judge_cases import figures
 from judge_cases_seeds import executions, seeds
 from seed_error_rates import simulate, wanted
@@ -83,7 +82,7 @@ def test_a_pass_at_the_margin_is_rare_whatever_the_noises_shape(noise: str, coun
 
 def test_what_is_published_is_what_the_script_finds() -> None:
     """The points of one setting; the long checks compare all of them."""
-    published = points_in(PUBLISHED / "seed_error_rates.json.xz")
+    published = seed_error_rates.REPORT.published()
     found = simulate("heavy-tailed", 8, 0.95, published["points"][0]["experiments"], published["seed"])
     rows = [point for point in published["points"] if (point["noise"], point["seeds"]) == ("heavy-tailed", 8)]
     assert [each.passed for each in found] == [row["passed"] for row in rows]
