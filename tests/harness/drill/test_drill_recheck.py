@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from sealing import forge as change
 from sealing import seal
-from small_drill import run_here, write_contract
 
 from harness.api import drill as fire_drill
 from harness.api import session
@@ -21,27 +20,15 @@ from harness.errors import EvidenceError, SystemResolutionError
 from harness.run_directory.drill_record import FILE
 from harness.run_directory.seal import manifest_of, read_manifest, write_manifest
 
-FAULTS = ("lost_first_update", "dropped_step", "no_steps", "missing_run")
 CONTROL = "short-v1+short+paired"
 FAULTED = f"{CONTROL}+lost_first_update"
 
 
-@pytest.fixture(scope="module")
-def drilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a drill executed in this process; nothing changes it."""
-    folder = tmp_path_factory.mktemp("drill")
-    path = write_contract(folder, ", ".join(FAULTS))
-    with pytest.MonkeyPatch.context() as patch:
-        run_here(patch, folder)
-        outcome = fire_drill.drill([path], fire_drill.DrillOptions(reports=folder / "reports", name="drilled"))
-    assert outcome.run_directory is not None
-    return outcome.run_directory
-
-
 @pytest.fixture
-def directory(drilled: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be damaged."""
-    return Path(shutil.copytree(drilled, tmp_path / "copy"))
+def directory(outcome: fire_drill.DrillResult, tmp_path: Path) -> Path:
+    """A copy of a drill's directory, to be damaged."""
+    assert outcome.run_directory is not None
+    return Path(shutil.copytree(outcome.run_directory, tmp_path / "copy"))
 
 
 def row_of(record: dict[str, Any], fault: str) -> dict[str, Any]:
@@ -57,7 +44,7 @@ def check(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str
 
 
 def test_rows_are_judged_again_those_without_a_run_too(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check(directory, capsys) == (0, "same: 4 rows: 4 same · 0 differ · 0 not judged again", "")
+    assert check(directory, capsys) == (0, "same: 5 rows: 5 same · 0 differ · 0 not judged again", "")
 
 
 def survived(record: dict[str, Any]) -> None:
@@ -65,7 +52,7 @@ def survived(record: dict[str, Any]) -> None:
 
 
 def other_figure(record: dict[str, Any]) -> None:
-    row_of(record, "dropped_step")["seen"]["figures"] = {"first_differing_step": 3}
+    row_of(record, "doubled_step")["seen"]["figures"] = {"first_differing_step": 3}
 
 
 def softer_expectation(record: dict[str, Any]) -> None:
@@ -78,7 +65,7 @@ def other_message(record: dict[str, Any]) -> None:
 
 def test_a_sentence_in_other_words_is_the_same_row(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(directory / FILE, other_message)
-    assert check(directory, capsys)[1] == "same: 4 rows: 4 same · 0 differ · 0 not judged again"
+    assert check(directory, capsys)[1] == "same: 5 rows: 5 same · 0 differ · 0 not judged again"
 
 
 def foreign_run(record: dict[str, Any]) -> None:
@@ -93,7 +80,7 @@ def unnamed_fault(record: dict[str, Any]) -> None:
     ("edit", "told"),
     [
         (survived, "lost_first_update: killed is recorded as false, and is true"),
-        (other_figure, "dropped_step: seen is recorded as"),
+        (other_figure, "doubled_step: seen is recorded as"),
         (softer_expectation, "no_steps: expected is recorded as"),
         (foreign_run, "missing_run: run short-v1+short+paired+elsewhere was not planned"),
         (unnamed_fault, "stale_batch: the directory's contracts demand no such row"),
@@ -104,23 +91,23 @@ def test_a_changed_row_differs(
 ) -> None:
     change(directory / FILE, edit)
     code, line, problems = check(directory, capsys)
-    assert (code, line) == (12, "differs: 4 rows: 3 same · 1 differ · 0 not judged again")
+    assert (code, line) == (12, "differs: 5 rows: 4 same · 1 differ · 0 not judged again")
     assert f"{directory}: {FILE}: SHORT-001 on short: {told}" in problems
 
 
 def left_out(record: dict[str, Any]) -> None:
-    record["rows"].remove(row_of(record, "dropped_step"))
+    record["rows"].remove(row_of(record, "doubled_step"))
     record["planned"] -= 1
 
 
 def called_not_run(record: dict[str, Any]) -> None:
-    row = row_of(record, "dropped_step")
+    row = row_of(record, "doubled_step")
     record["rows"].remove(row)
     record["not_run"].append({**{name: row[name] for name in ("contract", "claim", "fault", "message")}, "reason": "a"})
 
 
 def twice(record: dict[str, Any]) -> None:
-    record["rows"].append(row_of(record, "dropped_step"))
+    record["rows"].append(row_of(record, "doubled_step"))
     record["planned"] += 1
 
 
@@ -135,8 +122,8 @@ def other_contract(record: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        (left_out, "run short-v1+short+paired+dropped_step was planned, and no row reads it"),
-        (twice, "SHORT-001: dropped_step: 2 rows, the contract demands one"),
+        (left_out, "run short-v1+short+paired+doubled_step was planned, and no row reads it"),
+        (twice, "SHORT-001: doubled_step: 2 rows, the contract demands one"),
         (other_control, "the evidence gives other controls"),
         (other_contract, "the record is of other contracts"),
     ],
@@ -154,15 +141,15 @@ def test_a_survivor_that_is_called_not_run_differs(directory: Path, capsys: pyte
     """Though a row of another claim may read its run."""
     change(directory / FILE, called_not_run)
     code, _, problems = check(directory, capsys)
-    run = f"{CONTROL}+dropped_step"
+    run = f"{CONTROL}+doubled_step"
     assert code == 12
-    assert f"SHORT-001: dropped_step: run {run} was planned, and it is called not run" in problems
+    assert f"SHORT-001: doubled_step: run {run} was planned, and it is called not run" in problems
     assert f"run {run} was planned, and no row reads it" in problems
 
 
 def test_a_record_that_lists_less_than_was_planned_is_no_record(directory: Path) -> None:
     change(directory / FILE, lambda record: record["rows"].pop())
-    with pytest.raises(EvidenceError, match="4 faults were planned, and 3 are listed"):
+    with pytest.raises(EvidenceError, match="5 faults were planned, and 4 are listed"):
         judged([directory])
 
 
@@ -170,7 +157,7 @@ def test_changed_evidence_of_a_fault_differs(directory: Path, capsys: pytest.Cap
     series = directory / "evidence" / FAULTED / "traced.0.csv"
     shutil.copy(directory / "evidence" / CONTROL / "traced.0.csv", series)
     code, line, problems = check(directory, capsys)
-    assert (code, line) == (12, "differs: 4 rows: 3 same · 1 differ · 0 not judged again")
+    assert (code, line) == (12, "differs: 5 rows: 4 same · 1 differ · 0 not judged again")
     assert f"evidence/{FAULTED}/traced.0.csv: changed" in problems
     assert "; killed is recorded as true, and is false" in problems
 
@@ -189,7 +176,7 @@ def test_a_row_whose_run_left_nothing_is_told_and_counted(directory: Path, capsy
     shutil.rmtree(directory / "evidence" / FAULTED)
     seal(directory)
     code, line, told = check(directory, capsys)
-    assert (code, line) == (0, "same: 4 rows: 3 same · 0 differ · 1 not judged again")
+    assert (code, line) == (0, "same: 5 rows: 4 same · 0 differ · 1 not judged again")
     assert told == (
         f"{directory}: SHORT-001 on short: lost_first_update: not judged again: "
         f"run {FAULTED} left no evidence in this directory\n"
@@ -197,16 +184,16 @@ def test_a_row_whose_run_left_nothing_is_told_and_counted(directory: Path, capsy
 
 
 def nameless(record: dict[str, Any]) -> None:
-    row_of(record, "dropped_step")["runs"] = []
+    row_of(record, "doubled_step")["runs"] = []
 
 
 def test_a_row_that_names_no_run_is_told_and_counted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(directory / FILE, nameless)
-    shutil.rmtree(directory / "evidence" / f"{CONTROL}+dropped_step")
-    change(directory / "run.json", lambda header: header["runs"].pop(f"{CONTROL}+dropped_step"))
+    shutil.rmtree(directory / "evidence" / f"{CONTROL}+doubled_step")
+    change(directory / "run.json", lambda header: header["runs"].pop(f"{CONTROL}+doubled_step"))
     code, line, told = check(directory, capsys)
-    assert (code, line) == (0, "same: 4 rows: 3 same · 0 differ · 1 not judged again")
-    assert "dropped_step: not judged again: the record does not say which runs it reads" in told
+    assert (code, line) == (0, "same: 5 rows: 4 same · 0 differ · 1 not judged again")
+    assert "doubled_step: not judged again: the record does not say which runs it reads" in told
 
 
 def test_without_the_system_the_recorded_expectation_stands_and_that_is_told(
@@ -217,9 +204,9 @@ def test_without_the_system_the_recorded_expectation_stands_and_that_is_told(
 
     monkeypatch.setattr(session, "describe", no_system)
     code, line, told = check(directory, capsys)
-    assert (code, line) == (0, "same: 4 rows: 0 same · 0 differ · 4 not judged again")
+    assert (code, line) == (0, "same: 5 rows: 0 same · 0 differ · 5 not judged again")
     assert told.count("what the fault declares is not known here: reference_impl.system:QLoRASystem") == 1
-    assert " and 3 other rows: not judged again: what the fault declares" in told
+    assert " and 4 other rows: not judged again: what the fault declares" in told
     change(directory / FILE, survived)
     assert check(directory, capsys)[0] == 12
 
@@ -241,10 +228,10 @@ def test_a_packed_drill_is_held_against_the_record_beside_its_archive(
     assert (folder / FILE).read_bytes() == (directory / FILE).read_bytes()
     assert check(folder, capsys)[0] == 0
     seen = read_manifest(folder)[0].seen
-    change(folder / FILE, lambda record: row_of(record, "dropped_step").update(killed=False))
+    change(folder / FILE, lambda record: row_of(record, "doubled_step").update(killed=False))
     write_manifest(folder, manifest_of(folder).model_copy(update={"seen": seen}))
     code, _, told = check(folder, capsys)
-    assert (code, "dropped_step: killed is recorded as" in told) == (12, True)
+    assert (code, "doubled_step: killed is recorded as" in told) == (12, True)
     judge.replace_recorded([folder])
     assert (folder / FILE).read_bytes() == (directory / FILE).read_bytes()
 

@@ -38,16 +38,6 @@ DRILLED = {
 }
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> fire_drill.DrillResult:
-    """A drill executed in this process."""
-    folder = tmp_path_factory.mktemp("drill")
-    path = write_contract(folder, ", ".join(DRILLED))
-    with pytest.MonkeyPatch.context() as patch:
-        run_here(patch, folder)
-        return fire_drill.drill([path], fire_drill.DrillOptions(reports=folder / "reports", name="drilled"))
-
-
 def test_every_fault_is_killed_and_the_control_holds(outcome: fire_drill.DrillResult) -> None:
     assert {row.fault: row.seen for row in outcome.record.rows if not row.killed} == {}
     assert {row.fault for row in outcome.record.rows} == set(DRILLED)
@@ -155,7 +145,7 @@ def test_nothing_to_run_is_not_decided(tmp_path: Path) -> None:
     assert not (tmp_path / "reports").exists()
 
 
-@pytest.mark.parametrize("fault", slow_but(["stale_batch", "frozen_learning_rate"], SEVEN))
+@pytest.mark.parametrize("fault", slow_but(["stale_batch"], SEVEN))
 def test_verify_with_a_fault_fails_as_the_fault_declares(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from harness.planning.plan import plan
 from harness.system.protocol import NotAvailable
 from harness.system.resolve import resolve
 
-STEPS = 6
+STEPS = 4
 GUARDS = {"steps": STEPS, "distinct_batches": STEPS}
 BITWISE = {"equality": "bitwise", "max_abs_difference": 0.1}
 OF_PARTS = {"system": "accumulating_systems:Accumulating"}

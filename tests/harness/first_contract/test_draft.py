@@ -128,6 +128,8 @@ CHOICES = [
     Choice("within", repeats=False),
     Choice("noise", repeats=False),
 ]
+# Every pair of values of three options, in four of their eight combinations.
+PAIRS = [(compiled, timed, compiled != timed) for compiled, timed in product([False, True], repeat=2)]
 
 
 @pytest.mark.parametrize("argument", ["seq_len", "captured", "optimized"])
@@ -135,7 +137,7 @@ CHOICES = [
 def test_whatever_is_chosen_lint_has_nothing_to_say_of_it(choice: Choice, argument: str, project: Path) -> None:
     (project / "my_train.py").write_text(STEP.replace("seq_len=128", f"{argument}=False"))
     source = find_step_source("my_train.py:make_step")
-    for compiled, timed, fit in product([False, True], repeat=3):
+    for compiled, timed, fit in PAIRS:
         unfit = {} if fit else dict.fromkeys(("CAPTURES", "GRADIENTS"), "a trial said so")
         draft = Draft(source, 40, Arms(compiled, timed, memory=timed), unfit, choice)
         keep(draft, project, force=True)
