@@ -1,9 +1,13 @@
+import os
+import sys
 from pathlib import Path
 
 import one_day
 import pytest
+from two_commits import UserRepository
 
-SCRIPTED = Path(__file__).parents[1] / "support" / "scripted"
+SUPPORT = Path(__file__).parents[1] / "support"
+SCRIPTED = SUPPORT / "scripted"
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +53,22 @@ def played(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.execution.supervisor.Interpreters.begin", lambda _: None)
     monkeypatch.setattr("harness.system.described._ask", scripted_system.describe_here)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers started in this test execute `stand_in/worker_behaviours.py` in place of the paired probe."""
+    monkeypatch.syspath_prepend(str(SUPPORT / "stand_in"))
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT / "stand_in"), prepend=os.pathsep)  # on a worker's path at its start
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserRepository:
+    """A user's repository of two commits, in which the test works."""
+    made = UserRepository.make(tmp_path / "repository")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(made.root)
+    return made
 
 
 @pytest.fixture

@@ -1,14 +1,8 @@
-"""Makes the oracles beside these tests importable by name, whatever pytest's import mode; what several files need."""
-
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="module")

@@ -120,15 +120,6 @@ class EagerUpdate(_CapturesItself):
         return loss
 
 
-class EagerGradients(_CapturesItself):
-    """Honest: the update alone is replayed."""
-
-    def captured_step(self, model: _Model, recording: Any) -> Tensor:
-        loss = model.gradients()
-        recording(model.update).replay()
-        return loss
-
-
 def idle(model: _Model) -> Callable[[], Tensor]:
     """Return work about as large as a step, which trains nothing."""
     scratch = torch.ones(6, 6)

@@ -130,12 +130,6 @@ class Noisier(Noisy):
     noise = 1e-3
 
 
-class Loud(Noisy):
-    """Each element is off by a third of itself."""
-
-    noise = 0.3
-
-
 class Drowned(Noisy):
     """The noise is ten times the gradient, so that the noise is what is trained."""
 

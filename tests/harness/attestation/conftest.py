@@ -1,10 +1,6 @@
-import sys
 from pathlib import Path
 
 import pytest
-
-SUPPORT = Path(__file__).parents[2] / "support"
-sys.path.insert(0, str(SUPPORT))
 
 
 @pytest.fixture

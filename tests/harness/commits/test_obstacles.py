@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,14 +71,6 @@ def test_what_is_judged_by_digests_does_not_wait() -> None:
     [run] = runs_of(SAME)
     baseline, _, others = lanes(run)
     assert not awaits(others, baseline)
-
-
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserRepository:
-    made = UserRepository.make(tmp_path / "repository")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(made.root)
-    return made
 
 
 def obstacle(repository: UserRepository) -> Obstacle:

@@ -16,14 +16,6 @@ from harness.errors import UsageError
 REPORTS = Path("harness-reports")
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserRepository:
-    made = UserRepository.make(tmp_path / "repository")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(made.root)
-    return made
-
-
 def test_a_repository_of_another_user_is_named_as_such(
     repository: UserRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,14 +33,6 @@ def make_run(commit: str, process: int = 0) -> Run:
         process=process,
         settings={"candidate": "here", "baseline": "main", "blocks": 4, "block_steps": 2},
     )
-
-
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserRepository:
-    made = UserRepository.make(tmp_path / "repository")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(made.root)
-    return made
 
 
 def executed(directory: Path, process: int = 0) -> tuple[RunEvidence, Death | None]:

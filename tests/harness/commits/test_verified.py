@@ -151,14 +151,6 @@ def test_nothing_of_the_worktree_is_left(equal: Compared) -> None:
     assert not list(equal.directory.rglob("*exchange*"))
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserRepository:
-    made = UserRepository.make(tmp_path / "repository")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(made.root)
-    return made
-
-
 @pytest.mark.slow
 def test_a_commit_that_trains_otherwise_fails_at_the_first_step(repository: UserRepository) -> None:
     repository.write("update.py", OTHER_UPDATE)

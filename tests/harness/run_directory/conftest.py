@@ -1,6 +1,5 @@
 import os
 import shutil
-import sys
 import tarfile
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from harness.api import session
 from harness.cli.pack import published
 
 SUPPORT = Path(__file__).parents[2] / "support"
-sys.path.insert(0, str(SUPPORT))
 
 
 @pytest.fixture(scope="session")
