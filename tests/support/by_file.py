@@ -16,6 +16,7 @@ SHARED = {
     "transformers": ("huggingface", "step_accuracy_on_a_cpu", "step_match", "transformers_twin", "counterexamples"),
     "libraries of the examples": ("drives", "test_examples"),
     "trainers under the museum's claims": ("field_bug_trainers", "templates_drilled"),
+    "published runs, judged": ("test_deciding", "drawn_as_judged", "report_size", "plot_roles"),
     "a drill of the small contract": ("test_drill_run", "test_drill_recheck"),
     "kernels interpreted": ("kernel_cases", "kernel_interpreted"),
     "kernels of recorded steps": ("plan_faults", "prewarm_plan"),
