@@ -36,10 +36,9 @@ for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.S
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-# Processes of xdist share the cores: threads of one that spin while they wait take them from the others (alone a
-# crossover cell takes 2 s, beside another process it took 27).
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Processes share the cores: threads of one that spin while they wait take them from the others (alone a crossover cell
+# takes 2 s, next to another process it took 27). Without xdist, too: sums then have the same bits with it and without.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(optionalhook=True)

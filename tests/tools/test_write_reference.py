@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import page_tables
 import pytest
 import reference_of_kinds
 import write_reference
@@ -59,4 +60,4 @@ def test_a_field_is_shown_with_its_values_its_default_and_its_docstring() -> Non
 
 
 def test_a_cell_keeps_to_its_line_and_column() -> None:
-    assert write_reference.table(("a",), [("one\n  |two|",)]).splitlines() == ["| a |", "| --- |", "| one \\|two\\| |"]
+    assert page_tables.table(("a",), [("one\n  |two|",)]).splitlines() == ["| a |", "| --- |", "| one \\|two\\| |"]

@@ -1,7 +1,7 @@
 """Ask where a training and its changed twin differ first: the figures of docs/first-difference.md from a CPU.
 
-    PYTHONPATH=tests/support python tools/museum/where_on_cpu.py bugs [NAME ...]
-    PYTHONPATH=tests/support python tools/museum/where_on_cpu.py faults [NUMBER ...]
+    python tools/museum/where_on_cpu.py bugs [NAME ...]
+    python tools/museum/where_on_cpu.py faults [NUMBER ...]
 
 `bugs` asks by the first claim of each field bug that fails by a difference. A reader compares the line with the entry's
 `fix`: nothing here reads an entry's name or facts. `faults` changes a line of a public trainer of
@@ -18,6 +18,9 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 import field_bugs
 import forked_runs
@@ -137,7 +140,8 @@ def ask_fault(number: int) -> bool:
             (folder / f"{arm}_trainers.py").write_text(text, encoding="utf-8")
         (folder / "planted_system.py").write_text(SYSTEM, encoding="utf-8")
         contract = contract_of("planted_system:Planted", claim, arms=arms)
-        planned = forked_runs.planned([SimpleNamespace(contract=contract)])
+        loaded: Any = SimpleNamespace(contract=contract)
+        planned = forked_runs.planned([loaded])
         run = where_run(contract.claims[0], planned.units[0], planned.runs, {})
         if run is None:
             raise ValueError(f"nothing to locate in {trainer}: {planned.units[0].obstacle}")

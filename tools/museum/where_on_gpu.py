@@ -1,6 +1,6 @@
 """Ask what differs first between the reference trainer captured with a planted fault, and plain without one.
 
-    PYTHONPATH=tests/support python tools/museum/where_on_gpu.py FOLDER [FAULT ...] [--device cpu] [--jobs 10]
+    python tools/museum/where_on_gpu.py FOLDER [FAULT ...] [--device cpu] [--jobs 10]
         [--model tiny] [--seq-len 64] [--limit SECONDS]
 
 Without a name every fault of the step, the replay and the kernels is asked for, in a fork each. An answer counts as
@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 import traceback
@@ -28,6 +29,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # before torch is imported: see forked_runs
 
 import forked_runs
