@@ -1,8 +1,8 @@
 """The planted faults, off by default: each a small readable change of one opened run. Importable without torch.
 
-Every fault is one that upstream's code or its public threads show. A module holds those that change one thing: the
-`step` and its `gradients`, the `replay`, the `kernels`, the `plan` of kernels. They register themselves, so importing
-any of them imports all.
+Upstream's code or its public threads show every fault. A module holds faults that change one thing: the `step` and its
+`gradients`, the `replay`, the `kernels`, the `plan` of kernels. They register themselves, so importing one module
+imports all.
 """
 
 from reference_impl.faults import (

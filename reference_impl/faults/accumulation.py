@@ -1,6 +1,6 @@
-"""Faults of a step of several micro-batches: which are read, how their gradients add up, and when they are used.
+"""Faults of a step of several micro-batches: which are read, how gradients add up, and when the sum is used.
 
-Each leaves a loss that falls. Importable without torch.
+With each of them the loss still falls. Importable without torch.
 """
 
 from __future__ import annotations
@@ -26,16 +26,14 @@ def _apart(step: int, quantity: str) -> dict[str, Expectation]:
 
 
 def _accumulation(trainer: Trainer) -> Accumulation:
-    """Return the accumulation of an arm with micro-batches; planted in another arm these faults change nothing to be
-    seen.
-    """
+    """Return the arm's accumulation; in an arm without micro-batches these faults change nothing that shows."""
     from reference_impl.accumulation import Accumulation
 
     return trainer.accumulation or Accumulation(trainer.model, trainer.config.micro_batches)
 
 
 def _read(trainer: Trainer, source: dict[int, int]) -> None:
-    """Micro-batch `number` is taken from place `source[number]` of the batch, where that says another one."""
+    """Read micro-batch `number` from place `source[number]` of the batch, where `source` has the number."""
     accumulation = _accumulation(trainer)
     right = accumulation.micro_batch
 
@@ -143,7 +141,7 @@ def loaded_twice(trainer: Trainer) -> None:
         prepare(index)
         for whole in (trainer.static.tokens, trainer.static.targets):
             sequences = whole.view(-1, whole.shape[-1])
-            half = sequences.shape[0] // 2  # whole micro-batches of an even number of them
+            half = sequences.shape[0] // 2  # an even number of micro-batches, each of full size
             sequences[half:].copy_(sequences[:half])
 
     trainer.prepare = prepare_with_a_copy  # type: ignore[method-assign]

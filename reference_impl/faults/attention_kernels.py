@@ -1,6 +1,6 @@
 """Faults of attention and of the rotation, forward and backward. Importable without torch.
 
-Each is a mistake that such kernels are known for: a mask, a scale, the heads of a group, a tail, a rotation's sign.
+Each is a well-known mistake in such kernels: a mask, a scale, the heads of a group, a tail, a rotation's sign.
 """
 
 from __future__ import annotations

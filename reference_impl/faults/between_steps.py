@@ -1,4 +1,4 @@
-"""Faults of what the trainer does between its steps: of its checkpoint, and of its evaluation. Imports no torch."""
+"""Faults of the trainer's checkpoint and of its evaluation. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of what follows a capture that fails, and of captures that nobody asked for. Importable without torch."""
+"""Faults after a capture that fails, and of captures that no setting asked for. Importable without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of products in FP8: scales, formats, and a way round them that nobody asked for. Importable without torch."""
+"""Faults of products in FP8: scales, formats, and a path around FP8 that no setting requests. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _UNHEEDED = {"not_worse": Expectation("FAIL", "vacuous_precision")}
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
-SATURATING = 4.0  # scales so many times too small: a row's largest values lie beyond 448
+SATURATING = 4.0  # scales that are too small by this factor: a row's largest values lie beyond 448
 E4M3_LARGEST = 448.0
 
 
@@ -153,7 +153,7 @@ _QUANTIZING = (
 
 
 def _with_scales(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
-    """Let `change` have the scales of every kernel whose last results are FP8 data and its scale."""
+    """Let `change` change the scales of every kernel whose last results are FP8 data and its scale."""
 
     def changed(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         def with_scale(*arguments: Tensor) -> tuple[Tensor, ...]:
@@ -167,7 +167,7 @@ def _with_scales(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None
 
 
 def _with_data(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
-    """Return the same of the data."""
+    """Let `change` change the data of these kernels."""
 
     def changed(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         def with_data(*arguments: Tensor) -> tuple[Tensor, ...]:

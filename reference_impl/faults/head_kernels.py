@@ -1,4 +1,4 @@
-"""Faults of the head's product with statistics, and of the loss that reads these. Importable without torch."""
+"""Faults of the head's product with statistics, and of the loss that reads them. Importable without torch."""
 
 from __future__ import annotations
 

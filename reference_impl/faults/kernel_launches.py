@@ -1,6 +1,6 @@
-"""Faults of how the tiled products are launched: other constants than those that are claimed and planned.
+"""Faults of launches of the tiled products, with other constants than those claimed and planned.
 
-Results stay right. A planned kernel is none of these, so plan and launch differ, too. Importable without torch.
+Results stay right. No planned kernel has these constants, so plan and launch differ, too. Importable without torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Faults of the kernels' range and of their sums' last terms. Importable without torch.
 
-What passes through fp16 is infinite beyond 65504: at magnitude 1 it is only rounded, so a claim that asks for
-magnitude 1e5 is what finds it.
+Values that pass through fp16 become infinite beyond 65504. At magnitude 1 they are only rounded, so a claim must judge
+magnitude 1e5 to find the fault.
 """
 
 from __future__ import annotations

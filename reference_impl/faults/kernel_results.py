@@ -1,4 +1,4 @@
-"""Faults of what every kernel of a step hands on: its range, its last digits. Importable without torch."""
+"""Faults of the results of every kernel of a step: their range, their last digits. Importable without torch."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def coarse_results(table: KernelTable) -> None:
     {"kernel_match": Expectation("FAIL", "exceeds_tolerance")},
 )
 def coarse_bfloat16_results(table: KernelTable) -> None:
-    """Leave those in other types as they were: `coarse_results` changes less than bfloat16 holds."""
+    """Change results in bfloat16 alone: `coarse_results` changes less than bfloat16 holds."""
     _change_results(table, _coarse_bfloat16)
 
 

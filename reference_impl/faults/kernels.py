@@ -1,7 +1,7 @@
 """Faults of the kernels' arithmetic: backward products, fused clip, gain reduction. Importable without torch.
 
-Each changes a `KernelTable`. `kernel_match` compares the changed table's kernels; in a training run the changed
-entries take the place of the trainer's own.
+Each changes a `KernelTable`. `kernel_match` compares the changed table's kernels; in a training run the changed entries
+replace the trainer's own.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _whole_tiles(product: Product) -> Product:
 )
 def atomic_gain_reduction(table: KernelTable) -> None:
     def in_order_of_arrival(partials: Tensor, grad_gains: Tensor) -> None:
-        # Nobody chooses the order of arrival, so it does not come from the run's seed.
+        # The order of arrival is not deterministic, so it does not come from the run's seed.
         order = SystemRandom().sample(range(partials.shape[1]), partials.shape[1])
         total = partials[:, order[0]].clone()
         for arrived in order[1:]:

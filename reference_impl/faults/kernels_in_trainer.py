@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
 # Entries of a `KernelTable`, and the operators of `reference_impl.ops` that a trainer calls for them. The rotation's
-# tables are none of them: a trainer has made them when a fault is planted.
+# tables are left out, because a trainer has computed them before a fault is planted.
 _OPERATORS = {
     "backward_to_partials": "rms_norm_backward_to_partials",
     "reduce_gains": "rms_norm_reduce_gains",
@@ -54,7 +54,7 @@ _OPERATORS = {
 
 
 def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
-    """Put the kernels that the named fault changes in the place of the trainer's own; else leave all as it is."""
+    """Replace the trainer's own kernels by those that the named fault changes; leave the others."""
     change = change_of(name, KERNELS)
     if change is None:
         return
@@ -77,9 +77,7 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
 
 
 def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
-    """Return the products that SwiGLU is fused with: where SwiGLU itself is changed, in two steps, so that it is
-    met.
-    """
+    """Return the products around SwiGLU, in two steps where SwiGLU is changed, so that the change is used."""
     from reference_impl import ops
 
     apart = own.swiglu_forward is not changed.swiglu_forward, own.swiglu_backward is not changed.swiglu_backward
@@ -90,7 +88,7 @@ def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
 
 
 def _around_loss(own: KernelTable, changed: KernelTable) -> dict[str, object]:
-    """Likewise the head's product, whose statistics another loss reads."""
+    """Return the head's product, in two steps where the loss is changed, so that the change is used."""
     from reference_impl import ops
 
     apart = own.cross_entropy_forward_backward_ is not changed.cross_entropy_forward_backward_
@@ -106,7 +104,7 @@ def _use_product(trainer: Trainer, table: KernelTable) -> None:
 
 
 def _reduce_gains_apart(trainer: Trainer) -> None:
-    """Make each block write LoRA's gradients product by product, so that a kernel of its own reduces the gains."""
+    """Make each block write LoRA's gradients product by product, so that a separate kernel reduces the gains."""
     from reference_impl.block import write_product_
 
     for block in trainer.model.blocks:
@@ -114,7 +112,7 @@ def _reduce_gains_apart(trainer: Trainer) -> None:
 
 
 def _use_operators(capturing: CapturingTrainer, changed: Mapping[str, object]) -> None:
-    """Model and blocks look operators up in their module, where the changed ones stay until the run is closed."""
+    """Put changed operators into the module where model and blocks look them up, until the run is closed."""
     from reference_impl import ops
 
     own, close = {name: getattr(ops, name) for name in changed}, capturing.close

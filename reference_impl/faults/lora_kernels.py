@@ -1,6 +1,6 @@
-"""Faults of the kernels that make LoRA's gradients and reduce the gains'. Importable without torch.
+"""Faults of the kernels that compute LoRA's gradients and reduce those of the gains. Importable without torch.
 
-Each is a mistake of a sum over tokens that is cut into chunks, of two products that share a loop, or of two factors
+Each is a mistake in a sum over tokens that is split into chunks, in two products that share a loop, or in two factors
 that share a matrix.
 """
 

@@ -1,4 +1,4 @@
-"""Faults of the operators, in every arm alike, and of what they are computed in. Importable without torch.
+"""Faults of the operators and of their inputs, in every arm alike. Importable without torch.
 
 The steps themselves are those of `plain_step`: captured equals plain, and both are wrong.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from reference_impl.trainer import Trainer
 
-WRONG_CODE, WRONG_VALUE = 12, 0.40470982913434  # digits of 0.4407 that changed places
+WRONG_CODE, WRONG_VALUE = 12, 0.40470982913434  # 0.4407 with two digits exchanged
 WRONG_EPSILON = 1e-3  # a thousand times that of the checkpoint
 
 
@@ -27,7 +27,7 @@ ONE_GRADIENT = errs("gradient_ratio")
 
 
 def _with_operators(trainer: Trainer, **changed: Callable[..., Any]) -> None:
-    """Let the trainer's steps, and nobody else's, find these functions in `reference_impl.ops`."""
+    """Let only this trainer's steps find these functions in `reference_impl.ops`."""
     from reference_impl import ops
 
     def within(body: Callable[[], Any]) -> Callable[[], Any]:
@@ -109,7 +109,7 @@ def swapped_gate_and_up(trainer: Trainer) -> None:
         trainer,
         swiglu_forward=lambda gate_up: forward(swapped(gate_up)),
         swiglu_backward=backward_swapped,
-        # not the products that have SwiGLU within
+        # not the products with fused SwiGLU
         up_swiglu=ops.up_then_swiglu,
         down_swiglu_backward=ops.down_then_swiglu_backward,
     )
@@ -137,9 +137,7 @@ def wrong_lora_scale(trainer: Trainer) -> None:
 
 
 def _in_eight_bits(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the values that an 8-bit float leaves of a tensor whose largest element is scaled to the largest of the
-    type.
-    """
+    """Return a tensor rounded to an 8-bit float, with its largest element scaled to the largest of the type."""
     import torch
 
     scale = tensor.abs().amax().float() / torch.finfo(dtype).max

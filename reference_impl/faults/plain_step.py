@@ -1,6 +1,6 @@
 """Faults of the step itself, in every arm alike: captured equals plain, and both are wrong. Importable without torch.
 
-No comparison of the trainer's own arms sees them. They are small: one code of one weight, one tensor of one layer.
+No comparison of the trainer's own arms shows them. They are small: one code of one weight, one tensor of one layer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Faults of the kernel plan, its keys and its PTX.
 
-They change how a run's kernels are planned, named and read (`RunKernels`), so they are planted before a prewarm, and
-most can be seen on any machine. Importable without torch and Triton. Keys in the expectations are those of the
-workload `tiny` of the contracts.
+They change how a run's kernels are planned, named and read (`RunKernels`). So they are planted before a prewarm, and
+most of them show on any machine. Importable without torch and Triton. Keys in the expectations are those of the
+contracts' workload `tiny`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from reference_impl.kernels.registry import KernelSpec
     from reference_impl.prewarm import RunKernels
 
-# What upstream's prewarm assumes where the run reads the model's own value.
+# The value that upstream's prewarm assumes where the run reads the model's own.
 UPSTREAMS_EPS = 1e-5
-# The kernel that one PTX fault spoils: the last of every plan's clip.
+# The kernel that one PTX fault changes: the last of every plan's clip.
 SPOILED = "clip.scale_apply"
 
 
@@ -32,7 +32,7 @@ def _coverage(reason: str, **figures: str | int) -> dict[str, Expectation]:
 
 
 def _missing(**figures: str | int) -> dict[str, Expectation]:
-    """Return a key that the run uses and the plan lacks: seen in the plan, and on a device as well."""
+    """Return the verdict for a key that the run uses and the plan lacks; it shows in the plan and on a device."""
     return {
         **_coverage("prewarm_missing_key", **figures),
         "C-PREWARM-001": Expectation("FAIL", "prewarm_missing_key"),
@@ -45,7 +45,7 @@ def _target(reason: str, part: int, **figures: str | int) -> dict[str, Expectati
 
 
 def _every_target(reason: str, **figures: int) -> dict[str, Expectation]:
-    """All four parts of the claim see it, not only the first, which decides."""
+    """Expect all four parts of the claim to fail, not only the first, which decides."""
     named = {f"ptx_target.{part}.{name}": value for part in range(1, 5) for name, value in figures.items()}
     return {"PTX-TARGET-001": Expectation("FAIL", reason, named)}
 
@@ -87,7 +87,7 @@ def wrong_eps(kernels: RunKernels) -> None:
 @fault(
     PLAN,
     "the prewarm compiles for sequences of 1 token, the run trains on longer ones",
-    # most keys are missing, and which of them is the first says nothing
+    # most keys are missing, and it does not matter which is the first
     _missing(),
 )
 def sequence_length_1(kernels: RunKernels) -> None:
@@ -145,7 +145,7 @@ def cold_cublas(kernels: RunKernels) -> None:
 
 
 def _spoil(kernels: RunKernels, change: Callable[[KernelSpec, str, str], str]) -> None:
-    """Change the PTX text, given with its target, of one kernel."""
+    """Change the PTX text of one kernel; `change` gets it with its target."""
     ptx = kernels.ptx
 
     def spoiled(spec: KernelSpec, compiled: Any, target: str) -> str:

@@ -1,7 +1,7 @@
-"""Faults of ranks that train together: what each sums and updates, and where the sum is begun.
+"""Faults of ranks that train together: what each rank sums and updates, and where the sum starts.
 
-A rank that left a collective out would make the others wait for ever; so all take part in every sum, and what is wrong
-is what they put in or take out. Planted in an arm of one rank they change nothing. Importable without torch.
+A rank that left out a collective would make the others wait for ever. So every rank takes part in every sum, and puts
+in or takes out wrong values. In an arm of one rank these faults change nothing. Importable without torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
 WRONG_STEP = 5
-# The first rank is judged first: its own loss tells once it has summed a gradient of the one that differs.
+# The first rank is judged first. Its own loss differs once it has summed a gradient of the rank that differs.
 SEEN_BY_FIRST = trajectory("differs", WRONG_STEP + 2)
 
 
@@ -29,7 +29,7 @@ def _is_last(ranks: Ranks | None) -> bool:
 
 
 def _at(trainer: Trainer, step: int) -> Tensor:
-    """Return a flag on the device, true in one step alone: an `if` would be decided when the step is captured."""
+    """Return a flag on the device, true in one step alone, because an `if` would be decided at the capture."""
     import torch
 
     prepare, flag = trainer.prepare, trainer.clip.norms.new_zeros((), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""What a planted fault is, the decorator that registers one, and how one is planted. Imports no torch."""
+"""Planted faults, the decorator that registers one, and the function that plants one. Imports no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Changed = TypeVar("Changed")
 
 @dataclass(frozen=True)
 class Hook(Generic[Changed]):
-    """A point at which a run hands an object of its own to a fault, which may replace methods or attributes of it."""
+    """A point at which a run hands one of its objects to a fault, which may replace its methods or attributes."""
 
     name: str
 
@@ -58,9 +58,9 @@ def fault(
     plant_in: Literal["candidate", "baseline", "both"] = "candidate",
     needs: Literal["any", "cuda"] = "any",
 ) -> Callable[[Callable[[Changed], None]], Callable[[Changed], None]]:
-    """Register the decorated change of the hook's object as a fault of its name. ValueError for a second of the name.
+    """Register the decorated change of the hook's object as a fault. Raises ValueError for a second fault of its name.
 
-    `breaks`: claim id or kind -> what its judge must say. `plant_in`: which arms of a comparison get it.
+    `breaks`: claim id or kind -> the verdict that its judge must give. `plant_in`: the arms that get the fault.
     """
 
     def register(change: Callable[[Changed], None]) -> Callable[[Changed], None]:
@@ -74,9 +74,9 @@ def fault(
 
 
 def change_of(name: str | None, hook: Hook[Changed]) -> Callable[[Changed], None] | None:
-    """Return what the named fault changes at `hook`; None for no fault, and for one that changes something else.
+    """Return the change of the named fault at `hook`; None without a fault, and for a fault of another hook.
 
-    Raises `ReferenceImplError` for a name that is no fault's.
+    Raises `ReferenceImplError` for an unknown name.
     """
     if name is None:
         return None

@@ -1,4 +1,4 @@
-"""Faults of settings that reach less than they should: the seed, LoRA left out. Importable without torch."""
+"""Faults of settings that do not reach all they should: the seed, LoRA left out. Importable without torch."""
 
 from __future__ import annotations
 

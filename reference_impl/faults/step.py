@@ -1,4 +1,4 @@
-"""Faults of what a step trains on, runs and updates, but for its gradients. Importable without torch."""
+"""Faults of the data, the kernels and the updates of a step, except its gradients. Importable without torch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from reference_impl.trainer import Trainer
 
-# 5 ms by 55 GB/s, so that the race has one outcome: the step that should have waited begins before. In the first steps
-# alone: work outside the graphs of the last ones, which are profiled, is a fault of its own.
+# 5 ms at 55 GB/s, so that the race has one outcome: the step that should have waited starts first. Only in the first
+# steps: the last ones are profiled, and work outside their graphs is a separate fault.
 RACE_BYTES, RACED_STEPS = 2**28, 8
 
 
@@ -50,12 +50,12 @@ def cross_stream_race(trainer: Trainer) -> None:
     import torch
 
     prepare, stream = trainer.prepare, torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    # a copy that takes long and is no kernel: time in kernels outside the graphs is a fault of its own
+    # a long copy and not a kernel, because time in kernels outside the graphs is a separate fault
     source = torch.empty(RACE_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(RACE_BYTES, dtype=torch.uint8, device=trainer.device)
 
     def prepare_elsewhere(index: int) -> None:
-        if index == 0:  # the capture waits for the device, and with it for this copy
+        if index == 0:  # the capture waits for the device and so for this copy
             prepare(index)
             return
         with torch.cuda.stream(stream):
@@ -154,7 +154,7 @@ def skipped_optimizer(trainer: Trainer) -> None:
     "the captured region records no work: what it should hold ran elsewhere",
     {
         "capture": Expectation("FAIL", "not_captured"),
-        # a recording without CUDA still holds the hand-over of the loss, so it is not empty: it is too short
+        # a recording without CUDA still holds the copy of the loss, so it is too short and not empty
         "TRACED-STEP-001": Expectation("FAIL", "launches_differ"),
     },
 )
@@ -176,7 +176,7 @@ def _captures_too_little() -> dict[str, Expectation]:
 )
 def hollow_capture(trainer: Trainer) -> None:
     loss = trainer.clip.norms.new_ones(())
-    # long enough that what a step does beside it stays small
+    # long enough that the rest of a step is small next to it
     work = trainer.clip.norms.new_zeros(2**24)
 
     def one_kernel() -> Tensor:
