@@ -1,4 +1,4 @@
-"""Kernels in CUDA C++ on a device: modules, and launches of which all is made ready that no argument changes."""
+"""Load and launch kernels in CUDA C++; everything that no argument changes is prepared once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from reference_impl.kernels.cuda_parameters import PLACE_BYTES, Parameter, done, encoder
 from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 
-# Launches whose parameters are kept, a kernel: the tensors of a step lie where those of the step before lay.
+# Launches per kernel whose parameters are kept, because a step's tensors have the addresses of the step before.
 _KEPT = 1024
 
 
 def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
-    """Load a module on the current device; its function `name`, which may have so many bytes of shared memory."""
+    """Load a module on the current device; return its function `name`, with so many bytes of shared memory allowed."""
     from cuda.bindings import driver
 
     _make_context_current()
@@ -30,7 +30,7 @@ def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
 
 
 def _make_context_current() -> None:
-    """torch makes a device's context at its first allocation or launch, and a prewarm comes before both."""
+    """Create a device's context, because torch does so only at its first allocation or launch, after a prewarm."""
     from cuda.bindings import driver
 
     if not int(done("cuCtxGetCurrent", "context", driver.cuCtxGetCurrent())):
@@ -68,7 +68,7 @@ class Launch:
         self._lock = threading.Lock()
 
     def __call__(self, arguments: tuple[Tensor, ...]) -> None:
-        """Launch on torch's current stream of the device; CudaSourceError for what the driver refuses."""
+        """Launch on torch's current stream of the device. Raises CudaSourceError if the driver refuses."""
         stream = self._current_stream(self._device)
         configuration = self._configurations.get(stream)
         if configuration is None:
@@ -104,7 +104,7 @@ class Launch:
         return configuration
 
     def _encoded(self, addresses: tuple[int, ...]) -> tuple[int, object]:
-        """Return the address of the array of pointers to parameters that a launch takes, and what must live as long."""
+        """Return the address of a launch's array of pointers to parameters, and the objects that must live as long."""
         memory = (ctypes.c_char * (PLACE_BYTES * (len(self._encoders) + 1)))()
         start = -(-ctypes.addressof(memory) // PLACE_BYTES) * PLACE_BYTES
         places = [start + PLACE_BYTES * index for index in range(len(self._encoders))]

@@ -13,7 +13,7 @@ from reference_impl.kernels.spec import DTYPES, POINTER_ALIGNMENT, KernelArgumen
 PLACE_BYTES = 128
 """A tensor map's size, and the alignment that CUDA 13 gives it; an address has a place as large."""
 
-# Element types of tensor maps, by the dtype of their pointer: the copy engine moves bytes, and makes no number of them.
+# Element types of tensor maps, by the dtype of their pointer. The copy engine moves bytes without interpreting them.
 _ELEMENTS = {
     "fp32": "FLOAT32",
     "fp16": "FLOAT16",
@@ -54,7 +54,7 @@ Encoder = Callable[[tuple[int, ...], int], None]
 
 
 def check(spec: KernelSpec, parameter: Parameter) -> None:
-    """KernelArgumentError for a parameter that the driver would refuse, which nobody without a GPU would see otherwise.
+    """Raise KernelArgumentError for a parameter that the driver would refuse, so that it shows without a GPU.
 
     The rules of `cuTensorMapEncodeTiled` in the manual of CUDA's driver, for a map that is not interleaved.
     """
@@ -82,7 +82,7 @@ def _broken_rules(given: TensorMap, aligned: bool, itemsize: int) -> Iterator[st
 
 
 def encoder(spec: KernelSpec, parameter: Parameter) -> Encoder:
-    """Return how a parameter of `spec` is written; it raises CudaSourceError for one that the driver refuses."""
+    """Return a function that writes a parameter of `spec`; it raises CudaSourceError if the driver refuses."""
     return _address(parameter) if isinstance(parameter, Address) else _tensor_map(spec, parameter)
 
 
@@ -96,7 +96,7 @@ def _address(parameter: Address) -> Encoder:
 def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
     from cuda.bindings import driver
 
-    # Not through cuda-bindings, whose tensor maps lie where Python puts an object: the driver wants them aligned.
+    # Not through cuda-bindings, whose tensor maps are not aligned as the driver requires.
     encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     pointer, rank = spec.pointers[parameter.pointer], len(parameter.sizes)
     bytes_of_strides = (stride * DTYPES[pointer.dtype].itemsize for stride in parameter.strides)
@@ -121,9 +121,7 @@ def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
 
 
 def done(call: str, what: str, answer: tuple[Any, ...]) -> Any:
-    """Return what a call of the driver returned beside its result, if anything; CudaSourceError where that is an
-    error.
-    """
+    """Return the results of a driver call without its status. Raises CudaSourceError where the status is an error."""
     result, *rest = answer
     if result:
         remedy = "see it in the manual of CUDA's driver; within a capture, launch once before it, or prewarm"

@@ -1,12 +1,12 @@
-"""Kernels written in CUDA C++ for Hopper: what stands for a Triton function in a `KernelSpec`.
+"""Kernels written in CUDA C++ for Hopper: the counterpart of a Triton function in a `KernelSpec`.
 
-A source is a `.cu` file with an entry that is `extern "C"`. It includes with quotes what lies beside it, and
-`hopper.cuh` for Hopper's own instructions; no header of the toolkit. What it knows of the spec are macros: the
+A source is a `.cu` file with an entry that is `extern "C"`. It includes by quotes files of its own folder, and
+`hopper.cuh` for Hopper's own instructions, but no header of the toolkit. It reads the spec through macros: the
 `constexprs` (a float as the fp32 number that it rounds to, a bool as 0 or 1), `NUM_WARPS`, `NUM_STAGES` and `CLUSTER`.
 The entry's parameters are those of the `CudaFunction`, in order: an address is a pointer, a tensor map is 128 bytes,
-aligned to 64 and `const __grid_constant__`. Shared memory is dynamic, all of it. A launch is on torch's current stream,
-captured or not, and never waits for the device. A kernel starts while the one before it may still be running, and waits
-for it by `begin` of `hopper.cuh`.
+aligned to 64 and `const __grid_constant__`. All shared memory is dynamic. A launch uses torch's current stream,
+captured or not, and never waits for the device. A kernel may start while the one before it still runs, and waits for
+its end by `begin` of `hopper.cuh`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from reference_impl.kernels.target import HOPPER
 
 __all__ = ["Address", "CudaFunction", "CudaKernel", "TensorMap", "rebuilt"]
 
-# wgmma and setmaxnreg are in sm_90a alone. What `--minimal` leaves out (textures, the device's runtime) no kernel has.
+# Only sm_90a has wgmma and setmaxnreg. No kernel uses what `--minimal` leaves out (textures, the device's runtime).
 _OPTIONS = ("--gpu-architecture=sm_90a", "--std=c++17", "-default-device", "--minimal")
 _SHARED_MEMORY_LIMIT = 227 * 1024  # bytes that a block may have on Hopper
 _WAIT = "griddepcontrol.wait"
@@ -41,7 +41,7 @@ _STATIC_SHARED_MEMORY = re.compile(r"^[ \t]*\.shared\b.*", re.MULTILINE)
 
 
 class CudaKernel:
-    """A compiled kernel, as `KernelFunction` says; `function` is the driver's, once it is loaded."""
+    """A compiled kernel, as `KernelFunction` defines it; `function` is the driver's, once it is loaded."""
 
     def __init__(self, spec: KernelSpec, source: CudaFunction, binary: Binary) -> None:
         self.asm: dict[str, Any] = {"ptx": binary.ptx, "cubin": binary.cubin}
@@ -84,8 +84,8 @@ class CudaFunction:
         }
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch it. A first launch loads a module, which the driver may refuse within a capture: launch before it,
-        or prewarm.
+        """Launch the kernel. The first launch loads a module, which the driver may refuse within a capture: launch
+        before a capture, or prewarm.
         """
         device = arguments[0].get_device()
         launch = self._launches.get((id(spec), device))
@@ -101,7 +101,7 @@ class CudaFunction:
 
     def compile_for_device(self, spec: KernelSpec) -> CudaKernel:
         device, (major, minor) = torch.cuda.current_device(), torch.cuda.get_device_capability()
-        # as a text, in which 1, 1.0 and True differ
+        # as text, because 1, 1.0 and True are equal keys otherwise
         key = f"{device} {spec.identity!r}"
         with _lock:
             if key not in _on_devices:
@@ -109,7 +109,7 @@ class CudaFunction:
             return _on_devices[key]
 
     def compile_for(self, spec: KernelSpec, sm: int) -> CudaKernel:
-        """CudaSourceError for another target than Hopper, for what NVRTC refuses, and where there is none.
+        """Compile for `sm`. Raises CudaSourceError for targets other than Hopper, a refused source, or no NVRTC.
 
         KernelArgumentError for parameters that the driver would refuse.
         """
@@ -177,7 +177,7 @@ def rebuilt(description: dict[str, Any]) -> CudaFunction:
 
 
 def _literal(op: str, name: str, value: Constant) -> str:
-    """Return a constant in C++. A float is rounded to fp32 here, once, and written in base 16, which is exact."""
+    """Return a constant in C++. A float is rounded to fp32 once, here, and written in base 16, which is exact."""
     if isinstance(value, float):
         rounded = ctypes.c_float(value).value
         if not math.isfinite(rounded):

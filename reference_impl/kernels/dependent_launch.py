@@ -1,8 +1,8 @@
-"""How a kernel in Triton starts: before the one before it on its stream has ended (programmatic dependent launch).
+"""Start a Triton kernel before the previous one on its stream has ended (programmatic dependent launch).
 
-Each kernel begins with `begin`, and nothing that it reads or writes comes before that line: until then the kernel
-before it may still be running. Its launch says so to the driver (`triton_source`); kernels in CUDA C++ do the same by
-`begin` of `hopper.cuh`.
+Each kernel begins with `begin`, and reads and writes nothing before that line, because the previous kernel may still be
+running. Its launch declares this to the driver (`triton_source`); kernels in CUDA C++ do the same by `begin` of
+`hopper.cuh`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from reference_impl.kernels.triton_source import device_function
 
 @device_function
 def begin(PDL: tl.constexpr) -> None:
-    """Wait until all kernels before this one have ended and what they wrote is seen; then let the next one start.
+    """Wait until all earlier kernels have ended and their writes are visible; then let the next kernel start.
 
-    The next one waits here in its turn, so that it gains its way to the multiprocessors and no more.
+    The next kernel waits at its own `begin`, so that only its start-up overlaps.
     """
     if PDL:
         gdc_wait()

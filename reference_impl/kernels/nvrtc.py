@@ -1,7 +1,7 @@
-"""CUDA C++ to a cubin and its PTX by NVRTC, kept on disk beside what Triton keeps, and reported to who listens.
+"""Compile CUDA C++ to a cubin and its PTX by NVRTC, cache both on disk next to Triton's cache, and report to listeners.
 
-NVRTC is a library of CUDA's toolkit that torch's CUDA builds bring; nothing of the toolkit else is needed, as sources
-include no header of it.
+NVRTC is a library of CUDA's toolkit that torch's CUDA builds bring. Nothing else of the toolkit is needed, because
+sources include no header of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LENGTH_BYTES = 8
 
 
 class CudaSourceError(RuntimeError):
-    """A kernel of CUDA C++ that cannot be had: where, which rule, what was found, what to do."""
+    """A kernel in CUDA C++ cannot be compiled or loaded: where, which rule, what was found, what to do."""
 
     def __init__(self, where: str, rule: str, found: str, remedy: str) -> None:
         super().__init__(f"{where}: {rule}; found {found}; {remedy}")
@@ -51,7 +51,7 @@ class CompilationError(CudaSourceError):
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """What a source was compiled to. The driver loads the cubin as it is; the PTX says what it is for."""
+    """A compiled source. The driver loads the cubin as it is; the PTX names its target."""
 
     ptx: str
     cubin: bytes
@@ -91,7 +91,7 @@ def read_source(path: Path) -> tuple[str, dict[str, str]]:
 
 
 def compile_source(name: str, label: str, source: str, headers: Mapping[str, str], options: Sequence[str]) -> Binary:
-    """Compiled now, or by an earlier process: reported as `name`. Errors name the source by its `label`.
+    """Return the binary, compiled now or by an earlier process, and report it as `name`. Errors show `label`.
 
     Raises NvrtcMissingError, CompilationError.
     """
@@ -119,7 +119,7 @@ def _packed(binary: Binary) -> bytes:
 
 
 def _unpacked(packed: bytes) -> Binary | None:
-    """None for a file that is not whole."""
+    """Return the binary; None for a file that is not complete."""
     digest, content = packed[:_DIGEST_BYTES], packed[_DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != digest:
         return None

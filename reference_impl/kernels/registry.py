@@ -9,8 +9,8 @@ the kernel is.
 Nothing but the spec may select machine code: sizes are compiled in, no kernel takes a run-time integer, and
 `launch` refuses tensors (dtype, contiguity, 16-byte alignment) for which Triton would compile another variant.
 
-This module loads on machines without Triton. The kernel modules themselves import Triton: import them only where a
-CUDA device is used, or a kernel is compiled. What they are written with stands here too, under the names below.
+This module loads on machines without Triton. The kernel modules themselves import Triton: import them only where a CUDA
+device is used, or a kernel is compiled. This module also re-exports the names that kernels are written with.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def load(op: str) -> ModuleType:
 
 @functools.cache
 def shared_memory_bytes() -> int:
-    """Return what one block may have of shared memory: of the current CUDA device; without one, of Hopper (227 KiB)."""
+    """Return the shared memory of one block on the current CUDA device; without a device, Hopper's 227 KiB."""
     if not torch.cuda.is_available():
         return 227 * 1024
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -93,7 +93,7 @@ def shared_memory_bytes() -> int:
 
 @functools.cache
 def multiprocessors() -> int:
-    """Return how many the current CUDA device has; without one, Hopper's 132 (an H100 SXM's, an H200's)."""
+    """Return the current CUDA device's multiprocessors; without a device, 132 (an H100 SXM's, an H200's)."""
     if not torch.cuda.is_available():
         return 132
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -101,7 +101,7 @@ def multiprocessors() -> int:
 
 
 def require_shape(op: str, argument: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    """KernelArgumentError unless `tensor` has exactly `shape`: a kernel would read past its end."""
+    """Raise KernelArgumentError unless `tensor` has exactly `shape`: a kernel would read past its end."""
     if tensor.shape != shape:
         raise KernelArgumentError(op, argument, f"of shape {list(tensor.shape)}", f"pass shape {list(shape)}")
 
@@ -120,12 +120,12 @@ def add_launcher(launcher: Launcher) -> None:
 
 
 def remove_launcher(launcher: Launcher) -> None:
-    """Take a launcher out again, in whatever order they came; ValueError if it was not added."""
+    """Remove a launcher, in any order. Raises ValueError if it was not added."""
     _launchers.remove(launcher)
 
 
 def current_launcher() -> Launcher:
-    """Return what launches go through now."""
+    """Return the launcher that launches go through now."""
     return _launchers[-1]
 
 
@@ -140,7 +140,7 @@ def launching_by(launcher: Launcher) -> Iterator[None]:
 
 
 def _address(tensor: Tensor) -> int:
-    # a fake tensor has no address: its offset stands for it, because every allocation starts aligned
+    # a fake tensor has no address; its offset is used, because every allocation starts aligned
     return tensor.data_ptr() if type(tensor) is Tensor else int(tensor.storage_offset() * tensor.element_size())
 
 
@@ -177,7 +177,7 @@ def launch(spec: KernelSpec, *arguments: Tensor) -> None:
 def compile_for_device(spec: KernelSpec) -> Any:
     """Compile for the current CUDA device into the cache that `jit_launch` uses, without loading or launching it.
 
-    Returns what `KernelFunction` says of compiled kernels; `load_compiled` puts its module on the device.
+    Returns a compiled kernel as `KernelFunction` defines it; `load_compiled` loads its module on the device.
     """
     return spec.function.compile_for_device(spec)
 

@@ -1,7 +1,7 @@
-"""What a kernel is: everything that decides its machine code and the grid it runs on.
+"""The description of a kernel: everything that decides its machine code and its grid.
 
-Nothing here knows a language. What a language does with a spec is its `KernelFunction`: `triton_source` has the one of
-Triton, `cuda_source` the one of CUDA C++.
+This module is independent of languages. A `KernelFunction` compiles and launches a spec in its language: that of Triton
+is in `triton_source`, that of CUDA C++ in `cuda_source`.
 """
 
 from __future__ import annotations
@@ -63,27 +63,27 @@ class KernelFunction(Protocol):
 
     @property
     def name(self) -> str:
-        """The kernel's name, as profilers show it."""
+        """Return the kernel's name, as profilers show it."""
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Return what tells the function from any other; equal for the same source alone."""
+        """Return an identity of the function, equal for equal sources alone."""
 
     @property
     def description(self) -> dict[str, Any]:
-        """All of it as plain values, with its `language`."""
+        """Return the function as plain values, with its `language`."""
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
         """Launch on torch's current stream, compiled and loaded on first use."""
 
     def compile_for_device(self, spec: KernelSpec) -> Any:
-        """Compiled for the current CUDA device into what `launch` looks into, and not loaded."""
+        """Compile for the current CUDA device into the cache that `launch` uses, without loading."""
 
     def compile_for(self, spec: KernelSpec, sm: int) -> Any:
-        """Compiled for `sm` (90 is Hopper) without a GPU or a driver."""
+        """Compile for `sm` (90 is Hopper) without a GPU or a driver."""
 
     def load(self, compiled: Any) -> None:
-        """Put what `compile_for_device` gave on the current device, as its first launch would."""
+        """Load a kernel of `compile_for_device` on the current device, as its first launch would."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,9 @@ class KernelSpec:
 
     @property
     def key(self) -> str:
-        """Readable key, e.g. `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1`; it ends in `u` without fp fusion."""
+        """Return a readable key, e.g. `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1`; without fp fusion it ends in
+        `u`.
+        """
         constants = ",".join(f"{name}={value}" for name, value in self.constants) or "-"
         sizes = "x".join(map(str, self.shape))
         fusion = "" if self.enable_fp_fusion else "u"
@@ -118,7 +120,7 @@ class KernelSpec:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """All that the compiler reads: two specs of one key and another identity are two kernels under one name."""
+        """Return all that the compiler reads. Specs with one key and two identities are two kernels of one name."""
         return (
             self.function.identity,
             self.pointers,
@@ -128,7 +130,7 @@ class KernelSpec:
 
     @property
     def signature(self) -> dict[str, str]:
-        """Argument types as `triton.compiler.ASTSource` takes them, in the kernel's argument order."""
+        """Return argument types as `triton.compiler.ASTSource` takes them, in the kernel's argument order."""
         pointers = {
             pointer.name: f"*{pointer.dtype}"
             if pointer.tile is None
@@ -139,7 +141,7 @@ class KernelSpec:
 
     @property
     def attributes(self) -> dict[tuple[int], list[list[Any]]]:
-        """The alignment attributes that Triton's launcher would derive from aligned tensors, by argument index."""
+        """Return, by argument index, the alignment attributes that Triton's launcher derives from aligned tensors."""
         return {
             (index,): [["tt.divisibility", POINTER_ALIGNMENT]]
             for index, pointer in enumerate(self.pointers)
@@ -148,7 +150,7 @@ class KernelSpec:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Compile options beside the source."""
+        """Return the compile options."""
         return {
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
@@ -157,7 +159,7 @@ class KernelSpec:
 
 
 def dtype_name(op: str, argument: str, dtype: torch.dtype) -> str:
-    """Triton's name of a dtype; KernelArgumentError for one that no kernel takes (fp64, …)."""
+    """Return Triton's name of a dtype. Raises KernelArgumentError for one that no kernel takes (fp64, …)."""
     try:
         return _DTYPE_NAMES[dtype]
     except KeyError:

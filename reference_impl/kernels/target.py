@@ -1,4 +1,4 @@
-"""For which GPU kernels are chosen, where one has kernels that others have not."""
+"""The target GPU that kernels are chosen for, where GPUs have different kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _named: ContextVar[int | None] = ContextVar("named", default=None)
 
 @contextmanager
 def planning_for(target: str) -> Iterator[None]:
-    """Choose kernels for `target` (`sm_90`) inside the `with`, whatever device is here. ValueError if it is none."""
+    """Choose kernels for `target` (`sm_90`) inside the `with`, on any machine. Raises ValueError if it is none."""
     token = _named.set(parse_target(target).number)
     try:
         yield
@@ -28,11 +28,11 @@ def planning_for(target: str) -> Iterator[None]:
 
 
 def hopper() -> bool:
-    """Return True if kernels that only capability 9.0 executes are the ones to plan and to launch.
+    """Return True if kernels that only capability 9.0 executes are to be planned and launched.
 
-    Of the target that is planned for; else of the current CUDA device; without one, yes, as `shared_memory_bytes`
-    assumes. Never where Triton interprets its kernels: nothing interprets those of CUDA C++. A function that is cached
-    and asks this gives one answer for all targets: ask before, and hand it the answer.
+    Decides by the planned target, else by the current CUDA device; without a device it is True, as
+    `shared_memory_bytes` assumes. It is False where Triton interprets kernels, which CUDA C++ has no interpreter for. A
+    cached function that calls this would give one answer for all targets: call this before, and pass the answer.
     """
     named = _named.get()
     return _here() if named is None else named == HOPPER
@@ -46,13 +46,13 @@ def _here() -> bool:
 
 
 def starts_early(sm: int) -> bool:
-    """Return True if a kernel on `sm` (90 is Hopper) may start before the one before it has ended: from Hopper on."""
+    """Return True if a kernel on `sm` (90 is Hopper) may start before the previous one has ended: from Hopper on."""
     return sm >= HOPPER
 
 
 @functools.cache
 def device_starts_early() -> bool:
-    """Return `starts_early` of the current CUDA device. Never where Triton interprets its kernels."""
+    """Return `starts_early` of the current CUDA device; False where Triton interprets its kernels."""
     if os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available():
         return False
     major, minor = torch.cuda.get_device_capability()

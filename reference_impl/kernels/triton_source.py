@@ -1,4 +1,4 @@
-"""Kernels written in Triton: the decorators of their functions, and what Triton does with a spec.
+"""Kernels written in Triton: the decorators of their functions, and how Triton compiles and launches a spec.
 
 Triton is imported when a function is decorated or a kernel compiled, so this module loads on machines without it.
 """
@@ -49,7 +49,7 @@ class TritonFunction:
         return self.jit.warmup(*arguments, grid=spec.grid, **spec.constexprs, PDL=pdl, **spec.options, launch_pdl=pdl)
 
     def compile_for(self, spec: KernelSpec, sm: int) -> Any:
-        """Not in a process that runs with TRITON_INTERPRET=1: such a process cannot compile."""
+        """Compile for `sm`; impossible in a process that runs with TRITON_INTERPRET=1."""
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
@@ -70,7 +70,7 @@ def rebuilt(description: dict[str, Any]) -> TritonFunction:
 
 
 def _as_compiled(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> list[Any]:
-    """Return what the kernel takes for its tensors: the tensor itself, or its descriptor."""
+    """Return the kernel's arguments for its tensors: the tensor itself, or its descriptor."""
     return [
         tensor if pointer.tile is None else _descriptor(tensor, pointer.tile)
         for pointer, tensor in zip(spec.pointers, arguments, strict=True)
@@ -84,7 +84,7 @@ def _descriptor(tensor: Any, tile: tuple[int, ...]) -> Any:
 
 
 def _stand_in(pointer: Pointer) -> Any:
-    """Return what a launch is compiled for without a tensor."""
+    """Return an argument to compile a launch for, without a tensor."""
     from triton.runtime.jit import MockTensor
     from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -105,7 +105,7 @@ def device_function(function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def _read_loop_bounds_of_one_element() -> None:
-    """Let an interpreted loop have a computed bound: Triton 3.6 takes `int` of an array, which numpy 2.4 refuses."""
+    """Let an interpreted loop have a computed bound: Triton 3.6 calls `int` on an array, which numpy 2.4 refuses."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
@@ -119,7 +119,7 @@ def _read_loop_bounds_of_one_element() -> None:
 
 @functools.cache
 def _round_to_fp8_as_a_gpu() -> None:
-    """Let an interpreted kernel round fp32 to FP8 as `cvt.rn.satfinite` does: Triton's interpreter cuts bits off."""
+    """Let an interpreted kernel round fp32 to FP8 as `cvt.rn.satfinite` does; Triton's interpreter truncates."""
     import numpy as np
     from triton.runtime import interpreter
 

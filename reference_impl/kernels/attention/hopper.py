@@ -1,14 +1,14 @@
 """Attention's backward in two kernels for Hopper, without atomics; legend and formulas in `kernel.py`.
 
-`dq.cu` writes dQ, and delta = rowsum(dO * O) for the other; `dkdv.cu` writes dK and dV, summed over the query heads of
-a key head. Both compute P and dP: 7 products where 5 would do with a sum by atomics, so that each gradient has one
-writer that sums in fixed order. Operands come through Hopper's copy engine into a ring of stages, and two warp groups
-multiply. P and dS are rounded to bf16 as factors of products; sums are in fp32. dK and dV are rounded once, when all
-query heads of a group are summed, where the kernels of `kernel.py` round each head's share before. dQ and dK are
-rotated back in fp32 before they are rounded.
+`dq.cu` writes dQ, and delta = rowsum(dO * O) for the second kernel; `dkdv.cu` writes dK and dV, summed over the query
+heads of a key head. Both compute P and dP. That makes 7 products, where a sum by atomics would need 5, but each
+gradient has one writer that sums in fixed order. Hopper's copy engine loads the operands into a ring of stages, and two
+warp groups multiply. P and dS are rounded to bf16 as factors of products; sums are in fp32. dK and dV are rounded once,
+after all query heads of a group are summed, where the kernels of `kernel.py` round each head's share before. dQ and dK
+are rotated back in fp32 before they are rounded.
 
-On an H100 (us; `kernel.py`'s three kernels, these): 392, 300 at 4 x 2048 tokens, 123, 106 at 4 x 1024, 1694, 1055 at
-4 x 4096, 1353, 1060 at 1 x 8192.
+On an H100, in us, first `kernel.py`'s three kernels, then these two: 392, 300 at 4 x 2048 tokens, 123, 106 at 4 x 1024,
+1694, 1055 at 4 x 4096, 1353, 1060 at 1 x 8192.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from reference_impl.kernels.registry import Constant, KernelSpec, Pointer, launc
 from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
-_WARPS = 12  # a group that feeds, two that multiply
+_WARPS = 12  # one warp group loads, two multiply
 _HEAD_DIM = 128
 _ROWS = 64  # of a tile
 _TILE_BYTES = 2 * _ROWS * _HEAD_DIM
-# Query heads of a key head. The sources take other groups, of as many heads as a cluster has blocks; none was ever run.
+# Query heads of a key head. The sources take other groups too, of as many heads as a cluster has blocks; none was run.
 _GROUP = 6
-# Tokens of a sequence from which these serve, and of a pair of key tiles: whole pairs alone.
+# Tokens of a sequence from which these kernels are used, and tokens of a pair of key tiles: only whole pairs are.
 _FROM = 1024
 _PAIR = 256
 # Blocks of a cluster share the work of a pair, so that there is about one block a multiprocessor. At 4 x 1024 tokens
 # dK and dV took 87 us with two, 66 with three, and 118 with four.
 _CLUSTER_AT_MOST = 3
-# Tenths of the multiprocessors that have a block at least: below, `kernel.py`'s many small programs fill more of them.
+# At least so many tenths of multiprocessors must have a block; below, `kernel.py`'s many small programs fill more.
 _TENTHS = 7
 _DQ_STAGES = 3  # and 4 took as long
 # Longer sequences have two stages where several blocks share a pair: 1058 us at 1 x 8192, and 1077 with three.
@@ -44,7 +44,7 @@ _THREE_STAGES_TO = 4096
 
 
 def serves(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> bool:
-    """Return True if these kernels are there for such a backward, and worth it."""
+    """Return True if these kernels can run such a backward and are faster."""
     fits = head_dim == _HEAD_DIM and heads == _GROUP * kv_heads and seq_len % _PAIR == 0
     if not (hopper() and dtype == "bf16" and fits and seq_len >= _FROM):
         return False
@@ -57,18 +57,18 @@ def _pairs(batch: int, seq_len: int, kv_heads: int) -> int:
 
 
 def _cluster(pairs: int) -> int:
-    """Blocks a pair: as many as multiprocessors have room for."""
+    """Return the blocks of a pair: as many as the multiprocessors can run."""
     return max(1, min(_CLUSTER_AT_MOST, multiprocessors() // max(1, pairs)))
 
 
 def _stages(seq_len: int, cluster: int) -> int:
-    """Return as many as fit beside what blocks of a cluster send each other; four at most."""
+    """Return as many stages as fit next to the data that blocks of a cluster exchange; four at most."""
     return 2 if cluster > 1 and seq_len > _THREE_STAGES_TO else 5 - cluster
 
 
 @functools.cache
 def dq_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
-    """First kernel: dQ into the packed gradient, and delta, fp32 [B, N, S]."""
+    """Return the first kernel: dQ into the packed gradient, and delta, fp32 [B, N, S]."""
     tokens = batch * seq_len
     names = ("qkv", "grad_output", "output")
     shared_memory = (6 + 2 * _DQ_STAGES) * _TILE_BYTES + 8 * (2 * _DQ_STAGES + 2)
@@ -102,7 +102,7 @@ def dq_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
 
 @functools.cache
 def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
-    """Second kernel: dK and dV into the packed gradient."""
+    """Return the second kernel: dK and dV into the packed gradient."""
     tokens, pairs = batch * seq_len, _pairs(batch, seq_len, kv_heads)
     cluster = _cluster(pairs)
     stages = _stages(seq_len, cluster)
@@ -139,7 +139,7 @@ def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec
 
 
 def _tiles(pointer: int, tokens: int, heads: int) -> TensorMap:
-    """Boxes of a matrix [T, heads * D]: half a tile, since a row of one is 128 bytes."""
+    """Return the boxes of a matrix [T, heads * D]: half a tile each, because a box's row is 128 bytes."""
     columns = heads * _HEAD_DIM
     return TensorMap(pointer, (columns, tokens), (columns,), (_HEAD_DIM // 2, _ROWS))
 
@@ -149,7 +149,7 @@ def _sizes(seq_len: int, heads: int, kv_heads: int, shared_memory: int) -> dict[
 
 
 def specializations(batch: int, seq_len: int, heads: int, kv_heads: int) -> list[KernelSpec]:
-    """Both kernels of the backward, where they serve."""
+    """Yield both kernels of the backward, where `serves` holds."""
     return [spec(batch, seq_len, heads, kv_heads) for spec in (dq_spec, dkdv_spec)]
 
 
@@ -162,7 +162,7 @@ def backward(
     sin: Tensor,
     sizes: tuple[int, int, int, int],
 ) -> Tensor:
-    """Do as `kernel.backward` does, which has seen that these kernels serve; sizes: batch, seq_len, heads, kv_heads."""
+    """Do as `kernel.backward` does, after it checked `serves`; sizes: batch, seq_len, heads, kv_heads."""
     delta, grad_qkv = torch.empty_like(log_sum_exp), torch.empty_like(qkv)
     launch(dq_spec(*sizes), qkv, grad_output, output, log_sum_exp, delta, cos, sin, grad_qkv)
     launch(dkdv_spec(*sizes), qkv, grad_output, log_sum_exp, delta, cos, sin, grad_qkv)

@@ -11,9 +11,9 @@ dS rounded to the data's dtype, lse kept from the forward. FlashAttention-2 adds
 has one writer that sums in fixed order, so results are the same bits in every run, at the price of computing P and dP
 twice. dQ and dK are rotated back (see `kernels/rope`) in fp32.
 
-On Hopper, where `hopper.serves` says so, the backward is two kernels of CUDA C++. Elsewhere it is three of Triton. In
-the second of these two roles share a launch: a program has the dQ of one query block, or one query head's dK and dV of
-one key block. A last kernel sums these, each rounded to the data's dtype, over the query heads of a key head, and packs
+On Hopper, where `hopper.serves` holds, the backward is two kernels of CUDA C++. Elsewhere it is three of Triton. The
+first writes delta. In the second, a program computes either the dQ of one query block, or one query head's dK and dV of
+one key block. The third sums these, each rounded to the data's dtype, over the query heads of a key head, and packs
 them.
 """
 
@@ -244,7 +244,7 @@ def _scale(head_dim: int) -> float:
 
 @functools.cache
 def forward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Kernel of `forward`: one program a block of queries of one head."""
+    """Return the kernel of `forward`: one program a block of queries of one head."""
     block = _BLOCKS[dtype]
     tiled = _is_tiled(seq_len, head_dim, block, dtype)
     return KernelSpec(
@@ -266,7 +266,7 @@ def forward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: 
 
 
 def _is_tiled(seq_len: int, head_dim: int, block: int, dtype: str) -> bool:
-    """Return True if a descriptor's tiles serve: long sequences of whole blocks, whole heads, and two bytes an element.
+    """Return True if tiles are read by descriptor: long sequences of whole blocks, whole heads, two bytes an element.
 
     A tile of fp32 is twice as large, and three of them leave a multiprocessor to one program.
     """
@@ -275,7 +275,7 @@ def _is_tiled(seq_len: int, head_dim: int, block: int, dtype: str) -> bool:
 
 
 def _tiled_stages(block: int, head_dim: int) -> int:
-    """Return as many as shared memory has room for beside the query's tile; a tile has two bytes an element."""
+    """Return the stages that fit in shared memory next to the query's tile; a tile has two bytes an element."""
     tile = 2 * block * head_dim
     return _TILED_STAGES if (1 + 2 * _TILED_STAGES) * tile < shared_memory_bytes() else _STAGES
 

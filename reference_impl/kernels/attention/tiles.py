@@ -1,8 +1,8 @@
-"""What the attention kernels do with one tile; legend and formulas in `kernel.py`.
+"""The steps of the attention kernels on one tile; legend and formulas in `kernel.py`.
 
 A tile is [L, 2 * HALF_BLOCK]: the two halves of a head, each padded to a power of two, side by side. Scores are in
-units of the base-2 logarithm. Rows at and beyond S are read as zeros: their gradients are zeros too, so what they add
-to others is nothing.
+units of the base-2 logarithm. Rows at and beyond S are read as zeros; their gradients are zeros too, so they add
+nothing to other rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from reference_impl.kernels.registry import device_function
 
 @device_function
 def columns(HALF: tl.constexpr, HALF_BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Return where each column of a tile lies in a head, and whether it lies in one."""
+    """Return the position in a head of each column of a tile, and whether the head has that column."""
     lane = tl.arange(0, 2 * HALF_BLOCK)
     return lane // HALF_BLOCK * HALF + lane % HALF_BLOCK, lane % HALF_BLOCK < HALF
 
@@ -40,7 +40,7 @@ def load_tile(  # type: ignore[no-untyped-def]  # noqa: ANN201
     BLOCK: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Rows `first` … of a sequence that begins at row `token` of packed [T, WIDTH], and the columns of one head.
+    """Load rows from `first` on of the sequence that begins at row `token` of packed [T, WIDTH], for one head.
 
     TILED: packed is a descriptor of such tiles, and no tile reaches past the end of its sequence.
     """
@@ -75,7 +75,7 @@ def attend(  # type: ignore[no-untyped-def]  # noqa: ANN201
     TILED: tl.constexpr,
     DIAGONAL: tl.constexpr,
 ):
-    """Key blocks `low` to `high` for one block of queries: running maximum (base 2), sum, and weighted values.
+    """Process key blocks `low` to `high` for one block of queries: running maximum (base 2), sum, and weighted values.
 
     Only the block on the diagonal has keys after a query, or rows after the sequence's end.
     """
@@ -117,7 +117,7 @@ def query_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     SCALE: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """dQ of one block of queries, fp32: keys from the first block to the diagonal."""
+    """Compute dQ of one block of queries, fp32: keys from the first block to the diagonal."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
     query = load_tile(packed, token, block * BLOCK, head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
@@ -159,7 +159,7 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     SCALE: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """One query head's share of dK and dV of one block of keys, fp32: queries from the diagonal to the last block."""
+    """Compute one query head's share of dK and dV of a key block, fp32: queries from the diagonal to the last block."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
     keys = load_tile(packed, token, block * BLOCK, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
@@ -172,7 +172,7 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
         grad = load_tile(grad_output, token, other * BLOCK, head, S, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
         log2_sum = tl.load(log_sum_exp + position, mask=position < S, other=0.0) * 1.4426950408889634
         delta = tl.load(deltas + position, mask=position < S, other=0.0)
-        # Transposed, [keys, queries]: P^T and dS^T are then left factors as they are computed.
+        # Transposed, [keys, queries], so that P^T and dS^T are left factors as they are computed.
         scores = tl.dot(keys, tl.trans(query), input_precision="ieee") * (SCALE * 1.4426950408889634)
         weights = tl.exp2(scores - log2_sum[None, :])
         weights = tl.where(row[:, None] <= position[None, :], weights, 0.0)

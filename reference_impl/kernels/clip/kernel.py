@@ -55,13 +55,13 @@ def _scale_reduce_kernel(
     lane = tl.arange(0, SIZE)
     total = tl.zeros([SIZE], tl.float32)
     start = tl.load(group_starts + group)
-    # As many steps as a single group of all partials needs: the loop has a compiled length, its masks the group's.
+    # The loop has a compiled length, the steps that a single group of all partials needs; its masks are the group's.
     for step in range(0, PARTIALS, SIZE):
         index = start + step + lane
         total += tl.load(partials + index, mask=index < end, other=0.0)
     norm = tl.sqrt_rn(tl.sum(total))
     tl.store(norms + group, norm)
-    # A NaN norm must give a NaN scale, as torch's clamp does: a bad step has to be seen, not trained on.
+    # A NaN norm must give a NaN scale, as with torch's clamp, so that a bad step shows and is not trained on.
     scale = tl.div_rn(tl.full([], MAX_NORM, tl.float32), norm + EPS)
     tl.store(scales + group, tl.minimum(scale, 1.0, propagate_nan=tl.PropagateNan.ALL))
 
@@ -87,7 +87,7 @@ def _scale_apply_kernel(
 
 @functools.cache
 def squared_sum_spec(partials: int) -> KernelSpec:
-    """Kernel of `squared_sum_partials` for `partials` partials."""
+    """Return the kernel of `squared_sum_partials` for `partials` partials."""
     return KernelSpec(
         op="clip.squared_sum",
         shape=(partials,),
@@ -109,7 +109,7 @@ def squared_sum_spec(partials: int) -> KernelSpec:
 
 @functools.cache
 def scale_reduce_spec(partials: int, groups: int, max_norm: float, eps: float) -> KernelSpec:
-    """Kernel of `clip_scale_reduce` for `partials` partials in `groups` groups."""
+    """Return the kernel of `clip_scale_reduce` for `partials` partials in `groups` groups."""
     names = (("partials", "fp32"), ("group_starts", "i32"), ("norms", "fp32"), ("scales", "fp32"))
     return KernelSpec(
         op="clip.scale_reduce",
@@ -127,7 +127,7 @@ def scale_reduce_spec(partials: int, groups: int, max_norm: float, eps: float) -
 
 @functools.cache
 def scale_apply_spec(partials: int) -> KernelSpec:
-    """Kernel of `scale_apply_` for `partials` partials."""
+    """Return the kernel of `scale_apply_` for `partials` partials."""
     names = (("flat", "fp32"), ("scales", "fp32"), ("starts", "i64"), ("counts", "i32"), ("groups", "i32"))
     return KernelSpec(
         op="clip.scale_apply",

@@ -14,7 +14,7 @@ BLOCK = 1024
 
 
 def _elements(starts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Element indices [P, BLOCK] and which of them exist; the others point at their partial's first element."""
+    """Return element indices [P, BLOCK] and a mask of existing ones; others are their partial's first element."""
     lane = torch.arange(BLOCK, device=starts.device)
     exists = lane < counts[:, None]
     return torch.where(exists, starts[:, None] + lane, starts[:, None]), exists
@@ -43,6 +43,6 @@ def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, g
     """Multiply each element of ``flat`` by its group's scale, in place. groups int32 [P]: the group of each partial."""
     index, exists = _elements(starts, counts)
     factor = torch.ones_like(flat)
-    # The lanes that do not exist would write to their partial's first element, so they carry that element's factor.
+    # Lanes that do not exist write to their partial's first element, so they carry that element's factor.
     factor[index.flatten()] = scales[groups][:, None].expand_as(exists).flatten()
     flat.mul_(factor)

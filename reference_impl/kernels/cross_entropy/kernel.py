@@ -4,11 +4,11 @@ Legend: T tokens (rows), V vocabulary, P parts of it.
 
     loss = logsumexp(logits) - logits[target],  logits <- scale * (softmax(logits) - onehot(target))        in fp32
 
-One program a row: one pass reads the row and keeps a running maximum and sum, a second one reads it again and
-writes the gradient, from the row's end to its start, since the end was read last and is still in the L2 cache.
+Each row has one program. A first pass reads the row and keeps a running maximum and sum. A second pass reads the row
+again and writes the gradient, from the row's end to its start, because the end was read last and is still in L2.
 
-Where the product that made the logits has left the maximum and the sum of each part of a row, these take the place of
-the first pass (`from_statistics_`).
+If the product that computed the logits has written the maximum and the sum of each part of a row, these replace the
+first pass (`from_statistics_`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VECTOR = 8
 _VECTORS_PER_THREAD = 2
 _VECTORS_PER_WARP = 32 * _VECTORS_PER_THREAD
 _MAX_WARPS = 32
-# Of the kernel that reads once: 109 us in place of 127 with 32 warps, for 512 tokens of 151,936 on an H100.
+# For the kernel that reads once: 109 us instead of 127 with 32 warps, for 512 tokens of 151,936 on an H100.
 _MAX_WARPS_OF_ONE_PASS = 16
 
 
@@ -147,7 +147,7 @@ def _warps(vocabulary: int, most: int) -> int:
 
 @functools.cache
 def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpec:
-    """Kernel of `forward_backward_` for logits [tokens, vocabulary] of `dtype`."""
+    """Return the kernel of `forward_backward_` for logits [tokens, vocabulary] of `dtype`."""
     num_warps = _warps(vocabulary, _MAX_WARPS)
     return KernelSpec(
         op="cross_entropy.forward_backward",
@@ -175,7 +175,7 @@ def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpe
 
 @functools.cache
 def from_statistics_spec(tokens: int, vocabulary: int, parts: int, dtype: str) -> KernelSpec:
-    """Kernel of `from_statistics_` for logits [tokens, vocabulary] of `dtype`, in so many parts."""
+    """Return the kernel of `from_statistics_` for logits [tokens, vocabulary] of `dtype`, in so many parts."""
     num_warps = _warps(vocabulary, _MAX_WARPS_OF_ONE_PASS)
     return KernelSpec(
         op="cross_entropy.from_statistics",
@@ -229,10 +229,9 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
 
 
 def from_statistics_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """Do as `forward_backward_` does, where maximum and sum of exp(logit - maximum) of each of P parts of a row are
-    known.
+    """Do as `forward_backward_` does, from known maxima and sums of exp(logit - maximum) of each of P parts of a row.
 
-    maxima, totals: f32 [T, P]. No two parts share an element, and together they are the row.
+    maxima, totals: f32 [T, P]. The parts do not overlap, and together they are the row.
     """
     (tokens, vocabulary), parts = logits.shape, maxima.shape[1]
     spec = from_statistics_spec(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-IGNORED = -100  # a target that counts for nothing
+IGNORED = -100  # a target that is ignored
 
 
 def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
@@ -26,10 +26,9 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
 
 
 def from_statistics_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """Do as ``forward_backward_`` does, where maximum and sum of exp(logit - maximum) of each of P parts of a row
-    are known.
+    """Do as ``forward_backward_`` does, from known maxima and sums of exp(logit - maximum) of each of P parts of a row.
 
-    maxima, totals: [T, P]. No two parts share an element, and together they are the row.
+    maxima, totals: [T, P]. The parts do not overlap, and together they are the row.
     """
     inner = logits if logits.dtype == torch.float64 else logits.float()
     valid = targets != IGNORED

@@ -2,8 +2,8 @@
 
     loss = logsumexp(logits) - logits[target],  gradient = round(2^15 * (softmax(logits) - onehot(target)))     e5m2
 
-As `kernels/cross_entropy`, one program a row and two passes; the gradient has memory of its own. `naive.py` says why
-e5m2 and a constant scale.
+As in `kernels/cross_entropy`, each row has one program and two passes; the gradient has its own memory. `naive.py`
+explains e5m2 and the constant scale.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _forward_backward_kernel(
     inverse = 1.0 / row_total
     blocks: tl.constexpr = (V + VECTORS * VECTOR - 1) // (VECTORS * VECTOR)
     for block in range(blocks):
-        # From the row's end, which was read last and is still in the L2 cache.
+        # From the row's end, because it was read last and is still in the L2 cache.
         index = (blocks - 1 - block) * (VECTORS * VECTOR) + column
         value = tl.load(row + index, mask=index < V, other=0.0).to(tl.float32)
         probability = tl.exp(value - row_maximum) * inverse
@@ -69,7 +69,7 @@ def _forward_backward_kernel(
 
 @functools.cache
 def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpec:
-    """Kernel of `forward_backward` for logits [tokens, vocabulary] of `dtype`."""
+    """Return the kernel of `forward_backward` for logits [tokens, vocabulary] of `dtype`."""
     per_warp = 32 * _VECTORS_PER_THREAD
     vectors = triton.next_power_of_2(-(-vocabulary // _VECTOR))
     num_warps = max(1, min(_MAX_WARPS, vectors // per_warp))

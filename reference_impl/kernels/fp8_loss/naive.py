@@ -1,7 +1,7 @@
 """Cross-entropy whose gradient is in FP8, in plain torch; T tokens, V vocabulary.
 
-softmax - onehot lies in [-1, 1], whatever the logits are: its scale is a constant, 2^-15, and nothing has to be found.
-e5m2 holds 2^-16 after it, a probability of 2^-31; e4m3 would lose all below 2^-18 (of 151,936 tokens most have less).
+softmax - onehot is in [-1, 1] for all logits, so its scale is a constant, 2^-15, and need not be computed. After
+scaling e5m2 holds 2^-16, a probability of 2^-31; e4m3 would lose all below 2^-18 (most of 151,936 tokens have less).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def _backward_kernel(
         result = inverse_rms * (grad_normed - normed * (tl.sum(grad_normed * normed) / H))
         if ADD_RESIDUAL:
             result += tl.load(grad_residual + offset, mask=inside, other=0.0).to(tl.float32)
-        # FP8 of what the other readers of this gradient see.
+        # FP8 of the values that the other readers of this gradient read.
         rounded = result.to(grad_x.dtype.element_ty)
         tl.store(grad_x + offset, rounded, mask=inside)
         wide = rounded.to(tl.float32)
@@ -110,7 +110,7 @@ def _backward_kernel(
 
 @functools.cache
 def forward_spec(tokens: int, hidden: int, eps: float, dtype: str, *, add: bool, keep: bool) -> KernelSpec:
-    """Kernel of `add_forward` for x [tokens, hidden] of `dtype`."""
+    """Return the kernel of `add_forward` for x [tokens, hidden] of `dtype`."""
     block = triton.next_power_of_2(hidden)
     return KernelSpec(
         op="fp8_norm.forward",
@@ -185,7 +185,7 @@ def add_forward(
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
     """x [T, H] (+ residual [T, H]) -> their sum, its norm y in x's dtype if `keep`, y as FP8 data and scale, rstd.
 
-    Last of all the Euclidean norm f32 [T] of y's rows before they are rounded.
+    The last result is the Euclidean norm f32 [T] of y's rows before they are rounded.
     """
     tokens, hidden = x.shape
     dtype = dtype_name("fp8_norm.forward", "x", x.dtype)
@@ -197,7 +197,7 @@ def add_forward(
     y = torch.empty_like(x) if keep else None
     data, scale = empty_rows(tokens, hidden, x)
     rstd, norm = (torch.empty(tokens, dtype=torch.float32, device=x.device) for _ in range(2))
-    # A kernel argument has to be some tensor: x stands for what is not read or not written.
+    # A kernel argument must be a tensor: x stands for tensors that are not read or not written.
     read, written = x if residual is None else residual, x if y is None else y
     launch(spec, x, read, gain, total, written, data, scale, rstd, norm)
     return total, y, data, scale, rstd, norm
@@ -208,7 +208,7 @@ def backward_to_partials(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """grad_x [T, H] (+ grad_residual) of x's dtype, and as FP8 data and scale; writes the partials, f32 [P, H].
 
-    Last of all the Euclidean norm f32 [T] of grad_x's rows.
+    The last result is the Euclidean norm f32 [T] of grad_x's rows.
     """
     tokens, hidden = x.shape
     dtype = dtype_name("fp8_norm.backward", "x", x.dtype)

@@ -17,7 +17,7 @@ def add_forward(
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
     """x [T, H] (+ residual [T, H]) -> their sum, its norm y in x's dtype if ``keep``, y as FP8 data and scale, rstd.
 
-    Last of all the Euclidean norm f32 [T] of y's rows before they are rounded.
+    The last result is the Euclidean norm f32 [T] of y's rows before they are rounded.
     """
     total = x if residual is None else x + residual
     inner = total.float()

@@ -2,7 +2,7 @@
 
     scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
 
-`row_scale` is what the other kernels that write FP8 rows call; its constants are explained in `naive.py`.
+Other kernels that write FP8 rows call `row_scale`; `naive.py` explains its constants.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def _quantize_kernel(
 
 
 def row_warps(block: int) -> int:
-    """Warps of a program that holds `block` elements of a row."""
+    """Return the warps of a program that holds `block` elements of a row."""
     return max(1, min(16, block // (32 * _ELEMENTS_PER_THREAD)))
 
 
 @functools.cache
 def quantize_spec(rows: int, cols: int, dtype: str) -> KernelSpec:
-    """Kernel of `quantize` for x [rows, cols] of `dtype`."""
+    """Return the kernel of `quantize` for x [rows, cols] of `dtype`."""
     block = triton.next_power_of_2(cols)
     return KernelSpec(
         op="fp8_rows.quantize",
@@ -75,7 +75,7 @@ def specializations(*, rows: int, cols: int, dtype: str) -> list[KernelSpec]:
 
 
 def empty_rows(rows: int, cols: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for data e4m3 [rows, cols] and scale f32 [rows] where `like` lies, not filled."""
+    """Return unfilled data e4m3 [rows, cols] and scale f32 [rows] on the device of `like`."""
     data = torch.empty(rows, cols, dtype=torch.float8_e4m3fn, device=like.device)
     return data, torch.empty(rows, dtype=torch.float32, device=like.device)
 

@@ -2,8 +2,8 @@
 
     scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
 
-448 is e4m3's largest value. A power of two takes no bit of a value: only the rounding to e4m3's three bits of fraction
-errs, by at most 2^-4 of a value that is at least 2^-14 of its row's largest (a uniform error of 2^-10 scales below).
+448 is e4m3's largest value. Scaling by a power of two is exact. Only the rounding to e4m3's three bits of fraction
+errs, by at most 2^-4 of a value that is at least 2^-14 of its row's largest (and uniformly by 2^-10 scales below).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SwiGLU whose results are in FP8, forward and backward. Legend: T tokens, I intermediate.
 
 Formulas are those of `kernels/swiglu`, in fp32, rounded once: to FP8 with a scale a row (`kernels/fp8_rows`). A program
-holds a whole row in registers, as a piece of a power of two and a shorter second one, so that it reads the row once: of
-8960 columns 8192 and 1024, where one power of two would leave 7424 lanes idle.
+holds a whole row in registers and reads it once. It holds the row as two pieces whose lengths are powers of two: 8960
+columns are 8192 and 1024, where a single power of two would leave 7424 lanes idle.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _backward_kernel(
 
 
 def _pieces(width: int) -> tuple[int, int]:
-    """Two powers of two that cover `width` columns, the first one below it."""
+    """Return two powers of two that cover `width` columns; the first is below it."""
     first: int = triton.next_power_of_2(width) // 2 if width > 1 else 1
     rest: int = triton.next_power_of_2(max(1, width - first))
     return first, rest
@@ -141,18 +141,18 @@ def _spec(op: str, function: Any, names: tuple[str, ...], tokens: int, intermedi
 
 @functools.cache
 def forward_spec(tokens: int, intermediate: int, dtype: str) -> KernelSpec:
-    """Kernel of `forward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
+    """Return the kernel of `forward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
     return _spec("fp8_swiglu.forward", _forward_kernel, ("gate_up",), tokens, intermediate, dtype)
 
 
 @functools.cache
 def backward_spec(tokens: int, intermediate: int, dtype: str) -> KernelSpec:
-    """Kernel of `backward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
+    """Return the kernel of `backward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
     return _spec("fp8_swiglu.backward", _backward_kernel, ("grad_act", "gate_up"), tokens, intermediate, dtype)
 
 
 def specializations(*, tokens: int, intermediate: int, dtype: str) -> list[KernelSpec]:
-    """Forward and backward on [tokens, intermediate] of `dtype`."""
+    """Return the kernels of forward and backward on [tokens, intermediate] of `dtype`."""
     return [forward_spec(tokens, intermediate, dtype), backward_spec(tokens, intermediate, dtype)]
 
 

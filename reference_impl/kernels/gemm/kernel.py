@@ -127,7 +127,7 @@ def _spec(
 def backward_a_spec(
     m: int, k: int, n: int, grad_dtype: str, b_dtype: str, out_dtype: str, *, accumulate: bool
 ) -> KernelSpec:
-    """Kernel of `backward_a`; the shape of its key is (M, K, N)."""
+    """Return the kernel of `backward_a`; the shape of its key is (M, K, N)."""
     pointers = (Pointer("grad_c", grad_dtype), Pointer("b", b_dtype), Pointer("grad_a", out_dtype))
     return _spec("gemm.backward_a", _backward_a_kernel, pointers, (m, k, n), (m, k), accumulate)
 
@@ -136,7 +136,7 @@ def backward_a_spec(
 def backward_b_spec(
     m: int, k: int, n: int, a_dtype: str, grad_dtype: str, out_dtype: str, *, accumulate: bool
 ) -> KernelSpec:
-    """Kernel of `backward_b`; the shape of its key is (M, K, N)."""
+    """Return the kernel of `backward_b`; the shape of its key is (M, K, N)."""
     pointers = (Pointer("a", a_dtype), Pointer("grad_c", grad_dtype), Pointer("grad_b", out_dtype))
     return _spec("gemm.backward_b", _backward_b_kernel, pointers, (m, k, n), (k, n), accumulate)
 
@@ -144,7 +144,7 @@ def backward_b_spec(
 def specializations(
     *, m: int, k: int, n: int, grad_dtype: str = "fp32", weight_dtype: str = "fp32", accumulate: bool = False
 ) -> list[KernelSpec]:
-    """Both backward products of C [m, n] = A [m, k] @ B [k, n]; A has the gradient's dtype, B `weight_dtype`."""
+    """Return both backward products of C [m, n] = A [m, k] @ B [k, n]; A has the gradient's dtype, B `weight_dtype`."""
     return [
         backward_a_spec(m, k, n, grad_dtype, weight_dtype, grad_dtype, accumulate=accumulate),
         backward_b_spec(m, k, n, grad_dtype, grad_dtype, grad_dtype, accumulate=accumulate),

@@ -7,8 +7,8 @@ P partial sums of a gain's gradient.
     grad_a = round(grad_low_rank * rstd)^T @ residual               [R, H]
     grad_norms = sum of gain_partials                               [G, H]
 
-Both products sum over the tokens and have few columns, so what they cost is reading grad_qkv and residual, once. A
-program of the first launch has a block of columns of either, and one chunk of the tokens; the second launch adds up the
+Both products sum over the tokens and have few columns, so their cost is reading grad_qkv and residual once. A program
+of the first launch has a block of columns of one of them, and one chunk of the tokens; the second launch adds up the
 chunks. Every sum is in fixed order, without atomics, and C depends on T alone, so results are the same bits in every
 run.
 """
@@ -35,7 +35,7 @@ from reference_impl.kernels.rms_norm.kernel import (
 
 
 class Tiles(NamedTuple):
-    """How the work is cut into programs.
+    """The sizes by which the work is divided into programs.
 
     On an H100 both launches take 29 us at 8192 tokens, 9 at 2048 and 6 at 512, where the library's products with what
     stood beside them took 40, 18 and 13. Tiles of 32 to 128 rows, 64 to 256 columns, 3 to 5 stages and 4 to 16 chunks
@@ -53,7 +53,7 @@ class Tiles(NamedTuple):
 
 # Tiles by data type: those of fp32 take twice the shared memory, and no tensor core.
 _TILES = {"bf16": Tiles(), "fp16": Tiles(), "fp32": Tiles(rows=32, columns=64, stages=2)}
-# tl.dot needs 16 columns at least; ranks beyond the most are other programs'.
+# tl.dot needs 16 columns at least; ranks beyond the maximum belong to other programs.
 _FEWEST_RANKS = 16
 _MOST_RANKS = 64
 
@@ -101,7 +101,7 @@ def _partials_kernel(
         narrow_mask = inside[:, None] & (rank < RANKS)[None, :]
         tile = tl.load(wide + row[:, None] * width + column[None, :], mask=wide_mask, other=0.0)
         factor = tl.load(narrow + row[:, None] * RANKS + rank[None, :], mask=narrow_mask, other=0.0)
-        # One leaves the factor of grad_b as it is.
+        # A factor of one leaves the operand of grad_b as it is.
         scale = tl.load(rstd + row, mask=inside & (block >= OUTPUT_BLOCKS), other=1.0)
         scaled = (factor.to(tl.float32) * scale[:, None]).to(factor.dtype)
         total = tl.dot(tl.trans(tile), scaled, total, input_precision="ieee")
@@ -152,7 +152,7 @@ def _reduce_kernel(
 
 
 def _chunk(tokens: int, tiles: Tiles) -> int:
-    """Tokens of a chunk: whole tiles."""
+    """Return the tokens of a chunk, whole tiles."""
     least = max(tiles.chunk_rows, triton.cdiv(tokens, tiles.most_chunks))
     return int(triton.cdiv(least, tiles.rows)) * tiles.rows
 
@@ -237,7 +237,7 @@ def _specs(
 
 
 def specializations(*, tokens: int, outputs: int, hidden: int, ranks: int, dtype: str) -> list[KernelSpec]:
-    """Both launches of a block, which has two norms, for data of `dtype`."""
+    """Yield both launches of a block, which has two norms, for data of `dtype`."""
     return [*_specs((tokens, outputs, hidden, ranks), 2, gain_partial_count(tokens), dtype, None)]
 
 

@@ -25,7 +25,7 @@ def write(
     """grad_b [O, R] = grad_qkv^T @ low_rank, grad_a [R, H] = (grad_low_rank * rstd)^T @ residual, grad_norms [G, H].
 
     grad_qkv [T, O], low_rank and grad_low_rank [T, R], rstd [T], residual [T, H]; gain_partials [G, P, H] are added up.
-    What rstd scales is rounded to its own dtype; products are accumulated in the dtype that they are written in.
+    The product with rstd is rounded to its own dtype; sums are accumulated in the dtype of the outputs.
     """
     rms_norm.reduce_gains(gain_partials, grad_norms)
     _write_product(grad_b, grad_qkv.t(), low_rank)

@@ -31,8 +31,8 @@ from reference_impl.kernels.registry import (
     require_shape,
 )
 
-# Rows a stage-1 program of the backward: at least two, so that partials cost less than the rows they stand for,
-# and at most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
+# Rows a stage-1 program of the backward: at least two, so that partials cost less than the rows that they sum, and at
+# most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
 _MIN_ROWS = 2
 _MAX_PARTIALS = 512
 # Tile of the partials' reduction, and its warps: here and in `kernels/lora_gradients`.
@@ -176,7 +176,7 @@ def _row_warps(block: int) -> int:
 
 @functools.cache
 def forward_spec(tokens: int, hidden: int, eps: float, dtype: str) -> KernelSpec:
-    """Kernel of `forward` for x [tokens, hidden] of `dtype`."""
+    """Return the kernel of `forward` for x [tokens, hidden] of `dtype`."""
     block = triton.next_power_of_2(hidden)
     return KernelSpec(
         op="rms_norm.forward",
@@ -194,7 +194,7 @@ def forward_spec(tokens: int, hidden: int, eps: float, dtype: str) -> KernelSpec
 
 @functools.cache
 def add_forward_spec(tokens: int, hidden: int, eps: float, dtype: str) -> KernelSpec:
-    """Kernel of `add_forward` for x [tokens, hidden] of `dtype`."""
+    """Return the kernel of `add_forward` for x [tokens, hidden] of `dtype`."""
     block = triton.next_power_of_2(hidden)
     data = tuple(Pointer(name, dtype) for name in ("x", "residual"))
     results = (Pointer("total", dtype), Pointer("y", dtype), Pointer("rstd", "fp32"))
@@ -213,7 +213,7 @@ def add_forward_spec(tokens: int, hidden: int, eps: float, dtype: str) -> Kernel
 
 
 def gain_partial_count(tokens: int) -> int:
-    """P: partial sums that stage 1 of the backward makes of a gain's gradient."""
+    """Return P, the number of partial sums that stage 1 of the backward writes for a gain's gradient."""
     return -(-tokens // _backward_rows(tokens))
 
 
@@ -272,7 +272,7 @@ def _reduce_gain_spec(norms: int, partials: int, hidden: int) -> KernelSpec:
 def specializations(*, tokens: int, hidden: int, eps: float, dtype: str) -> list[KernelSpec]:
     """Return every kernel that norms of [tokens, hidden] activations of `dtype` launch in a training step.
 
-    What reduces a block's gains is planned with its LoRA gradients.
+    The reduction of a block's gains is planned with its LoRA gradients.
     """
     return [
         forward_spec(tokens, hidden, eps, dtype),
@@ -327,7 +327,7 @@ def backward(
 
 
 def gain_partials(x: Tensor, norms: int) -> Tensor:
-    """Room for stage 1 of the backward of `norms` norms of x [T, H]: f32 [G, P, H], not filled."""
+    """Return unfilled memory f32 [G, P, H] for stage 1 of the backward of `norms` norms of x [T, H]."""
     tokens, hidden = x.shape
     return torch.empty(norms, gain_partial_count(tokens), hidden, dtype=torch.float32, device=x.device)
 
@@ -343,7 +343,7 @@ def backward_to_partials(
     require_shape(spec.op, "gain", gain, (hidden,))
     require_shape(spec.op, "rstd", rstd, (tokens,))
     if grad_residual is None:
-        grad_residual = grad_y  # not read: a kernel argument has to be some tensor
+        grad_residual = grad_y  # not read, but a kernel argument must be a tensor
     require_shape(spec.op, "grad_residual", grad_residual, (tokens, hidden))
     require_shape(spec.op, "partials", partials, (spec.grid[0], hidden))
     grad_x = torch.empty_like(x)

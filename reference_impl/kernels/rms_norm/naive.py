@@ -51,7 +51,7 @@ def backward(
 
 
 def gain_partials(x: Tensor, norms: int) -> Tensor:
-    """Room for the partial sums of ``norms`` norms of x [T, H]: [G, P, H]; a single partial sum here."""
+    """Return unfilled memory [G, P, H] for the partial sums of ``norms`` norms of x [T, H]; here P is one."""
     return torch.empty(norms, 1, x.shape[1], dtype=_inner_dtype(x), device=x.device)
 
 

@@ -30,7 +30,7 @@ from reference_impl.kernels.registry import (
 )
 
 _BLOCK = 32
-_MOST_HEADS = 2  # of a program; 9.2 us at 2048 tokens on an H200, and 10.2 with 1, 11.8 with 4
+_MOST_HEADS = 2  # tokens of a program; 9.2 us at 2048 tokens on an H200, and 10.2 with 1, 11.8 with 4
 # tl.dot needs 16 columns and 16 summands at least.
 _FEWEST = 16
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def tables(seq_len: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin [seq_len, D/2] float32 of position * theta^(-2i/D)."""
+    """Return cos and sin [seq_len, D/2] float32 of position * theta^(-2i/D)."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device).float() / head_dim
     angles = torch.outer(torch.arange(seq_len, device=device).float(), 1.0 / theta**exponents)
     return angles.cos(), angles.sin()

@@ -108,13 +108,13 @@ def _gated_spec(
 
 @functools.cache
 def forward_spec(tokens: int, intermediate: int, dtype: str) -> KernelSpec:
-    """Kernel of `forward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
+    """Return the kernel of `forward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
     return _gated_spec("swiglu.forward", _forward_kernel, ("gate_up", "act"), tokens, intermediate, dtype)
 
 
 @functools.cache
 def backward_spec(tokens: int, intermediate: int, dtype: str) -> KernelSpec:
-    """Kernel of `backward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
+    """Return the kernel of `backward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
     names = ("grad_act", "gate_up", "grad_gate_up")
     return _gated_spec("swiglu.backward", _backward_kernel, names, tokens, intermediate, dtype)
 
@@ -136,18 +136,18 @@ def _silu_spec(op: str, function: Any, names: tuple[str, ...], count: int, dtype
 
 @functools.cache
 def silu_forward_spec(count: int, dtype: str) -> KernelSpec:
-    """Kernel of `silu_forward` for `count` elements of `dtype`."""
+    """Return the kernel of `silu_forward` for `count` elements of `dtype`."""
     return _silu_spec("swiglu.silu_forward", _silu_forward_kernel, ("x", "y"), count, dtype)
 
 
 @functools.cache
 def silu_backward_spec(count: int, dtype: str) -> KernelSpec:
-    """Kernel of `silu_backward` for `count` elements of `dtype`."""
+    """Return the kernel of `silu_backward` for `count` elements of `dtype`."""
     return _silu_spec("swiglu.silu_backward", _silu_backward_kernel, ("grad", "x", "grad_x"), count, dtype)
 
 
 def specializations(*, tokens: int, intermediate: int, dtype: str, gated: bool = True) -> list[KernelSpec]:
-    """Forward and backward of SwiGLU, or of a plain SiLU on [tokens, intermediate] if not `gated`."""
+    """Return forward and backward of SwiGLU, or of a plain SiLU on [tokens, intermediate] if not `gated`."""
     if gated:
         return [forward_spec(tokens, intermediate, dtype), backward_spec(tokens, intermediate, dtype)]
     count = tokens * intermediate
@@ -176,14 +176,14 @@ def backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Te
 
 
 def silu_forward(x: Tensor) -> Tensor:
-    """x * sigmoid(x), any shape."""
+    """Return x * sigmoid(x), any shape."""
     y = torch.empty_like(x)
     launch(silu_forward_spec(x.numel(), dtype_name("swiglu.silu_forward", "x", x.dtype)), x, y)
     return y
 
 
 def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """grad * sigmoid(x) * (1 + x * (1 - sigmoid(x))), any shape."""
+    """Return grad * sigmoid(x) * (1 + x * (1 - sigmoid(x))), any shape."""
     spec = silu_backward_spec(x.numel(), dtype_name("swiglu.silu_backward", "x", x.dtype))
     require_shape(spec.op, "grad", grad, tuple(x.shape))
     grad_x = torch.empty_like(x)
