@@ -1,7 +1,7 @@
 """Comparisons of one AdamW update of a flat buffer, at several steps of a run; gradients have the magnitude.
 
-A gradient's elements reach six decades below the magnitude, and one in seven is exactly zero: the epsilon of 1e-8
-decides what becomes of the smallest. The reference is torch.optim.AdamW in fp64, neither fused nor by lists of tensors.
+A gradient's elements reach six decades below the magnitude, and one in seven is exactly zero, so the epsilon of 1e-8
+dominates the smallest. The reference is torch.optim.AdamW in fp64, neither fused nor by lists of tensors.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from reference_impl.step_cases.inputs import Inputs, Setting
 _DECADES = 6.0
 _MOMENTS = ("parameters", "exp_avg", "exp_avg_sq")
 _SKIPPED_BEFORE = 3.0
-# torch's fused kernel for CUDA holds a beta in fp32 and takes 1 - beta of it, so that one rounding of beta weighs
-# beta / (1 - beta) times; other terms pass up to a hundred roundings, of which this one counts as a 64th.
+# torch's fused kernel for CUDA holds a beta in fp32 and takes 1 - beta of it, so that one rounding of beta weighs beta
+# / (1 - beta) times. Other terms pass up to a hundred roundings, of which this one counts as a 64th.
 _ROUNDED_ONCE = 1 / 64
 
 
@@ -66,7 +66,7 @@ def update(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def _drawn(inputs: Inputs, shape: _Shape, magnitude: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the gradient, and the state before: moments as gradients of its sizes leave them."""
+    """Return the gradient and the state before: moments as such gradients would leave them."""
     sizes = magnitude * 10 ** -inputs.uniform(shape.count, below=_DECADES)
     sizes[3::7] = 0.0
     gradient = inputs.between_nans(inputs.normal(shape.count) * sizes)
@@ -131,7 +131,7 @@ class _Update:
         return float(torch.tensor(self.shape.learning_rate))
 
     def _by_torch(self, dtype: torch.dtype, *, fused: bool = False) -> dict[str, Tensor]:
-        """State after a step of torch.optim.AdamW; where the step is skipped, as it was."""
+        """Return the state after a step of torch.optim.AdamW, unchanged where the step is skipped."""
         state = {name: value.to(dtype, copy=True) for name, value in self.state.items()}
         if self.shape.skipped:
             return state

@@ -1,8 +1,8 @@
-"""Comparisons of attention, forward and backward; the backward ends with the rotation of dQ and dK, back.
+"""Comparisons of attention, forward and backward; the backward ends by rotating dQ and dK back.
 
-The magnitude is the size of the values' and the incoming gradient's elements. Queries and keys share it so that the
-scores keep their size: queries have the magnitude and keys its inverse, or the other way round. Scores are of size 1,
-or of size 1000 where a shape is `peaked`: there an exponential without its row's maximum taken off is infinite.
+The magnitude is the size of the values' and the incoming gradient's elements. Queries have the magnitude and keys its
+inverse, or the reverse, so that scores keep their size. Scores are of size 1, or of size 1000 where a shape is
+`peaked`: there an exponential is infinite unless its row's maximum is subtracted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
 # A block is 32 rows in fp32 and 64 in bf16: far below one, and one row beyond; groups of two and three heads.
 RAGGED = (Heads(2, 5, 2, 1, 8), Heads(1, 33, 3, 1, 24))
-# The interpreter takes a fiftieth of a second for each program: longer sequences are for compiled kernels.
+# The interpreter takes a fiftieth of a second for each program, so longer sequences are for compiled kernels.
 _SMALL, _LONGER = Heads(1, 9, 1, 1, 16), Heads(1, 65, 6, 2, 8)
-# In two bytes an element tiles of such a length are read by descriptor.
+# With two bytes an element, tiles of such a length are read by descriptor.
 _LONG = Heads(1, 1024, 2, 1, 128)
-# Sequences and their length for which Hopper's own backward serves the model's heads, in bfloat16.
+# Number and length of sequences for which Hopper's own backward handles the model's heads, in bfloat16.
 _OF_HOPPER = (4, 1024)
 _PEAKED = 1000.0**0.5
 _SDPA = "torch scaled_dot_product_attention"
@@ -67,7 +67,7 @@ def _qkv(inputs: Inputs, shape: _Shape, magnitude: float) -> Tensor:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """In fp64: scores' log-sum-exp, probabilities, and how many roundings of its exponent each probability shows."""
+    """In fp64: log-sum-exp, probabilities, and how many roundings of its exponent each probability shows."""
 
     log_sum_exp: Tensor
     probability: Tensor
@@ -86,8 +86,8 @@ class _Softmax:
         return cls(log_sum_exp, probability, probability * (terms + mean + log_sum_exp.abs()[..., None]))
 
     def terms(self, exponent: float) -> Tensor:
-        """Sizes of the probabilities, a rounding of an exponent weighing as much as `exponent` roundings of theirs."""
-        # below the diagonal; what lies above is not computed, nor flushed to zero
+        """Return the probabilities' sizes, where a rounding of an exponent weighs as `exponent` roundings of theirs."""
+        # below the diagonal; elements above it are not computed, and so not flushed to zero
         return (self.probability + exponent * self.exponents + FLUSHED).tril()
 
 
@@ -142,7 +142,7 @@ def backward(setting: Setting) -> Iterator[KernelComparison]:
 
 @dataclass(frozen=True)
 class _Saved:
-    """Inputs of one backward: what a right forward saves, the incoming gradient, and the rotation's tables."""
+    """Inputs of one backward: tensors that a right forward saves, the incoming gradient, and the rotation's tables."""
 
     heads: Heads
     qkv: Tensor
@@ -181,7 +181,7 @@ class _Saved:
         query, key, value = (part.abs() for part in heads.split(self.qkv.double()))
         grad, output = (heads.unpacked(each.double()).abs() for each in (self.grad_output, self.output))
         amplified = _Softmax.of(*heads.split(self.qkv.double())[:2]).terms(exponent)
-        # gradients of scores that small probabilities have, and what they add to, may be flushed to zero in turn
+        # gradients of scores with small probabilities, and their sums, may be flushed to zero too
         of_scores = amplified * (grad @ value.transpose(-1, -2) + (grad * output).sum(dim=-1, keepdim=True))
         of_scores += FLUSHED
         scale = heads.dim**-0.5

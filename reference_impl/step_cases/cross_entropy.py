@@ -1,6 +1,6 @@
 """Comparisons of cross-entropy, loss and gradient; logits have the magnitude.
 
-Targets are spread over the vocabulary, both ends included; the first row's is ignored where there are more than two.
+Targets are spread over the vocabulary, both ends included. With more than two rows the first row's target is ignored.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
 # Tokens, vocabulary: below one turn of the kernel's loop, ragged turns, a single row, two logits a row.
 RAGGED = ((4, 37), (1, 1030), (7, 2), (3, 18001))
-_PART = 16  # of a ragged row: several, the last one shorter, or one
-_SCALE = float(torch.tensor(0.37))  # what a loss is weighted with, as fp32 holds it
+_PART = 16  # of a ragged row: several parts, the last one shorter, or one
+_SCALE = float(torch.tensor(0.37))  # the weight of a loss, as fp32 holds it
 
 
 def forward_backward(setting: Setting) -> Iterator[KernelComparison]:
@@ -37,7 +37,7 @@ def forward_backward(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def from_statistics(setting: Setting) -> Iterator[KernelComparison]:
-    """Maxima and sums of a row's parts are those of fp64, rounded to fp32."""
+    """Use maxima and sums of a row's parts that are computed in fp64 and rounded to fp32."""
     operation = "cross_entropy.from_statistics"
     loss_, twin_ = setting.table.cross_entropy_from_statistics_, naive.from_statistics_
     for logits, targets, scale in _inputs(setting, operation):
@@ -63,7 +63,7 @@ def _inputs(setting: Setting, operation: str) -> Iterator[tuple[Tensor, Tensor, 
 
 
 def _statistics(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return, for each part of so many columns, maximum and sum of exponentials, fp32 [T, P] both."""
+    """Return the maximum and the sum of exponentials of each part of `width` columns, fp32 [T, P] both."""
     parts = torch.split(logits.double(), width, dim=1)
     maxima = torch.stack([part.amax(dim=1) for part in parts], dim=1)
     totals = [(part - maxima[:, index, None]).exp().sum(dim=1) for index, part in enumerate(parts)]
@@ -83,7 +83,7 @@ def _targets(inputs: Inputs, tokens: int, vocabulary: int) -> Tensor:
 
 
 def _by_autograd(logits: Tensor, targets: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """torch's losses, of logits in `dtype`, and what reaches the logits: in their own data type, or in fp64."""
+    """Return torch's losses of logits in `dtype`, and the gradient of the logits, in their own data type or in fp64."""
     leaf = logits.detach().to(torch.float64 if dtype == torch.float64 else logits.dtype).requires_grad_()
     with torch.enable_grad():
         losses = functional.cross_entropy(leaf.to(dtype), targets, ignore_index=naive.IGNORED, reduction="none")
@@ -111,7 +111,7 @@ def _comparison(
     loss_: Callable[[Tensor], Tensor],
     twin_: Callable[[Tensor], Tensor],
 ) -> KernelComparison:
-    """loss_, twin_: of logits, which they overwrite with their gradient."""
+    """loss_, twin_: functions of logits that overwrite the logits with their gradient."""
     return KernelComparison(
         operation=operation,
         dtype=setting.dtype_name,

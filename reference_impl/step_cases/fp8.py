@@ -1,8 +1,8 @@
-"""Comparisons of the kernels that write FP8: what their data and scales stand for, against fp64 that is not rounded.
+"""Comparisons of the kernels that write FP8: the values of their data and scales, against fp64 that is not rounded.
 
 A value errs by at most 2^-4 of itself, or, below its row's normal numbers, by 2^-10 scales. A row's largest value is at
-least 224 scales, so that 2^-10 scales are less than 2^-4 of 2^-13 of it: terms are the value's size and that share of
-its row's largest. Of the logits' gradient in e5m2, 2^-3 and a share of 2^-28.
+least 224 scales, so 2^-10 scales are less than 2^-4 of 2^-13 of it. So terms are the value's size and that share of its
+row's largest. For the logits' gradient in e5m2 the numbers are 2^-3 and a share of 2^-28.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _comparison(
 
 
 def rows(setting: Setting) -> Iterator[KernelComparison]:
-    """Rows of sizes a thousand times apart, side by side: each has its own scale."""
+    """Compare rows whose sizes are a thousand times apart, next to each other: each has its own scale."""
     for count, cols in ((setting.tokens, setting.model.query_dim), *RAGGED):
         shape = f"R{count} C{cols}"
         inputs = setting.inputs("fp8.rows", shape)
@@ -185,7 +185,7 @@ def _swiglu_backward(setting: Setting, shape: str, gate_up: Tensor, grad: Tensor
 
 
 def weight(setting: Setting) -> Iterator[KernelComparison]:
-    """NF4 weights as they are and transposed; the blocks' scales have the magnitude."""
+    """Compare NF4 weights as they are and transposed; the blocks' scales have the magnitude."""
     model = setting.model
     for count, cols in ((model.hidden_size, model.query_dim), *WEIGHTS):
         for turned in (False, True):
@@ -222,7 +222,7 @@ def _weight(setting: Setting, count: int, cols: int, *, turned: bool) -> KernelC
 
 
 def loss(setting: Setting) -> Iterator[KernelComparison]:
-    """Return the gradient of logits that lie so far apart that probabilities reach from 1 to 2^-40 and less."""
+    """Compare the gradient of logits so far apart that probabilities reach from 1 to 2^-40 and less."""
     for tokens, vocabulary in ((4, setting.model.vocab_size), *LOGITS):
         shape = f"T{tokens} V{vocabulary}"
         inputs = setting.inputs("fp8.loss", shape)

@@ -1,9 +1,9 @@
-"""Comparisons of the MLP's products in FP8 that have SwiGLU within, on Hopper alone.
+"""Comparisons of the MLP's products in FP8 with fused SwiGLU, on Hopper alone.
 
-Exact is fp64 of the operands as they are stored. A product errs by its rounding to bfloat16, 2^-9 of the value, and by
-its sum in the tensor cores' 14 bits, some 2^-13 of the sizes of all terms: terms here are the value and 2^-5 of these
-sizes. What is written in FP8 errs by 2^-4 of a value, or by 2^-10 scales; a scale is below bound / 224, so that its
-terms are the value, 2^-13 of the row's bound, and what the product's errors, at most 2^-4 of its terms, make of it.
+The exact result is fp64 of the stored operands. A product errs by its rounding to bfloat16, 2^-9 of the value, and by
+its sum in the tensor cores' 14 bits, some 2^-13 of the sizes of all terms. So terms here are the value and 2^-5 of
+these sizes. A value written in FP8 errs by 2^-4 of itself, or by 2^-10 scales. A scale is below bound / 224, so the
+terms are the value, 2^-13 of the row's bound, and the effect of the product's errors, at most 2^-4 of its terms.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 # Tokens, summed, width: one row, whole and ragged tiles of 128 rows and 192 columns, stages of 128.
 RAGGED = ((1, 192, 192), (300, 208, 288), (130, 1008, 352))
 _WEIGHT = 0.02  # of Qwen2's initializer
-_ROUNDED = 1.07**4  # as `reference_impl.fp8` allows for rows that are rounded after their norm is taken
+_ROUNDED = 1.07**4  # the factor by which `reference_impl.fp8` lets a row grow that is rounded after its norm is taken
 _OF_SUMS, _OF_BOUND, _OF_PRODUCT = 2.0**-5, 2.0**-13, 2.0**-4
 
 
@@ -64,13 +64,13 @@ def _value(data: Tensor, scale: Tensor) -> Tensor:
 
 
 def gate_up(setting: Setting) -> Iterator[KernelComparison]:
-    """Return what `up_swiglu` writes in bfloat16."""
+    """Compare the bfloat16 results of `up_swiglu`."""
     for case in _up_cases(setting, "fp8_products.gate_up"):
         yield case.comparison("gate_up", case.exact_gate_up, case.gate_up_terms)
 
 
 def act(setting: Setting) -> Iterator[KernelComparison]:
-    """Return what `up_swiglu` writes in FP8."""
+    """Compare the FP8 results of `up_swiglu`."""
     for case in _up_cases(setting, "fp8_products.act"):
         yield case.comparison("act", case.exact_act, case.act_terms)
 
@@ -140,7 +140,7 @@ class _Up:
 
 
 def grad_gate_up(setting: Setting) -> Iterator[KernelComparison]:
-    """Return what `down_swiglu_backward` writes in FP8."""
+    """Compare the FP8 results of `down_swiglu_backward`."""
     for sizes in _shapes(setting):
         shape, inputs = _inputs(setting, "fp8_products.grad_gate_up", sizes)
         tokens, summed, width = sizes
@@ -153,7 +153,7 @@ def _down(
     setting: Setting, shape: str, inputs: Inputs, operands: tuple[_Rows, _Rows], gate_up: Tensor
 ) -> KernelComparison:
     grad, weight = operands
-    # As if gate_up were made of rows of this size and of a weight whose rows are of length 1.
+    # As if gate_up were the product of rows of this size and of a weight whose rows are of length 1.
     input_norm = inputs.between_nans(gate_up.float().abs().amax(dim=1), torch.float32)
     limit = _limit(inputs, 1.1 * weight.norm.amax())
 

@@ -1,11 +1,11 @@
-"""Comparisons of the head's product with its statistics: the largest of a panel's logits, and the sum of exponentials.
+"""Comparisons of the head's product with its statistics: each panel's largest logit and sum of exponentials.
 
 Legend: T tokens, H hidden, V vocabulary, P panels of it. Logits have the magnitude.
 
-Statistics are those of logits as they are stored. So that a reference need not know how these were rounded, one half of
-the cases has operands of -1, 0 and 1 times a power of two. Their sums of products are integers times it, which bfloat16
-holds up to 256: ten standard deviations at a hidden size of 1536. The other half has operands of any value, of one sign
-in a row, so that a logit is as large as its terms; there the logits alone are compared.
+Statistics are those of the stored logits. To make a reference independent of the rounding of the logits, half of the
+cases has operands of -1, 0 and 1 times a power of two. Their sums of products are integers times a power of two, which
+bfloat16 holds up to 256: ten standard deviations at a hidden size of 1536. The other half has operands of any value, of
+one sign in a row, so that a logit is as large as its terms; there only the logits are compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
 # Tokens, hidden, vocabulary: half a tile and a panel's third, one row, ragged tiles, panels and stages.
 RAGGED = ((63, 64, 64), (1, 192, 1000), (300, 200, 1160))
-_UNIT = 2.0**-5  # of exact logits at magnitude 1
+_UNIT = 2.0**-5  # the power of two of exact logits at magnitude 1
 
 
 def head_logits(setting: Setting) -> Iterator[KernelComparison]:

@@ -1,4 +1,4 @@
-"""Attention's operands in a form of their own, and their rotation: what references and peers share."""
+"""Attention's operands by head, and their rotation: shared by references and peers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Heads:
         return torch.split(self.unpacked(qkv), [self.query, self.key_value, self.key_value], dim=1)
 
     def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value heads, key and value repeated for the query heads that share them."""
+        """Return query, key and value heads, key and value repeated for the query heads that share them."""
         query, key, value = self._parts(qkv)
         group = self.query // self.key_value
         return query, key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
@@ -54,26 +54,24 @@ class Heads:
         return per_query_head.view(self.batch, self.key_value, -1, self.seq_len, self.dim).sum(dim=2)
 
     def rotated(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Packed qkv, its query and key heads rotated; cos, sin [S, D/2].
+        """Return packed qkv with its query and key heads rotated; cos, sin [S, D/2].
 
-        In fp64 by complex numbers, as rotary embedding was defined (Su et al. 2021, arXiv 2104.09864, section 3.2); in
-        other data types operation for operation as transformers' `apply_rotary_pos_emb`.
+        fp64 uses complex numbers, as rotary embedding was defined (Su et al. 2021, arXiv 2104.09864, section 3.2).
+        Other data types repeat transformers' `apply_rotary_pos_emb` operation for operation.
         """
         query, key, value = self._parts(qkv)
         turn = _turned if qkv.dtype == torch.float64 else _turned_like_transformers
         return self.packed(torch.cat((turn(query, cos, sin), turn(key, cos, sin), value), dim=1))
 
     def rotated_back(self, grad: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the gradient of what `rotated` rotates, from that of its result: autograd's, as the rotation is
-        linear.
-        """
+        """Return the gradient of `rotated`'s input from that of its result: autograd's, as the rotation is linear."""
         start = torch.zeros_like(grad, requires_grad=True)
         with torch.enable_grad():
             [result] = torch.autograd.grad(self.rotated(start, cos, sin), start, grad)
         return result
 
     def rotated_terms(self, terms: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Sizes of the terms after a rotation in either direction: each half of a head has a share of both."""
+        """Return the sizes of terms after a rotation in either direction: each half of a head has a share of both."""
         turned = self.query + self.key_value
         halves = terms.view(self.batch, self.seq_len, -1, 2, self.dim // 2)
         c, s = (table.double().abs()[None, :, None, None, :] for table in (cos, sin))
@@ -82,7 +80,7 @@ class Heads:
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Element i of a head and element i + D/2 are one complex number, multiplied by cos + i sin of its position."""
+    """Rotate heads: elements i and i + D/2 are one complex number, multiplied by cos + i sin of its position."""
     turned = torch.complex(*heads.chunk(2, dim=-1)) * torch.complex(cos.double(), sin.double())
     return torch.cat((turned.real, turned.imag), dim=-1)
 

@@ -1,13 +1,13 @@
-"""What every comparison of a step's kernels is made from: its setting, and random inputs.
+"""Settings and random inputs of every comparison of a step's kernels.
 
 Legend: B batch, S sequence length, T = B * S tokens, N query heads, Nkv key and value heads, D head_dim, H hidden,
 I intermediate, V vocabulary, R rank, or rows of C columns.
 
 References are fp64 formulas that share nothing with the kernels or their naive twins: torch's own functions and their
-autograd, transformers' rotation, the paper's table. Beside an element's value stands the sum of its terms' sizes: what
-rounding may change of it is a small multiple of the unit roundoff times that, whatever cancels (Higham, Accuracy and
-Stability of Numerical Algorithms, 2002, section 3.1). Where a term is an exponential of x, a relative error u of x
-counts |x| times.
+autograd, transformers' rotation, the paper's table. Each element has its value and the sum of its terms' sizes.
+Rounding may change the value by a small multiple of the unit roundoff times that sum, whatever cancels (Higham,
+Accuracy and Stability of Numerical Algorithms, 2002, section 3.1). Where a term is an exponential of x, a relative
+error u of x counts |x| times.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from torch import Tensor
 from reference_impl.config import ModelConfig, TrainConfig
 from reference_impl.kernel_table import KernelTable
 
-_GUARD_ELEMENTS = 64  # they keep the 16-byte alignment that kernels ask for
-# A result below fp32's smallest normal number may be flushed to zero: as a share of terms, that is this much.
+_GUARD_ELEMENTS = 64  # they keep the 16-byte alignment that kernels require
+# A result below fp32's smallest normal number may be flushed to zero; this is that error as a share of terms.
 FP32_ROUNDOFF = 2.0**-24
 FLUSHED = 2.0**-126 / FP32_ROUNDOFF
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What one operation is compared with: kernels, trainer, and one point of the claim's grid."""
+    """The setting of one comparison: kernels, trainer, and one point of the claim's grid."""
 
     table: KernelTable
     config: TrainConfig
@@ -46,7 +46,7 @@ class Setting:
 
     @property
     def exponent(self) -> float:
-        """Return what a rounding of an exponent, which is fp32 always, weighs among roundings of the data type."""
+        """Return the weight of a rounding of an exponent, always fp32, among roundings of the data type."""
         return torch.finfo(torch.float32).eps / torch.finfo(self.dtype).eps
 
     @property
@@ -54,14 +54,14 @@ class Setting:
         return self.config.batch_size * self.config.seq_len
 
     def inputs(self, operation: str, shape: str) -> Inputs:
-        """Return inputs of a seed of their own: no two cases of an operation see the same numbers."""
+        """Return inputs with their own seed, so that no two cases of an operation get the same numbers."""
         seed = zlib.crc32(f"{operation} {shape} {self.magnitude}".encode())
         return Inputs(torch.Generator(self.device).manual_seed(seed), self.dtype)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Random tensors between NaN: an element that is read past either end, and used, shows."""
+    """Random tensors surrounded by NaN, so that an element read past either end shows if it is used."""
 
     generator: torch.Generator
     dtype: torch.dtype
@@ -71,14 +71,14 @@ class Inputs:
         return self.between_nans(torch.randn(shape, generator=self.generator, device=self.device) * scale, dtype)
 
     def uniform(self, *shape: int, below: float) -> Tensor:
-        """fp32 numbers in [0, below)."""
+        """Return fp32 numbers in [0, below)."""
         return torch.rand(shape, generator=self.generator, device=self.device) * below
 
     def integers(self, *shape: int, below: int, dtype: torch.dtype) -> Tensor:
         return torch.randint(0, below, shape, generator=self.generator, device=self.device, dtype=dtype)
 
     def gain(self, width: int) -> Tensor:
-        """fp32 gains of a norm about 1, which bfloat16 holds exactly: a peer may take them in its own data type."""
+        """Return fp32 gains of a norm near 1 that bfloat16 holds exactly: a peer may take them in its own data type."""
         return self.between_nans(self.normal(width, scale=0.3, dtype=torch.float32).add(1).bfloat16(), torch.float32)
 
     def between_nans(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -1,7 +1,7 @@
-"""Comparisons of the gradients of a block's LoRA factors, and of its norms' gains, which are summed beside them.
+"""Comparisons of the gradients of a block's LoRA factors, and of its norms' gains, which the same kernels sum.
 
-Activations, incoming gradients and the gains' partial sums have the magnitude. What the norm's scale is multiplied into
-is rounded to the data type before it is summed: the reference takes it as it is handed on.
+Activations, incoming gradients and the gains' partial sums have the magnitude. The product with the norm's scale is
+rounded to the data type before it is summed; the reference uses the rounded product.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PRODUCT = "torch mm, accumulated and stored in float32"
 
 
 def write(setting: Setting) -> Iterator[KernelComparison]:
-    """Return the model's shape, with as many partial sums of the gains as its norms make."""
+    """Compare the model's shape, with as many partial sums of the gains as its norms write, and ragged ones."""
     config, model, tokens = setting.config, setting.model, setting.tokens
     like = torch.empty(tokens, model.hidden_size, dtype=setting.dtype, device=setting.device)
     count = setting.table.gain_partials(like, 2).shape[1]

@@ -42,7 +42,7 @@ PAPER = (*_NEGATIVE, 0.0, *_POSITIVE)
 
 
 def dequantize(setting: Setting) -> Iterator[KernelComparison]:
-    """Attention's output projection, and ragged matrices; one block of each is zero where there are more than two."""
+    """Compare attention's output projection and ragged matrices; one block of each is zero if it has more than two."""
     model = setting.model
     for rows, cols in ((model.hidden_size, model.query_dim), *RAGGED):
         yield _comparison(setting, rows, cols)

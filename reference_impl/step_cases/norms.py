@@ -1,4 +1,4 @@
-"""Comparisons of RMSNorm: forward, with a fused addition before it, and backward with one behind it.
+"""Comparisons of RMSNorm: forward, with a fused addition before the norm, and backward, with one after it.
 
 Activations and incoming gradients have the magnitude: at 1e-4 the mean of squares is a hundredth of the epsilon. The
 middle row of a ragged shape is zero, as that of a padding token may be.
@@ -23,7 +23,7 @@ _RMS_NORM = "torch rms_norm"
 
 
 def _shapes(setting: Setting) -> Iterator[tuple[int, int, bool]]:
-    """Tokens, hidden, and whether the middle row is zero."""
+    """Yield tokens, hidden, and True if the middle row is zero."""
     yield setting.tokens, setting.model.hidden_size, False
     for tokens, hidden in RAGGED:
         yield tokens, hidden, tokens > 2
@@ -41,7 +41,7 @@ def _rows(inputs: Inputs, tokens: int, hidden: int, size: float, *, zero: bool) 
 
 
 def _scale(x: Tensor, eps: float) -> Tensor:
-    """1 / sqrt(mean(x^2) + eps) of each row, in fp64."""
+    """Return 1 / sqrt(mean(x^2) + eps) of each row, in fp64."""
     return (x.double().square().mean(dim=1) + eps).rsqrt()
 
 
@@ -87,7 +87,7 @@ def add_forward(setting: Setting) -> Iterator[KernelComparison]:
 def _add_forward(setting: Setting, x: Tensor, residual: Tensor, gain: Tensor) -> KernelComparison:
     eps, names = setting.model.rms_norm_eps, ("total", "y", "rstd")
     exact = x.double() + residual.double()
-    # the norm's input is the sum in the data type, as transformers' decoder layer hands it on
+    # the norm's input is the sum in the data type, as in transformers' decoder layer
     handed_on = (x + residual).double()
 
     def norm_of_total() -> dict[str, Tensor]:
@@ -123,7 +123,7 @@ def _add_forward(setting: Setting, x: Tensor, residual: Tensor, gain: Tensor) ->
 
 
 def backward(setting: Setting) -> Iterator[KernelComparison]:
-    """Two norms of one input, as a block has them: the second adds a gradient that passes the norm by."""
+    """Compare two norms of one input, as in a block: the second adds a gradient that bypasses the norm."""
     for tokens, hidden, zero in _shapes(setting):
         inputs, size = setting.inputs("rms_norm.backward", _name(tokens, hidden)), setting.magnitude
         x = _rows(inputs, tokens, hidden, size, zero=zero)

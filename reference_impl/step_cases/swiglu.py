@@ -1,7 +1,7 @@
-"""Comparisons of SwiGLU, forward and backward, into memory of its own and over its input.
+"""Comparisons of SwiGLU, forward and backward, into new memory and over its input.
 
-Up and the incoming gradient have the magnitude. Gates are of three sizes side by side: 3, 30 and the magnitude, so that
-the sigmoid is met where it bends, where it saturates, and where its exponential overflows.
+Up and the incoming gradient have the magnitude. Gates of three sizes are mixed, 3, 30 and the magnitude: where the
+sigmoid bends, where it saturates, and where its exponential overflows.
 """
 
 from __future__ import annotations
