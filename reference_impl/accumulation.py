@@ -1,13 +1,13 @@
-"""The gradient of one batch, taken in micro-batches: what passes through the model at one time is a part of it.
+"""Compute the gradient of one batch in micro-batches, so that only a part of it passes through the model at one time.
 
-Each micro-batch's loss is divided by the tokens of the whole batch, so that losses and gradients add up to the mean
-over all tokens, however many of them a micro-batch has. The backward pass overwrites the flat gradient buffer, because
-a kernel that adds would read it, and its callers without micro-batches would pay for that; so the sum has a buffer of
-its own, of the size of the trainable parameters, and costs one launch a micro-batch.
+Each micro-batch's loss is divided by the tokens of the whole batch. So losses and gradients add up to the mean over all
+tokens, however many tokens each micro-batch has. The backward pass overwrites the flat gradient buffer: a kernel that
+adds would have to read it, also for callers without micro-batches. So the sum has its own buffer, of the size of the
+trainable parameters, and costs one launch a micro-batch.
 
-A capture holds the whole step, all micro-batches and the update, in one graph. Their activations take turns in the
-same memory of its pool, so the graph needs no more of it than one micro-batch's would, and a step stays one launch; a
-graph of one micro-batch that is launched k times would need k + 1, and a copy of each micro-batch into place.
+A capture holds the whole step, with all micro-batches and the update, in one graph. The micro-batches reuse the same
+memory of the graph's pool for their activations, so the graph needs no more than one micro-batch does, and a step is
+one launch. A graph of one micro-batch would need k + 1 launches, and a copy of each micro-batch into place.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Accumulation:
         self._model = model
 
     def gradients(self, tokens: Tensor, targets: Tensor, shape: StepShape) -> Tensor:
-        """tokens, targets int64 [k, B, S] -> their part of the mean loss over the tokens of all ranks (0-d).
+        """Compute tokens, targets int64 [k, B, S] -> their part of the mean loss over the tokens of all ranks (0-d).
 
-        The gradient of that part is in its buffer.
+        The gradient of that part is in the gradient buffer.
         """
         losses = []
         for number in range(self.parts):
@@ -39,14 +39,14 @@ class Accumulation:
         return torch.stack(losses).sum()
 
     def micro_batch(self, tokens: Tensor, targets: Tensor, shape: StepShape, number: int) -> Tensor:
-        """Forward and backward of one micro-batch; its part of the mean loss."""
+        """Run forward and backward of one micro-batch; return its part of the mean loss."""
         mean_over = tokens.numel() * self.ranks
         loss, context = self._model.forward(tokens[number], targets[number], shape, mean_over=mean_over)
         self._model.backward(context, shape, consume=True)
         return loss
 
     def add(self, number: int) -> None:
-        """Add the gradient of micro-batch ``number`` to those before it; the last one ends with the sum."""
+        """Add the gradient of micro-batch ``number`` to those before it; the last call leaves the whole sum."""
         gradient = self._model.trainable.gradient
         if number == 0:
             self.total.copy_(gradient)

@@ -16,7 +16,7 @@ from reference_impl.kernels.rope import naive
 
 @dataclass(frozen=True)
 class StepShape:
-    """The shape of a batch and the rotary tables, float32 [S, D/2], that go with it."""
+    """The shape of a batch, with its rotary tables, float32 [S, D/2]."""
 
     batch_size: int
     seq_len: int
@@ -29,7 +29,7 @@ class StepShape:
 
 
 def add_rotate_(qkv: Tensor, low_rank: Tensor, b: Tensor, shape: StepShape, config: ModelConfig) -> None:
-    """qkv [T, QKV] += low_rank [T, 2r] @ b [QKV, 2r]^T, and rotary embedding of its query and key heads, in place.
+    """Compute qkv [T, QKV] += low_rank [T, 2r] @ b [QKV, 2r]^T and rotate its query and key heads, in place.
 
     QKV = (N + 2*Nkv) * D.
     """
@@ -38,7 +38,7 @@ def add_rotate_(qkv: Tensor, low_rank: Tensor, b: Tensor, shape: StepShape, conf
 
 
 def rotate_(qkv: Tensor, shape: StepShape, config: ModelConfig) -> None:
-    """Rotary embedding of the query and key heads of qkv [T, QKV], in place: a model without LoRA, by plain torch."""
+    """Rotate the query and key heads of qkv [T, QKV] in place, by plain torch, for a model without LoRA."""
     heads = config.num_heads + config.num_kv_heads
     naive.apply_(qkv, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim, inverse=False)
 
@@ -48,7 +48,7 @@ def _sizes(shape: StepShape, config: ModelConfig) -> tuple[int, int, int, int, i
 
 
 def forward(qkv: Tensor, shape: StepShape, config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Attention over rotated qkv [T, (N + 2*Nkv) * D] -> output [T, N*D], log-sum-exp of the scores [B, N, S]."""
+    """Compute attention over rotated qkv [T, (N + 2*Nkv) * D] -> output [T, N*D], log-sum-exp of scores [B, N, S]."""
     return ops.attention_forward(qkv, *_sizes(shape, config))
 
 

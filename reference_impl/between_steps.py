@@ -1,4 +1,4 @@
-"""What a run of the trainer does between its steps: it is saved, goes on from what was saved, is evaluated.
+"""Save, load and evaluate a run of the trainer between its steps.
 
 A checkpoint is one safetensors file: parameters, Adam's moments, its counts and the learning rate; shape and settings
 are the run's own. A step draws no random number, and its batch and its place in the schedule follow from its index.
@@ -20,7 +20,7 @@ HELD_OUT_BATCHES = 2
 
 
 class BetweenSteps:
-    """Of one opened trainer, captured or not."""
+    """What one opened trainer, captured or not, does between its steps."""
 
     def __init__(self, capturing: CapturingTrainer) -> None:
         self.capturing, self.trainer = capturing, capturing.trainer
@@ -35,7 +35,7 @@ class BetweenSteps:
         }
 
     def save(self, path: Path) -> None:
-        """Write the state to `path`, and have it on disk on return."""
+        """Write the state to `path`; on return it is on disk."""
         save_file({name: tensor.detach().cpu() for name, tensor in self.state().items()}, path)
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
@@ -57,7 +57,7 @@ class BetweenSteps:
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
-        """Mean loss [] of the batches that training reads last in its first pass over the text, in its own buffers."""
+        """Return the mean loss [] of the batches that training's first pass reads last, in separate buffers."""
         trainer, shape = self.trainer, self.trainer.static.shape
         last = trainer.data.distinct(trainer.mean_over // shape.seq_len, shape.seq_len)
         losses = []

@@ -1,7 +1,7 @@
 """One decoder block with a hand-written forward and backward.
 
-T tokens, H hidden, I intermediate, r rank, QKV = (N + 2*Nkv) * D. The residual stream and the branch that was added to
-it last travel apart, so that the addition is fused with the next norm, unless it is fused with the product before it.
+T tokens, H hidden, I intermediate, r rank, QKV = (N + 2*Nkv) * D. The residual stream and the branch that was added
+last are kept as two tensors, so that the next norm adds them, unless the product before it has done so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reference_impl.streams import Beside, StepStreams
 
 
 class BlockWeights:
-    """The frozen weights of one block; matrices are [outputs, inputs], in groups that are made dense together."""
+    """The frozen weights of one block. Matrices are [outputs, inputs], in groups that are dequantized together."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class BlockWeights:
 
 @dataclass(frozen=True)
 class BlockContext:
-    """What the backward needs from the forward: plain tensors, which can be kept at fixed addresses."""
+    """The tensors that the backward pass needs from the forward pass; plain tensors can be kept at fixed addresses."""
 
     residual_in: Tensor  # [T, H]
     rstd_in: Tensor  # [T]
@@ -70,7 +70,7 @@ class BlockContext:
 
 
 def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
-    """out [M, N] float32 = left [M, K] @ right [K, N] by the library, accumulated and stored in float32."""
+    """Compute out [M, N] float32 = left [M, K] @ right [K, N] by the library, accumulated and stored in float32."""
     if left.dtype == out.dtype:
         torch.mm(left, right, out=out)
     elif left.device.type == "cuda":
@@ -89,15 +89,15 @@ class Block:
         self.adapters = adapters
         self.weights = weights
         self.trainable = trainable
-        # Another path of LoRA's backward products, which are then made one by one: by `reference_impl.gemm.install`.
+        # Another path for LoRA's backward products, computed one by one; `reference_impl.gemm.install` sets it.
         self.write_product_: Callable[[Tensor, Tensor, Tensor], None] | None = None
 
     def forward(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, dense: DenseWeights
     ) -> tuple[Tensor, Tensor | None, BlockContext]:
-        """residual [T, H] and the branch [T, H] still to be added -> the pair after this block, and the context.
+        """Run the block on residual [T, H] and the branch [T, H] still to be added -> both after it, and the context.
 
-        There is no branch where the product before it has added it.
+        The branch is None where the product before it has already added it.
 
         ``dense`` yields the block's `BlockWeights.forward_groups` next.
         """
@@ -110,7 +110,7 @@ class Block:
             residual_in, normed, rstd_in = ops.rms_norm_add_forward(branch, residual, gain, eps)
         qkv_weight, output_weight = dense.take()
         qkv, low_rank = self._project(normed, qkv_weight)
-        # The kernels of attention leave memory idle: the time to make this block's other weights and the next one's.
+        # While attention runs, memory is idle: time to dequantize this block's other weights and the next block's.
         dense.ahead(3)
         if self.adapters:
             attention.add_rotate_(qkv, low_rank, trainable.b, shape, config)
@@ -135,7 +135,7 @@ class Block:
         return residual_mid, act @ down_weight.t(), context
 
     def _project(self, normed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """normed [T, H], weight [QKV, H] -> qkv [T, QKV] without LoRA, and the low-rank activations [T, 2r]."""
+        """Compute normed [T, H], weight [QKV, H] -> qkv [T, QKV] without LoRA, and the low-rank activations [T, 2r]."""
         bias = self.weights.qkv_bias
         qkv = normed @ weight.t() if bias is None else torch.addmm(bias, normed, weight.t())
         return qkv, normed @ self.trainable.scaled_a.t()
@@ -150,11 +150,11 @@ class Block:
         *,
         consume: bool,
     ) -> tuple[Tensor, Beside[None]]:
-        """Gradient [T, H] of residual + branch after the block -> that before it; writes the block's gradients.
+        """Turn the gradient [T, H] after the block into that before it; write the block's gradients.
 
-        They are there once the second result was taken, those of LoRA staged, see `reference_impl.lora.Trainable`.
-        ``dense`` yields the block's `BlockWeights.backward_groups` next. ``consume`` lets the gradient of gate_up
-        overwrite it: the largest activation then needs no second buffer.
+        The block's gradients are complete once the second result was taken; those of LoRA are staged, see
+        `reference_impl.lora.Trainable`. ``dense`` yields the block's `BlockWeights.backward_groups` next. ``consume``
+        lets the gradient of gate_up overwrite it, so that the largest activation needs no second buffer.
         """
         trainable = self.trainable
         grad_gate_up = ops.down_swiglu_backward(
@@ -205,7 +205,7 @@ class Block:
             return
         ops.rms_norm_reduce_gains(gain_partials, trainable.grad_norms)
         write_product_(trainable.grad_b, grad_qkv.t(), low_rank)
-        # The normed input is x * rstd * gain: with rstd on the other factor, and the gain applied to the product of all
-        # layers at once, x itself serves, and the normed input need not be kept.
+        # The normed input is x * rstd * gain. x itself is used and the normed input need not be kept, because rstd goes
+        # on the other factor and the gain is applied to the product of all layers at once.
         scaled = torch.mul(grad_low_rank, rstd[:, None], out=torch.empty_like(grad_low_rank))
         write_product_(trainable.grad_a, scaled.t(), residual)

@@ -1,7 +1,7 @@
-"""Where frozen weights come from: a directory in the Hugging Face layout, or seeded random numbers.
+"""Read frozen weights from a directory in the Hugging Face layout, or draw them as seeded random numbers.
 
-Both answer `tensor(name)` for the names that Qwen2 and Llama checkpoints use, one tensor at a time, so that no more
-than one dense matrix exists while a quantized model is built.
+Both sources have `tensor(name)` for the names that Qwen2 and Llama checkpoints use, one tensor at a time, so that only
+one dense matrix exists while a quantized model is built.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WeightSource(Protocol):
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that a checkpoint of this shape must hold."""
+    """Return the name and shape of every tensor that a checkpoint of this shape must hold."""
     hidden, wide = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden), FINAL_NORM: (hidden,)}
     if not config.tie_word_embeddings:
@@ -58,7 +58,7 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class RandomWeights:
-    """Normal(0, 0.02) matrices, as Qwen2's own initialization; gains one, biases zero. Drawn on ``device``."""
+    """Normal(0, 0.02) matrices, as in Qwen2's own initialization; gains one, biases zero. Drawn on ``device``."""
 
     config: ModelConfig
     seed: int
@@ -89,7 +89,7 @@ def read_config(directory: Path) -> ModelConfig:
 
 
 def _config(path: Path, raw: dict[str, Any]) -> ModelConfig:
-    """Return the shape; raises what a wrong type raises, too."""
+    """Return the shape. Raises also TypeError and similar errors for values of a wrong type."""
     architecture = (raw.get("architectures") or ["none"])[0]
     if architecture not in ARCHITECTURES:
         raise ReferenceImplError(str(path), f"architecture {architecture}", f"use one of {', '.join(ARCHITECTURES)}")
@@ -179,7 +179,7 @@ def _plain_name(name: object) -> str:
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor of one file; safetensors itself checks the sizes against the file's length."""
+    """Return the name and shape of every tensor of one file; safetensors compares sizes with the file's length."""
     if not os.path.isfile(path):  # noqa: PTH113 - a name that no file can have is none, and raises nothing
         raise ReferenceImplError(str(path), "does not exist", "fetch the missing file")
     try:

@@ -1,8 +1,8 @@
 """Gradient clipping over the flat gradient buffer, per layer or global, fused or synchronizing.
 
-scale = min(1, max_norm / (norm + 1e-6)) for each group, as `torch.nn.utils.clip_grad_norm_`. The fused clip keeps norm
-and scale in device memory: three launches and no host sync a step. The synchronizing one reads one number per tensor
-back to the host, six a layer: it is the unoptimized twin.
+scale = min(1, max_norm / (norm + 1e-6)) for each group, as in `torch.nn.utils.clip_grad_norm_`. The fused clip keeps
+norm and scale in device memory: three launches and no host sync a step. The synchronizing clip, its unoptimized twin,
+reads one number per tensor back to the host, six a layer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class TensorSpan:
-    """One gradient in the flat buffer: where it lies, its layer, and its first partial sum."""
+    """One gradient in the flat buffer: its position, its layer, and its first partial sum."""
 
     offset: int
     size: int
@@ -93,7 +93,7 @@ class GradientClip:
         ops.clip_scale_apply_(gradient, self.scales, plan.starts, plan.counts, plan.groups)
 
     def _apply_synchronizing_(self, gradient: Tensor) -> None:
-        """Exactly one host sync per non-empty tensor; norms and scales go back by `fill_`, which needs none."""
+        """Clip with one host sync per non-empty tensor; norms and scales go back by `fill_`, which needs none."""
         squares = [0.0] * self.norms.numel()
         for span in self.plan.spans:
             if span.size:

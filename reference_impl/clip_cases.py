@@ -1,4 +1,4 @@
-"""Comparisons of the fused clip, per layer and global, and of the norm gains' gradient, which it clips."""
+"""Compare the fused clip, per layer and global, and the gradients of norm gains that it clips."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def clip_comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """Return the model's six gradients a layer, and ragged ones, in float32; their elements' size is the magnitude."""
+    """Yield comparisons of the model's six gradients a layer, and of ragged ones, in float32, of the magnitude."""
     in_a_step = tuple(math.prod(shape) for shape in layer_shapes(model, rank).values())
     for layers in ((in_a_step,) * model.num_layers, RAGGED_LAYERS):
         for magnitude in magnitudes:
@@ -53,7 +53,7 @@ def _clip(
     parts = torch.split(flat, [sum(layer) for layer in layers])
     for part in parts[2::2]:
         part.mul_(_SMALL_LAYER)
-    # Half the norm of the smallest layer that is not scaled down: those layers are clipped.
+    # Half the norm of the smallest layer that is not scaled down, so that those layers are clipped.
     max_norm = 0.5 * magnitude * math.sqrt(sum(layers[0]))
 
     def run(kernels: KernelTable, outputs: Mapping[str, Tensor]) -> None:
@@ -97,7 +97,7 @@ def gain_comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """Return the gradient of a norm's gain, summed over the tokens of a step, and over a ragged number of rows."""
+    """Yield comparisons of a norm gain's gradient, summed over a step's tokens and over a ragged number of rows."""
     for rows, width in ((tokens, hidden), RAGGED_ROWS):
         for dtype in dtypes:
             for magnitude in magnitudes:

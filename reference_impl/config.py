@@ -1,7 +1,7 @@
-"""What to train and how: frozen, validated, importable without torch.
+"""Settings of a training run: frozen, validated, importable without torch.
 
-`ModelConfig` is the shape of a Qwen2-style decoder, `TrainConfig` one training run.
-`TrainConfig.preset("tiny", seed=1)` fills in the values that were fixed for a preset model.
+`ModelConfig` is the shape of a Qwen2-style decoder, `TrainConfig` one training run. `TrainConfig.preset("tiny",
+seed=1)` fills in the fixed values of a preset model.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ModelConfig:
 
     @property
     def qkv_dim(self) -> int:
-        """Rows of the fused projection: query, key and value heads in this order."""
+        """Return the rows of the fused projection: query, key and value heads in this order."""
         return self.query_dim + 2 * self.kv_dim
 
 
@@ -178,17 +178,17 @@ class TrainConfig:
 
     @property
     def chunk_tokens(self) -> int:
-        """Tokens whose logits exist at one time."""
+        """Return the number of tokens whose logits exist at one time."""
         return self.loss_chunk or _CHUNK_TOKENS[self.precision]
 
     @property
     def micro_batch_size(self) -> int:
-        """Sequences that pass through the model at one time."""
+        """Return the number of sequences that pass through the model at one time."""
         return self.batch_size // self.micro_batches
 
     @classmethod
     def preset(cls, model: str, **overrides: Any) -> TrainConfig:
-        """Return the run fixed for ``model``; a model that is no preset starts from the field defaults."""
+        """Return the preset run of ``model``; a model without a preset starts from the field defaults."""
         return cls(**{"model": model, **_TRAIN_PRESETS.get(model, {}), **overrides})
 
     def __post_init__(self) -> None:
@@ -232,7 +232,7 @@ class TrainConfig:
 
 
 def learning_rate_at(config: TrainConfig, index: int) -> float:
-    """Learning rate of step ``index`` (from 0): linear warm-up, then a cosine to a tenth of the peak.
+    """Return the learning rate of step ``index`` (from 0): linear warm-up, then a cosine to a tenth of the peak.
 
     Past ``config.steps`` it stays at that tenth.
     """

@@ -1,8 +1,8 @@
-"""Capture for the reference trainer: a per-shape cache of captured steps over the generic replay of `harness.system`.
+"""Capture for the reference trainer: one captured step per shape, replayed by `harness.system`.
 
-On a GPU a step is a CUDA graph; without one it is a traced replay, and every record says which. Scopes: `step`
-captures the whole step; `backward` captures forward in one graph and backward, clip and optimizer in another that
-shares its memory pool. Opt-in: `scope="step"`, or `CUDA_GRAPH=1` in the environment when no scope is given.
+On a GPU a step is a CUDA graph; on a CPU it is a traced replay, and every record says which. The scope `step` captures
+the whole step. The scope `backward` captures the forward pass in one graph and backward, clip and optimizer in another
+that shares its memory pool. Capture is off unless `scope="step"` is given, or no scope and `CUDA_GRAPH=1`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_TOKENS_OVERLAPPED_IN_FP8 = 2048
 
 
 class GraphKey(NamedTuple):
-    """Everything that makes two steps different graphs. A key of the sequence length alone replays the wrong one."""
+    """Everything that makes two steps different graphs. The sequence length alone would replay a wrong graph."""
 
     batch_size: int
     seq_len: int
@@ -50,7 +50,7 @@ def scope_from_environment() -> str:
 
 
 class TracedReplay:
-    """A step recorded without CUDA. In the scope `backward` the forward runs as it is."""
+    """A step recorded without CUDA. In the scope `backward` the forward pass runs unrecorded."""
 
     def __init__(self, trainer: Trainer, scope: str, static: State) -> None:
         self._forward: Callable[[], Tensor] | None = None
@@ -86,7 +86,7 @@ def _addresses(static: State) -> dict[str, int]:
 
 
 class CapturingTrainer:
-    """Trains by replaying captured steps, one per `GraphKey`; the least recently used one goes beyond `capacity`.
+    """Train by replaying captured steps, one per `GraphKey`; beyond `capacity` the least recently used one is dropped.
 
     A capture that fails is reported in `record()`, and training goes on uncaptured. All graphs share one memory
     pool and one long-lived stream, so that memory stays bounded over any number of re-captures.
@@ -108,7 +108,7 @@ class CapturingTrainer:
         self._on_gpu = trainer.device.type == "cuda"
         self._cache: OrderedDict[GraphKey, CapturedStep | TracedReplay] = OrderedDict()
         if self._on_gpu and self.scope != "none":
-            # Above the priority of a stream beside it, see `StepStreams.overlapped`.
+            # Above the priority of the second stream, see `StepStreams.overlapped`.
             self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
             self._pool = graph_pool_handle()
 
@@ -127,7 +127,7 @@ class CapturingTrainer:
         )
 
     def prepare(self, index: int) -> CapturedStep | TracedReplay | None:
-        """Copy in batch `index` and make sure that its shape is captured; None: train uncaptured."""
+        """Copy in batch `index` and capture its shape if it is new. Return None if the step must run uncaptured."""
         self.trainer.prepare(index)
         if self.scope == "none" or self.failure is not None:
             return None
@@ -138,7 +138,7 @@ class CapturingTrainer:
         return self._cache[key]
 
     def step(self, index: int) -> Tensor:
-        """Training step `index`; the loss, 0-d, in storage of its own. No host sync but while capturing."""
+        """Run training step `index`; return the loss, 0-d, in its own storage. Only a capture syncs with the host."""
         captured = self.prepare(index)
         if captured is None:
             self.uncaptured_steps += 1
@@ -181,7 +181,7 @@ class CapturingTrainer:
         return TracedReplay(self.trainer, self.scope, self._static_of_current_shape())
 
     def _static_of_current_shape(self) -> State:
-        """Names every buffer that a capture of this shape reads or writes between replays."""
+        """Return, by name, every buffer that a capture of this shape reads or writes between replays."""
         trainer, static = self.trainer, self.trainer.static
 
         def named() -> dict[str, Tensor]:

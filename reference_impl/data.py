@@ -58,7 +58,7 @@ def _byte_tokens(text: bytes) -> Tensor:
 
 
 def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
-    """Tokens [n]: one a byte (uint8), or by a Hugging Face ``tokenizer.json`` (int32)."""
+    """Return tokens [n]: one per byte (uint8), or by a Hugging Face ``tokenizer.json`` (int32)."""
     if tokenizer is None:
         return _byte_tokens(text)
     try:
@@ -78,7 +78,7 @@ def window_order(seed: int, number: int, windows: int) -> Tensor:
 
 
 class TextBatches:
-    """Batches of contiguous windows, non-overlapping but for the one token that is both target and next input.
+    """Batches of contiguous windows. Neighbours share one token: a target of the first, an input of the second.
 
     A window is used once per pass over the text; each pass has its own seeded order.
     """
@@ -93,15 +93,15 @@ class TextBatches:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the tokens, to prove that two runs read the same text."""
+        """Return the SHA-256 of the tokens, to prove that two runs read the same text."""
         return hashlib.sha256(self._tokens.numpy().tobytes()).hexdigest()
 
     def distinct(self, batch_size: int, seq_len: int) -> int:
-        """Batches of this shape before a window comes again."""
+        """Return the number of batches of this shape before a window repeats."""
         return (self._tokens.numel() - 1) // seq_len // batch_size
 
     def batch(self, index: int, batch_size: int, seq_len: int) -> tuple[Tensor, Tensor]:
-        """Tokens and next-token targets, both int64 [batch_size, seq_len] on the CPU."""
+        """Return tokens and next-token targets, both int64 [batch_size, seq_len] on the CPU."""
         per_pass = self.distinct(batch_size, seq_len)
         if per_pass < 1:
             raise ReferenceImplError(

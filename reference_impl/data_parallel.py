@@ -1,16 +1,16 @@
-"""Data-parallel ranks: each trains on rows of its own of every batch, and one sum makes their gradients those of it.
+"""Data-parallel ranks: each trains on its own rows of every batch, and one sum gives the gradient of the whole batch.
 
-Each rank divides its loss by the tokens of all ranks, as `Accumulation` does by those of all micro-batches, so that a
-plain sum over ranks is the gradient of the mean over the whole batch, whatever rank has how many tokens. All trainable
-gradients lie in one flat buffer: a step has one all-reduce. It comes before the clip, so that every rank clips the
-same gradient by the same norms, and replicas stay equal in bits without ever being compared.
+Each rank divides its loss by the tokens of all ranks, as `Accumulation` does by those of all micro-batches. So a plain
+sum over ranks is the gradient of the mean over the whole batch, whatever number of tokens each rank has. All trainable
+gradients are in one flat buffer, so a step has one all-reduce. It runs before the clip: every rank clips the same
+gradient by the same norms, and replicas stay bitwise equal without ever being compared.
 
-The sum of two ranks has one result, since addition commutes. Of more ranks NCCL chooses the order, the same one for
-each call of a size; sums within the switch (NVLS) have none that software knows, and are switched off.
+The sum of two ranks has one result, because addition commutes. With more ranks NCCL chooses the order, the same one for
+each call of a size. Sums within the switch (NVLS) have no order that software knows, and are switched off.
 
-The all-reduce is torch's functional one: an operator of tensors, with its wait as a second, which a CUDA graph captures
-and a traced recording repeats, like any other operator. (`torch.distributed.all_reduce` waits in Python, of which a
-recording sees nothing.)
+The all-reduce is torch's functional one: an operator on tensors, with its wait as a second operator. A CUDA graph
+captures both and a traced recording repeats both. (`torch.distributed.all_reduce` waits in Python, which no recording
+contains.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Ranks:
 
     @classmethod
     def of_this_process(cls) -> Ranks | None:
-        """None where this process trains alone."""
+        """Return the place of this process, or None where it trains alone."""
         return cls() if world_size() > 1 else None
 
     def rows(self, batch: Tensor) -> Tensor:
@@ -39,6 +39,6 @@ class Ranks:
         return batch[share(batch.shape[0])]
 
     def sum_(self, tensor: Tensor) -> None:
-        """Replace ``tensor`` by its sum over all ranks; the current stream waits for it, on a GPU the host does not."""
+        """Replace ``tensor`` by its sum over all ranks. The current stream waits for it; on a GPU the host does not."""
         functional = torch.ops._c10d_functional
         functional.wait_tensor(functional.all_reduce_(tensor, "sum", self._group))

@@ -1,7 +1,7 @@
 """Dense copies of the frozen matrices, in the order in which a pass uses them.
 
-Quantized matrices that are used close together lie in one buffer and are dequantized by one launch; the next ones are
-made beside the main line where it has a second stream.
+Quantized matrices that are used close together share one buffer and are dequantized by one launch. The next group is
+dequantized on the second stream while the main stream computes, where there is a second stream.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from reference_impl.streams import StepStreams
 
 Value = TypeVar("Value")
 
-# Elements: the scales of so many are 16 bytes, the alignment that the kernel asks of every matrix of a group.
+# In elements: their scales take 16 bytes, the alignment that the kernel requires of every matrix of a group.
 _ALIGNED_ELEMENTS = 4 * BLOCK
 
 
 class MatrixGroup:
-    """Frozen matrices that are made dense together."""
+    """Frozen matrices that are dequantized together."""
 
     def __init__(self, matrices: Sequence[FrozenMatrix]) -> None:
         self.matrices = tuple(matrices)
@@ -37,7 +37,7 @@ class MatrixGroup:
             self._join(quantized)
 
     def _join(self, quantized: list[QuantizedMatrix]) -> None:
-        """Move the codes into one buffer, of which each matrix becomes a view: nothing is stored twice."""
+        """Move the codes into one buffer and make each matrix a view of it, so that nothing is stored twice."""
         codes = torch.cat([matrix.codes for matrix in quantized])
         absmax = torch.cat([matrix.absmax for matrix in quantized])
         self._joined = QuantizedMatrix(codes, absmax, absmax.numel(), BLOCK)
@@ -60,13 +60,13 @@ class MatrixGroup:
 
 
 class Ahead(Generic[Value]):
-    """What a pass uses one after the other, made when it is taken, or earlier beside the main line."""
+    """Values that a pass uses one after the other, computed when taken, or earlier on the second stream."""
 
     def __init__(self, makers: Iterable[Callable[[], Value]], streams: StepStreams) -> None:
         self._stages = deque(streams.beside(make) for make in makers)
 
     def ahead(self, count: int) -> None:
-        """Start making the next ``count`` values beside the main line."""
+        """Start computing the next ``count`` values on the second stream."""
         for stage in islice(self._stages, count):
             stage.start()
 

@@ -13,7 +13,7 @@ from reference_impl.config import ModelConfig
 
 
 def write_checkpoint(model: ModelConfig, source: WeightSource, directory: Path) -> Path:
-    """`config.json` and the weights in bfloat16, as published checkpoints have them; gives the directory."""
+    """Write `config.json` and the weights in bfloat16, as published checkpoints have them; return the directory."""
     directory.mkdir(parents=True)
     weights = {name: source.tensor(name).to(torch.bfloat16).cpu() for name in weight_shapes(model)}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
@@ -22,7 +22,7 @@ def write_checkpoint(model: ModelConfig, source: WeightSource, directory: Path) 
 
 
 def hugging_face_config(model: ModelConfig) -> dict[str, object]:
-    """`config.json` of the model: Qwen2 with biased q, k and v, Llama without."""
+    """Return `config.json` of the model: Qwen2 with biased q, k and v, Llama without."""
     kind, architecture = ("qwen2", "Qwen2ForCausalLM") if model.attention_bias else ("llama", "LlamaForCausalLM")
     return {
         "architectures": [architecture],

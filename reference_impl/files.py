@@ -1,4 +1,4 @@
-"""Read what a user or a hub provides: plain files of a bounded size, so that no file takes all memory or all day."""
+"""Read files of a user or a hub: only plain files of a bounded size, so that none fills memory or takes hours."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from reference_impl.errors import ReferenceImplError
 
-TEXT_LIMIT = 4 * 2**30  # bytes to train on, all files together: they are in memory twice
+TEXT_LIMIT = 4 * 2**30  # limit in bytes of all files together, because they are in memory twice
 JSON_LIMIT = 64 * 2**20
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises `ReferenceImplError`, with this remedy."""
+    """Return the JSON object in a file. Raises `ReferenceImplError` with `remedy`."""
     try:
         size = path.stat().st_size
         if not path.is_file() or size > JSON_LIMIT:

@@ -2,10 +2,10 @@
 
     product = round(scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k])
 
-M, N rows of the operands, K their summed columns. A scale belongs to a row, so that the kernel that makes a row finds
-it there, or knows a bound of the row before, and nothing waits for the host. e4m3 for gradients, too: with a scale a
+M, N rows of the operands, K their summed columns. Each row has its scale, so the kernel that writes a row can compute
+the scale, or knows a bound of the row before, and nothing waits for the host. Gradients are e4m3, too: with one scale a
 row their range is that of one token's gradient, of which e4m3 keeps 2^-16, and its third bit of fraction halves the
-rounding of e5m2. On a CUDA device the library multiplies, or `kernels/fp8_products`; elsewhere a twin does, in fp32.
+rounding of e5m2. On a CUDA device the library or `kernels/fp8_products` multiplies; elsewhere a twin does, in fp32.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class ScaledRows:
     """A matrix in FP8: the value of an element is data * scale of its row."""
 
     data: Tensor  # e4m3 or e5m2 [rows, cols], the summed dimension last
-    scale: Tensor  # f32 [rows]; 0-d: of all rows, beside another of one scale alone
-    norm: Tensor | None = None  # f32 [rows]: Euclidean norms before the rounding, where something asks for them
+    scale: Tensor  # f32 [rows]; 0-d: one scale for all rows, with another operand of one scale alone
+    norm: Tensor | None = None  # f32 [rows]: Euclidean norms before the rounding, None unless something asks for them
 
     @classmethod
     def of(cls, x: Tensor) -> ScaledRows:
-        """x [rows, cols], read once more: for what no kernel of ours makes row by row."""
+        """Quantize x [rows, cols], read once more: for tensors that no kernel of ours writes row by row."""
         return cls(*ops.fp8_quantize_rows(x))
 
 
 @dataclass(frozen=True)
 class Fp8Matrix:
-    """A frozen NF4 weight [outputs, inputs] that is made FP8 at each use, as it is and transposed.
+    """A frozen NF4 weight [outputs, inputs] that is converted to FP8 at each use, as it is and transposed.
 
     |code| <= 1, so a row's largest absmax bounds the row, and scales are known when the weight is loaded.
     """
@@ -80,7 +80,7 @@ class Fp8Matrix:
         return ScaledRows(data, self.column_scale)
 
 
-# By how much a row's norm may grow when the row is rounded to e4m3, and what is made of it to bfloat16.
+# The factor by which a row's norm may grow when the row is rounded to e4m3 and its result to bfloat16.
 _ROUNDED = 1.07
 # The largest slope of silu, near 2.4.
 _STEEPEST = 1.1
@@ -88,9 +88,9 @@ _STEEPEST = 1.1
 
 @dataclass(frozen=True)
 class MlpLimits:
-    """What bounds SwiGLU's results in FP8, with the norms of rows: f32 [1] each, see `kernels/fp8_products`.
+    """Factors that, with the norms of rows, bound SwiGLU's results in FP8: f32 [1] each, see `kernels/fp8_products`.
 
-    Of every column of the intermediate, by Cauchy and Schwarz: |gate| <= |x| |W_gate|, |grad_act| <= |grad| |W_down|.
+    For every intermediate column, by Cauchy and Schwarz: |gate| <= |x| |W_gate|, |grad_act| <= |grad| |W_down|.
     """
 
     forward: Tensor
@@ -107,12 +107,12 @@ class MlpLimits:
 
 
 def _dense(matrix: QuantizedMatrix) -> Tensor:
-    """f32, by torch alone: a kernel would be one that no step has."""
+    """Return the matrix in f32 by torch alone, because a kernel here would be one that no step has."""
     return nf4.dequantize(matrix.codes, matrix.absmax, matrix.rows, matrix.cols, torch.float32)
 
 
 class Fp8Products:
-    """Multiplies in FP8 and counts what it multiplied. There is no other path: what cannot run in FP8 raises."""
+    """Multiply in FP8 and count the products. There is no other path: a product that cannot run in FP8 raises."""
 
     def __init__(self, dtype: torch.dtype, most_terms_fast: int = MOST_TERMS_FAST) -> None:
         self.dtype = dtype
@@ -137,7 +137,7 @@ class Fp8Products:
         )
 
     def serves(self, x: ScaledRows, intermediate: int) -> bool:
-        """Return True if SwiGLU is made within the products around it, for x [T, H]."""
+        """Return True if SwiGLU is fused into the products around it, for x [T, H]."""
         return x.norm is not None and ops.fp8_serves(x.data, intermediate, self.dtype)
 
     def up_swiglu(self, x: ScaledRows, weight: ScaledRows, limits: MlpLimits) -> tuple[Tensor, ScaledRows]:
@@ -160,8 +160,8 @@ class Fp8Products:
         return ScaledRows(*ops.fp8_down_swiglu_backward(*read))
 
 
-# What each code of a type of eight bits stands for, in the order of codes. Made before any step is: what a recorded one
-# makes is written anew by its replays.
+# The value of each code of an 8-bit type, in the order of codes. The table is computed before any step, because a table
+# that a recorded step computed would be written again by its replays.
 _VALUES = {
     dtype: torch.arange(256, dtype=torch.uint8).view(dtype).float()
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)

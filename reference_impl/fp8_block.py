@@ -1,8 +1,8 @@
 """A decoder block whose products with frozen weights run in FP8, forward and input gradient.
 
-T tokens, H hidden, I intermediate, r rank. What produces an operand writes it in FP8: norms, SwiGLU and their backward.
-Attention's output and gradient are read once more for it, since a program of attention does not see whole rows. LoRA,
-attention, norms and the residual stream stay in the compute dtype; the context is `reference_impl.block`'s.
+T tokens, H hidden, I intermediate, r rank. Norms, SwiGLU and their backward write operands in FP8. Attention's output
+and gradient are read once more to be quantized, because a program of attention does not see whole rows. LoRA,
+attention, norms, the residual stream and the context of `reference_impl.block` stay in the compute dtype.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class Fp8Context(BlockContext):
-    """A `BlockContext` with the norms f32 [T] of the rows of which gate_up was made."""
+    """A `BlockContext` with the norms f32 [T] of the rows from which gate_up was computed."""
 
     norm_mid: Tensor
 

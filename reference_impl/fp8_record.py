@@ -1,4 +1,4 @@
-"""Which products of a step run in FP8, counted where they are multiplied and not where they are asked for."""
+"""Count the products of a step that run in FP8, where they are multiplied and not where they are requested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRODUCTS_A_CHUNK = 2  # the head's, for each chunk of tokens whose logits exist 
 
 
 def products_expected(trainer: Trainer) -> int:
-    """Products with frozen weights in one step of the current shape."""
+    """Return the number of products with frozen weights in one step of the current shape."""
     config, shape = trainer.config, trainer.static.shape
     chunks = -(-shape.tokens // config.chunk_tokens)
     blocks = PRODUCTS_A_BLOCK * trainer.model_config.num_layers
@@ -23,7 +23,7 @@ def products_expected(trainer: Trainer) -> int:
 
 
 def products_counted(trainer: Trainer) -> int:
-    """Products that forward and backward multiply in FP8, seen on fake tensors: nothing is computed or changed."""
+    """Return the number of products that forward and backward multiply in FP8, counted on fake tensors."""
     model = trainer.model
     if not isinstance(model, Fp8Model):
         return 0
@@ -40,7 +40,7 @@ def _launch_nothing(_spec: KernelSpec, _arguments: tuple[object, ...]) -> None:
 
 
 def precision_facts(trainer: Trainer) -> dict[str, int | str]:
-    """``dtype`` is FP8's where every product that has to be runs in it, else the compute dtype; and the two counts."""
+    """Return both counts and ``dtype``: FP8's if every product that must be in FP8 is, else the compute dtype."""
     counted, expected = products_counted(trainer), products_expected(trainer)
     compute = str(trainer.dtype).removeprefix("torch.")
     return {

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 HALF_TYPES: dict[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _OPERAND_TYPES = (torch.float32, torch.float16, torch.bfloat16)
-# fp16 operands are scaled by a power of two so that their largest element lies in [2^14, 2^15): a gradient of 1e5
-# would be infinite in fp16 (largest value 65504), one of 1e-6 would lose its bits.
+# fp16 operands are scaled by a power of two so that their largest element is in [2^14, 2^15). Unscaled, a gradient of
+# 1e5 would be infinite in fp16 (largest value 65504), and one of 1e-6 would lose its bits.
 _FP16_EXPONENT = 15
 # Exponents of fp32 for which the power of two that undoes the scaling is still a normal number.
 _SMALLEST_EXPONENT = -110
@@ -56,7 +56,7 @@ class BackwardGemm:
         return cached
 
     def grad_a(self, grad_c: Tensor, b: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
-        """grad_c [M, N], b [K, N] -> grad_c @ b^T [M, K] in `out` (fp32, or grad_c's dtype as is the default).
+        """Compute grad_c [M, N], b [K, N] -> grad_c @ b^T [M, K] in `out` (fp32, or by default grad_c's dtype).
 
         `accumulate` adds to `out`. ReferenceImplError names the argument that does not fit.
         """
@@ -103,7 +103,7 @@ class BackwardGemm:
         return out
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
-        """out (+)= left [P, Q] @ right [Q, R] by the library."""
+        """Compute out (+)= left [P, Q] @ right [Q, R] by the library."""
         if self.half is None:
             return _library_product(left, right, out, accumulate=accumulate)
         left_half, left_scale = _halve(left, self.half)
@@ -121,7 +121,7 @@ class BackwardGemm:
 def install(blocks: Iterable[Block], path: GemmPath) -> None:
     """Let blocks compute the gradients of their LoRA factors by `path`, one by one.
 
-    With `cublas` a block has both in two launches of its own: `kernels/lora_gradients`.
+    With `cublas` a block computes both in two launches of its own kernels: `kernels/lora_gradients`.
     """
     if path == "cublas":
         return
@@ -150,7 +150,7 @@ def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
 
 
 def _library_product(left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
-    """out (+)= left @ right; half operands are accumulated in fp32, whatever `out` is."""
+    """Compute out (+)= left @ right; half operands are accumulated in fp32, whatever dtype `out` has."""
     if left.dtype == out.dtype:
         with _ieee_products() if out.is_cuda and out.dtype == torch.float32 else nullcontext():
             return out.addmm_(left, right) if accumulate else torch.mm(left, right, out=out)
@@ -165,7 +165,7 @@ def _library_product(left: Tensor, right: Tensor, out: Tensor, *, accumulate: bo
 
 @contextmanager
 def _ieee_products() -> Iterator[None]:
-    """fp32 products by cuBLAS without TF32; what the process allows elsewhere is put back."""
+    """Let cuBLAS compute fp32 products without TF32; restore the process's setting afterwards."""
     matmul = torch.backends.cuda.matmul
     allowed = matmul.fp32_precision
     if allowed == "ieee":
@@ -205,7 +205,7 @@ def _check_layout(name: str, tensor: Tensor, device: torch.device) -> None:
 
 
 def _check_partner(name: str, tensor: Tensor, other_name: str, other: Tensor, *, axis: int) -> None:
-    """`tensor` lies where `other` does, and is as long along `axis` (0: rows, 1: columns)."""
+    """Check that `tensor` is on the device of `other`, and as long along `axis` (0: rows, 1: columns)."""
     _check_layout(name, tensor, other.device)
     if tensor.shape[axis] != other.shape[axis]:
         what = ("rows", "columns")[axis]

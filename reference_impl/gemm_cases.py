@@ -1,4 +1,4 @@
-"""Comparisons of the backward products, at a model's shapes and at ragged ones.
+"""Compare the backward products, at a model's shapes and at ragged ones.
 
 Legend: C [M, N] = A [M, K] @ B [K, N]. T tokens, H hidden, I intermediate, r rank, QKV = (N + 2 * Nkv) * D.
 """
@@ -32,7 +32,7 @@ class GemmShapes:
     rank: int
 
     def of(self, operation: str) -> list[tuple[int, int, int]]:
-        """KeyError for an operation that is none of `OPERATIONS`."""
+        """Return the shapes of an operation. Raises KeyError for one that is not in `OPERATIONS`."""
         model, tokens, low_rank = self.model, self.tokens, 2 * self.rank
         hidden, intermediate = model.hidden_size, model.intermediate_size
         in_a_step = {
@@ -87,7 +87,7 @@ def _comparison(
         left, right, out_shape = grad_c, _weight(normal(k, n, scale=WEIGHT_SCALE), path, dtype), (m, k)
         product, twin, factors = table.backward_a, naive.backward_a, (left, right.t())
     accumulate = operation.endswith("_accumulate")
-    # What the first of two products, of the same size, left there.
+    # The result of the first of two products, of the same size, to which the second one adds.
     start = normal(*out_shape, scale=magnitude * WEIGHT_SCALE * n**0.5) if accumulate else None
     empty = torch.empty(out_shape, dtype=torch.float32, device=device)
     return KernelComparison(

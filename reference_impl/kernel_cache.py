@@ -1,8 +1,8 @@
 """Compiled kernels by key, a check of each one's PTX target before it may load, and a ledger of when it happened.
 
-A key names operation, shape, dtype, constants, warps, stages and target. Two kernels that would share one are an
-error, and so is PTX that was made for another architecture or does not say for which (F-PTX-001). Launches go
-through the own cache of each language, which a compile here fills: what is added is that nothing gets there unseen.
+A key names operation, shape, dtype, constants, warps, stages and target. Two kernels under one key are an error, and so
+is PTX that was compiled for another architecture or names none (F-PTX-001). Launches use each language's own cache,
+which a compile here fills, so that every kernel in it has been checked.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def ptx_text(_spec: KernelSpec, compiled: Any, _target: str) -> str:
 
 
 def check_target(kernel: Kernel, target: str) -> None:
-    """PtxTargetError unless every `.target` of the kernel, of which there must be one, is `target`'s architecture."""
+    """Raise PtxTargetError unless the kernel has a `.target`, and each one is `target`'s architecture."""
     targets = read_module(kernel.ptx).targets
     if not targets:
         raise PtxTargetError(f"F-PTX-001: the PTX of {kernel.key} has no .target line")
@@ -63,7 +63,7 @@ def check_target(kernel: Kernel, target: str) -> None:
 
 @dataclass(frozen=True)
 class Device:
-    """What a cache works on: an architecture, and how a kernel is compiled for it and loaded onto it."""
+    """An architecture, and how a kernel is compiled for it and loaded onto it."""
 
     target: str
     compile: Callable[[KernelSpec], Any]
@@ -100,12 +100,12 @@ class KernelCache:
         self._compiled: dict[tuple[object, ...], Any] = {}
         self._loaded: dict[str, KernelSpec] = {}
         self._asked: dict[KernelSpec, None] = {}
-        # by id, because hashing a spec at every launch costs more; the spec is kept, so that its id stays its own
+        # by id, because hashing a spec at every launch costs more; the spec is kept so that no other object gets its id
         self._ready: dict[int, KernelSpec] = {}
         self.ledger = Ledger()
 
     def describe(self, spec: KernelSpec) -> Kernel:
-        """Return the kernel as compiled; compiles at most once, loads nothing."""
+        """Return the compiled kernel; compile it at most once and load nothing."""
         key = self._key(spec, self.device.target)
         with self._lock, self.ledger.working_on(key):
             identity = (key, *spec.identity)
@@ -123,7 +123,7 @@ class KernelCache:
             return self._described[identity]
 
     def load(self, spec: KernelSpec) -> None:
-        """Compile, check and load; nothing to do if it is loaded. Raises PtxTargetError, KeyCollisionError."""
+        """Compile, check and load the kernel unless it is loaded. Raises PtxTargetError, KeyCollisionError."""
         key = self._key(spec, self.device.target)
         with self._lock, self.ledger.working_on(key):
             other = self._loaded.get(key)
@@ -154,7 +154,7 @@ class KernelCache:
 class Ledger:
     """Compile, disk-cache and load events of the whole process, with times and phases. Thread-safe.
 
-    Hooks of Triton and of `nvrtc` report them, so that a compile which no cache asked for is seen too.
+    Hooks of Triton and of `nvrtc` report the events, so that a compile outside of any cache is recorded too.
     """
 
     def __init__(self) -> None:
@@ -172,18 +172,18 @@ class Ledger:
         return time.perf_counter() - self._started
 
     def phase(self, name: str) -> None:
-        """Begin this phase: events belong to it from now on."""
+        """Begin this phase: later events belong to it."""
         with self._lock:
             self._phase = name
             self._phases[name] = self.seconds()
 
     def handle(self, name: str) -> None:
-        """Note that a library handle exists by now."""
+        """Record that a library handle exists."""
         with self._lock:
             self._handles.setdefault(name, self.seconds())
 
     def resident(self, key: str) -> None:
-        """Note that the key's module is loaded. Triton says nothing where it served another key before (another
+        """Record that the key's module is loaded, because Triton reports no load where it served another key (another
         grid).
         """
         with self._lock:
@@ -191,7 +191,7 @@ class Ledger:
                 self._events.append(KernelEvent(key, "load", self._phase, self.seconds()))
 
     def working_on(self, key: str) -> _WorkingOn:
-        """Events of this thread inside the `with` belong to `key`."""
+        """Attribute events of this thread inside the `with` to `key`."""
         return _WorkingOn(self._local, key)
 
     def as_evidence(self) -> KernelLedger:
@@ -199,7 +199,7 @@ class Ledger:
             return KernelLedger(tuple(self._events), dict(self._phases), dict(self._handles))
 
     def watch(self) -> None:
-        """Listen to Triton and to `nvrtc` from now on, beside whoever listens already."""
+        """Listen to Triton and to `nvrtc`, in addition to other listeners."""
         from triton import knobs
 
         self._watching = True
@@ -209,7 +209,7 @@ class Ledger:
         nvrtc.listeners.append(self._add)
 
     def unwatch(self) -> None:
-        """Stop listening; a listener that came later may still pass events through, and they are not noted."""
+        """Stop listening. A listener that came later may still pass events through, which are not recorded."""
         from triton import knobs
 
         self._watching = False

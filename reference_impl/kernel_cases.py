@@ -1,7 +1,7 @@
-"""What the reference trainer offers to `kernel_match`: its kernels at a workload's shapes and at ragged ones.
+"""The reference trainer's comparisons for `kernel_match`: its kernels at a workload's shapes and at ragged ones.
 
-On a CUDA device the kernels run and are compiled there. On a CPU Triton interprets them, in fp32 alone (its bf16 is
-wrong without an error), and another process compiles them for `OFFLINE_SM`.
+On a CUDA device the kernels are compiled and run there. On a CPU Triton interprets them, in fp32 alone, because its
+bf16 is wrong without an error; another process compiles them for `OFFLINE_SM`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ReferenceKernelCases:
         return GemmShapes(self._model, self._tokens, self._config.rank)
 
     def _plan_tiled(self, operations: Sequence[str]) -> None:
-        """Return what a prewarm plans for the shapes of these products: its tile must be the launch's."""
+        """Return the kernels that a prewarm plans for the shapes of these products: their tile must be the launch's."""
         for operation in operations:
             accumulate = operation.endswith("_accumulate")
             for m, k, n in self._shapes().of(operation):
@@ -116,7 +116,7 @@ class ReferenceKernelCases:
         return call
 
     def compiled(self) -> list[Kernel]:
-        """On a CPU the tiled products alone: no claim here demands anything of the others' metadata."""
+        """Return the compiled kernels; on a CPU only the tiled products, as no claim requires others' metadata."""
         if self.device.type != "cpu":
             specs = (self._planned | self._launched).values()
             return [compiled_kernel(spec, registry.compile_for_device(spec)) for spec in specs]
@@ -127,7 +127,7 @@ class ReferenceKernelCases:
         return planned + OfflineCompilation(unplanned, OFFLINE_SM).kernels()
 
     def constants(self) -> dict[str, int]:
-        """Tile and unrolling as the launched products had them compiled in; none where no tiled product ran."""
+        """Return the tile and unrolling that launched products were compiled with; empty where no tiled product ran."""
         found: dict[str, int] = {}
         for spec in self._launched.values():
             if spec.op.startswith("gemm."):

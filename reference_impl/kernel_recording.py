@@ -1,7 +1,7 @@
-"""What the kernels of a training step are, seen without a GPU: the trainer's own step, run on fake tensors.
+"""Record the kernels of a training step without a GPU: the trainer's own step runs on fake tensors.
 
-Fake tensors have shapes and dtypes and no data, so a step of 28 layers takes a second and no memory. The operators
-are sent to the Triton wrappers, as a CUDA tensor's would be, and the launches are recorded instead of made.
+Fake tensors have shapes and dtypes and no data, so a step of 28 layers takes a second and no memory. The operators call
+their Triton wrappers, as for CUDA tensors, and the launches are recorded and not executed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from reference_impl.trainer import Trainer
 def recorded(model: ModelConfig, config: TrainConfig, seq_lens: tuple[int, ...]) -> tuple[KernelSpec, ...]:
     """Return the kernels that one step for each sequence length launches on CUDA, each once, in order of first launch.
 
-    On the target that is planned for: see `kernels/target.py`.
+    The kernels are those of the planned target, see `kernels/target.py`.
     """
     return _recorded(model, config, seq_lens, hopper())
 
@@ -38,7 +38,7 @@ def _recorded(
     model: ModelConfig,
     config: TrainConfig,
     seq_lens: tuple[int, ...],
-    _hopper: bool,  # by which the steps of two targets differ
+    _hopper: bool,  # the steps of two targets differ by these
 ) -> tuple[KernelSpec, ...]:
     launched: dict[KernelSpec, None] = {}
 
@@ -47,7 +47,7 @@ def _recorded(
 
     dtype = "bfloat16" if config.dtype == "auto" else config.dtype
     with TemporaryDirectory() as folder, FakeTensorMode(allow_non_fake_inputs=True), _as_on_cuda():
-        # no text: a step reads the static batch alone, and to look at a text's tokens needs their values
+        # no text, because a step reads only the static batch, and reading a text's tokens would need their values
         empty = Path(folder) / "empty.txt"
         empty.touch()
         trainer = Trainer(replace(config, model=model, device="cpu", dtype=dtype, data=str(empty)))
@@ -60,7 +60,7 @@ def _recorded(
 
 @contextmanager
 def _as_on_cuda() -> Iterator[None]:
-    """Send every operator to its Triton wrapper, whatever the tensor's device."""
+    """Let every operator call its Triton wrapper, whatever the tensor's device."""
 
     def pick(op: str, tensor: Tensor) -> ModuleType:  # noqa: ARG001 - the replaced function's signature
         return registry.load(op)

@@ -1,4 +1,4 @@
-"""The kernels that `kernel_match` compares, as a table: a planted fault replaces an entry."""
+"""The table of kernels that `kernel_match` compares; a planted fault replaces an entry."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class KernelTable:
 
 
 def interpret_kernels() -> None:
-    """Let Triton interpret kernels in this process, which then cannot compile any.
+    """Let Triton interpret kernels in this process, which can then compile none.
 
-    RuntimeError if Triton is there already: its own functions are decorated when it is imported.
+    Raises RuntimeError if Triton is already imported, because it decorates its own functions when it is imported.
     """
     if os.environ.get("TRITON_INTERPRET") == "1":
         return
@@ -75,7 +75,7 @@ def interpret_kernels() -> None:
 
 
 def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
-    """Return the kernels, those of Triton interpreted on a CPU; the backward products by `path`."""
+    """Return the kernels, which Triton interprets on a CPU, with the backward products by `path`."""
     if device.type == "cpu":
         interpret_kernels()
     clip, rms_norm = registry.load("clip"), registry.load("rms_norm")
@@ -144,7 +144,7 @@ def _dispatched(path: GemmPath) -> tuple[Product, Product]:
 
 
 def trainer_table(path: GemmPath) -> KernelTable:
-    """Return what the trainer calls: kernel or naive twin, by the device of the tensors."""
+    """Return the functions that the trainer calls: kernel or naive twin, by the device of the tensors."""
     backward_a, backward_b = _dispatched(path)
     return KernelTable(
         backward_a,

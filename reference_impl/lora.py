@@ -1,9 +1,9 @@
-"""Everything trainable: LoRA on the query and value projections, and the two norm gains of each layer.
+"""The trainable tensors: LoRA on the query and value projections, and the two norm gains of each layer.
 
 L layers, H hidden, r rank, QKV = (query heads + 2 * key/value heads) * head_dim.
 
-All parameters live in one flat float32 buffer, their gradients in another of the same layout: layer-major, six tensors
-a layer in the order of `TRAINABLE`. So the clip, the optimizer and the casts are a few launches a step, whatever L is.
+All parameters are in one flat float32 buffer, their gradients in another of the same layout: layer by layer, six
+tensors a layer in the order of `TRAINABLE`. So clip, optimizer and casts are a few launches a step, whatever L is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRAINABLE = ("lora_a_q", "lora_b_q", "lora_a_v", "lora_b_v", "input_norm", "post
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one trainable tensor lies in the flat buffers."""
+    """The position of one trainable tensor in the flat buffers."""
 
     name: str
     layer: int
@@ -38,7 +38,7 @@ class Slot:
 
 
 def layer_shapes(config: ModelConfig, rank: int) -> dict[str, tuple[int, ...]]:
-    """Shape of each trainable tensor of a layer, in buffer order."""
+    """Return the shape of each trainable tensor of a layer, in buffer order."""
     hidden = config.hidden_size
     return {
         "lora_a_q": (rank, hidden),
@@ -63,7 +63,7 @@ def layout(config: ModelConfig, rank: int) -> list[Slot]:
 
 @dataclass(frozen=True)
 class LayerTrainable:
-    """One layer's views: compute-dtype LoRA factors, float32 gains, and the float32 buffers for its gradients."""
+    """Views of one layer: compute-dtype LoRA factors, float32 gains, and the float32 buffers for their gradients."""
 
     scaled_a: Tensor  # [2r, H]: alpha/rank * lora_a_q above alpha/rank * lora_a_v, compute dtype
     b: Tensor  # [QKV, 2r], compute dtype: lora_b_q at (query rows, first r), lora_b_v at (value rows, last r), else 0
@@ -78,8 +78,8 @@ class Trainable:
     """The flat parameter and gradient buffers, the compute-dtype copies that the GEMMs read, and staged LoRA gradients.
 
     The copies join q and v, so that each step of LoRA is one product: qkv += (n A'^T) B^T with A' = alpha/rank * A and
-    B block-structured. A block writes its products into `grad_a` and `grad_b`; `finish_gradients` brings them into the
-    flat buffer, for all layers at once:
+    B block-structured. A block writes its products into `grad_a` and `grad_b`; `finish_gradients` computes the
+    gradients from them in the flat buffer, for all layers at once:
 
         d/dA = alpha/rank * gain * grad_a,    grad_a = (d/d(n A'^T) * rstd)^T x        since n = x * rstd * gain
         d/dB = the blocks of grad_b,          grad_b = (d/dqkv)^T (n A'^T)

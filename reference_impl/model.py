@@ -23,7 +23,7 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class ModelContext:
-    """What the backward of the whole model needs. The head's own backward is part of its forward."""
+    """The tensors that the model's backward needs. The head's own backward is part of the forward."""
 
     blocks: list[BlockContext]
     residual_out: Tensor  # [T, H]
@@ -109,9 +109,9 @@ class Model:
     def forward(
         self, tokens: Tensor, targets: Tensor, shape: StepShape, *, mean_over: int | None = None
     ) -> tuple[Tensor, ModelContext]:
-        """tokens, targets int64 [B, S] -> mean loss over the B*S tokens (0-d float32), and the backward's context.
+        """Compute tokens, targets int64 [B, S] -> mean loss over B*S tokens (0-d float32), and the backward's context.
 
-        Of a micro-batch, ``mean_over`` is the number of tokens of the whole batch: losses and gradients then add up.
+        For a micro-batch, ``mean_over`` is the whole batch's number of tokens, so that losses and gradients add up.
         """
         self.trainable.refresh_compute_copies()
         hidden, contexts = self._forward_blocks(tokens, shape)
@@ -131,16 +131,15 @@ class Model:
         return residual if branch is None else residual + branch, contexts
 
     def _loss(self, final: Tensor, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """Compute final [T, H], targets [T] -> their part of the mean loss over ``mean_over`` tokens, and its
-        gradient [T, H].
+        """Compute final [T, H], targets [T] -> their part of the mean loss over ``mean_over`` tokens, and its gradient.
 
-        Logits exist for one chunk of tokens.
+        Logits exist for one chunk of tokens at a time.
 
-        The gradient takes the place of ``final``, chunk by chunk.
+        The gradient [T, H] overwrites ``final``, chunk by chunk.
         """
         tokens = targets.numel()
         scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=final.device)
-        # One buffer for all chunks: a new one would be made while the last chunk's is still there.
+        # One buffer for all chunks: a new buffer would be allocated while that of the last chunk still exists.
         buffer = final.new_empty(min(self._chunk, tokens), self.head.shape[0])
         losses: list[Tensor] = []
         for start in range(0, tokens, self._chunk):
@@ -170,7 +169,7 @@ class Model:
         self.trainable.finish_gradients()
 
     def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:
-        """tokens int64 [B, S] -> logits [B, S, V] in the compute dtype, all at once: to compare small models."""
+        """Compute tokens int64 [B, S] -> all logits [B, S, V] in the compute dtype at once: to compare small models."""
         self.trainable.refresh_compute_copies()
         hidden, _ = self._forward_blocks(tokens, shape)
         final, _ = ops.rms_norm_forward(hidden, self.final_gain, self.config.rms_norm_eps)

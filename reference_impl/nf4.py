@@ -93,10 +93,9 @@ class FullMatrix:
 
     @classmethod
     def of_nf4(cls, weight: Tensor, dtype: torch.dtype) -> FullMatrix:
-        """Return the values that NF4 leaves of ``weight`` [rows, cols], as `QuantizedMatrix.dense` gives them, bit
-        for bit.
+        """Return ``weight`` [rows, cols] after NF4 rounding, bitwise as `QuantizedMatrix.dense` gives it.
 
-        In plain torch: it runs once, before training, and no kernel has to be planned for it.
+        Uses plain torch: it runs once, before training, so that no kernel has to be planned for it.
         """
         codes, absmax = quantize(weight)
         return cls(naive.dequantize(codes, absmax, weight.shape[0], weight.shape[1], dtype))

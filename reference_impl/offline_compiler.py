@@ -1,8 +1,8 @@
-"""Compiles kernels for a named target in a process of its own: one that interprets Triton kernels cannot compile them.
+"""Compile kernels for a named target in another process, because one that interprets Triton kernels cannot.
 
 `python -m reference_impl.offline_compiler SM FILE` reads a list of kernel descriptions from stdin, as a Python literal,
-and writes into the file a JSON list with key, name, PTX, shared memory and threads of each. Not to its standard output:
-on a host with a GPU something of Triton's prints there too, in the middle of a line.
+and writes into the file a JSON list with key, name, PTX, shared memory and threads of each. It does not write to
+standard output, where some part of Triton prints too on a host with a GPU, even in the middle of a line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIME_LIMIT_S = 300
 
 
 class OfflineCompilation:
-    """Kernels being compiled in a new process for `sm` (90 is Hopper) while this one goes on."""
+    """A compilation of kernels for `sm` (90 is Hopper) in a new process while this one continues."""
 
     def __init__(self, specs: Sequence[KernelSpec], sm: int) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -48,7 +48,7 @@ class OfflineCompilation:
         )
 
     def kernels(self) -> list[Kernel]:
-        """Wait for all of them; RuntimeError with the end of what the process printed when it failed."""
+        """Wait for all kernels. Raises RuntimeError with the end of the process's output where it failed."""
         if self._process is None:
             return []
         printed, _ = self._process.communicate(timeout=_TIME_LIMIT_S)
@@ -60,7 +60,7 @@ class OfflineCompilation:
 
 
 def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
-    """Return what a compiled kernel shows of a spec."""
+    """Return the properties of a compiled kernel of a spec."""
     return Kernel(
         key=spec.key,
         name=compiled.metadata.name,
@@ -71,7 +71,7 @@ def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
 
 
 def describe(spec: KernelSpec) -> dict[str, Any]:
-    """All of a spec as plain values; the inverse of `rebuild`."""
+    """Return a spec as plain values; the inverse of `rebuild`."""
     return {
         "function": spec.function.description,
         "pointers": [(pointer.name, pointer.dtype, pointer.aligned, pointer.tile) for pointer in spec.pointers],

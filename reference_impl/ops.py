@@ -1,7 +1,7 @@
 """The trainer's operators: the Triton kernel for CUDA tensors, the plain torch twin for all others.
 
-Each function has the signature and the meaning of its namesake in ``kernels/<op>/naive.py``, where shapes and formulas
-stand. ``kernel.py`` is imported at first use, so a machine without a GPU driver never imports Triton.
+Each function has the signature and the meaning of its namesake in ``kernels/<op>/naive.py``, which documents shapes and
+formulas. ``kernel.py`` is imported at first use, so a machine without a GPU driver never imports Triton.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def adds_products(residual: Tensor, query: int, intermediate: int) -> bool:
     """Return True if `add_product` serves the projections of attention and MLP, [T, query] and [T, I], to residual
     [T, H].
 
-    Else a product is added by the norm after it.
+    Otherwise the norm after the product adds it.
     """
     added: bool = _pick("products", residual).adds(*residual.shape, query, intermediate, residual.dtype)
     return added
@@ -212,7 +212,7 @@ def cross_entropy_from_statistics_(
 def head_loss(x: Tensor, head: Tensor, targets: Tensor, scale: Tensor | float, out: Tensor) -> Tensor:
     """x [T, H], head [V, H] -> loss of each row [T]; `out` [T, V] holds the gradient of the logits.
 
-    By a product that knows a softmax's statistics, which then reads its logits once; or `head_then_loss`.
+    Uses a product that also writes a softmax's statistics, so that the logits are read once; or `head_then_loss`.
     """
     if _pick("products", x).serves_head(*x.shape, head.shape[0], x.dtype):
         maxima, totals = head_logits(x, head, out)

@@ -24,7 +24,7 @@ class FlatAdamW:
         self._config = config
 
     def update_(self, parameters: Tensor, gradient: Tensor, norms: Tensor) -> None:
-        """One AdamW step on ``parameters`` [n], in place; left out and counted when a norm [G] is not finite.
+        """Update ``parameters`` [n] in place by one AdamW step. Skip and count the step when a norm [G] is not finite.
 
         The decision stays on the device: a Python `if` would need a host sync, and be frozen in a capture.
         """

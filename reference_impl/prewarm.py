@@ -28,14 +28,14 @@ from reference_impl.lora import layout
 from reference_impl.trainer import Trainer, model_source, resolve_device
 
 CUBLAS = "cublas"
-# Edge of the matrices whose product makes a library's handle; any size does.
+# Edge of the matrices whose product creates a library's handle; any size works.
 _HANDLE_SIZE = 16
-# Matrices are dequantized together if each has a multiple of so many elements: 16 bytes of scales.
+# Matrices are dequantized together if the elements of each are a multiple of this number: 16 bytes of scales.
 _JOINED_ELEMENTS = 4 * NF4_BLOCK
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
-    """Return the kernels of every step of a run on CUDA, each once: `config.micro_batch_size` x each of `seq_lens`."""
+    """Return the kernels of a run's steps on CUDA, each once, for `config.micro_batch_size` x each of `seq_lens`."""
     dtype = kernel_dtype(config)
     specs = [*_frozen_matrices(model, config, dtype), *_clip(model, config)]
     for seq_len in seq_lens:
@@ -45,12 +45,12 @@ def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> li
 
 
 def kernel_dtype(config: TrainConfig) -> str:
-    """Triton's name of the compute dtype on CUDA, where `auto` is bfloat16."""
+    """Return Triton's name of the compute dtype on CUDA, where `auto` is bfloat16."""
     return {"auto": "bf16", "bfloat16": "bf16", "float32": "fp32"}[config.dtype]
 
 
 def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Iterator[KernelSpec]:
-    """Dequantization of a layer's matrices; full-precision weights need none."""
+    """Yield the dequantization of a layer's matrices; full-precision weights need none."""
     if config.weights != "nf4":
         return
     if config.precision == "fp8":
@@ -66,14 +66,14 @@ def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Ite
 
 
 def _fp8_matrices(model: ModelConfig) -> Iterator[KernelSpec]:
-    """Yield each matrix of a layer by itself, as it is and transposed."""
+    """Yield the conversion of each matrix of a layer by itself, as it is and transposed."""
     hidden, wide = model.hidden_size, model.intermediate_size
     for rows, cols in ((model.qkv_dim, hidden), (hidden, model.query_dim), (2 * wide, hidden), (hidden, wide)):
         yield from registry.load("fp8_nf4").specializations(rows=rows, cols=cols)
 
 
 def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
-    """Norms with their gain reduction, rotary embedding, attention, SwiGLU and the loss: in every mode."""
+    """Yield norms with their gain reduction, rotary embedding, attention, SwiGLU and the loss: in every mode."""
     tokens = config.micro_batch_size * seq_len
     rotated = model.num_heads + model.num_kv_heads
     yield registry.load("rope").add_rotate_spec(
@@ -93,7 +93,7 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
 
 
 def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Yield the loss, with the head's product where it is ours."""
+    """Yield the loss, with the head's product where this package has its kernel."""
     sizes = {"tokens": tokens, "vocabulary": model.vocab_size, "chunk": config.chunk_tokens, "dtype": dtype}
     if config.precision == "fp8":
         yield from registry.load("fp8_loss").specializations(**sizes)
@@ -102,7 +102,7 @@ def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> I
 
 
 def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """SwiGLU, with the products around it where one kernel does both."""
+    """Yield SwiGLU, with the products around it where one kernel does both."""
     if config.precision == "fp8":
         yield from registry.load("fp8_products").specializations(
             tokens=tokens, hidden=model.hidden_size, intermediate=model.intermediate_size, dtype=dtype
@@ -120,7 +120,7 @@ def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> It
 
 
 def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Norms; of a step in FP8 what is read once more for its copy, too, and no reduction: the final gain has none."""
+    """Yield the norms; in FP8 also the rows read once more for a copy, and no reduction, as the final gain has none."""
     sizes = {"tokens": tokens, "hidden": model.hidden_size, "eps": model.rms_norm_eps, "dtype": dtype}
     if config.precision != "fp8":
         norms = registry.load("rms_norm").specializations(**sizes)
@@ -134,9 +134,9 @@ def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> 
 
 
 def _lora_gradients(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
-    """Gradients of both LoRA factors of q and v and of a block's gains, product by product on all paths but `cublas`.
+    """Yield LoRA's gradients for q and v and those of a block's gains, product by product except on path `cublas`.
 
-    The library's products have no key.
+    Products of the library have no key.
     """
     tokens, ranks = config.micro_batch_size * seq_len, 2 * config.rank
     if config.gemm == "cublas":
@@ -163,16 +163,16 @@ def _clip(model: ModelConfig, config: TrainConfig) -> Iterator[KernelSpec]:
 
 
 def make_library_handles(device: torch.device) -> None:
-    """cuBLAS's handle and workspace for the current stream, in this thread and in autograd's thread of the device."""
+    """Create cuBLAS's handle and workspace for the current stream, in this thread and the device's autograd thread."""
     matrix = torch.ones(_HANDLE_SIZE, _HANDLE_SIZE, dtype=torch.bfloat16, device=device, requires_grad=True)
     (matrix @ matrix).sum().backward()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize(device)
 
 
 def rehearse(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> None:
-    """One step for each shape on one throw-away layer of random weights: what libraries and torch load lazily.
+    """Run one step for each shape on a throw-away layer of random weights, so that libraries and torch load lazy parts.
 
-    Triton kernels are left out, those are the plan's: their outputs stay as allocated, which no library minds.
+    Triton kernels, which the plan covers, are not launched; libraries accept any values in their outputs.
     """
     trainer = Trainer(replace(config, model=replace(model, num_layers=1)))
     with registry.launching_by(_launch_nothing):
@@ -187,10 +187,10 @@ def _launch_nothing(_spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
 
 
 class RunKernels:
-    """The kernels of one run: planned, prewarmed, launched, and on a machine without a GPU cross-compiled.
+    """The kernels of one run: planned, prewarmed, launched, and cross-compiled on a machine without a GPU.
 
-    `model_of_plan` and `seq_lens_of_plan` are what the plan assumes. They, `plan`, `to_prewarm`, `key`, `ptx` and
-    `warm_libraries` are what a planted fault replaces.
+    The plan assumes `model_of_plan` and `seq_lens_of_plan`. A planted fault replaces these two, `plan`, `to_prewarm`,
+    `key`, `ptx` or `warm_libraries`.
     """
 
     def __init__(self, config: TrainConfig, seq_lens: Sequence[int]) -> None:
@@ -221,13 +221,13 @@ class RunKernels:
         self._cache.ledger.phase("upload")
 
     def uploaded(self) -> None:
-        """Note that the weights are on the device: what follows is training."""
+        """Record that the weights are on the device: later events belong to training."""
         if self._cache is not None:
             torch.cuda.synchronize()
             self._cache.ledger.phase("train")
 
     def close(self) -> None:
-        """Give the launches back; twice does no harm."""
+        """Give the launches back; a second call changes nothing."""
         if self._cache is not None:
             registry.remove_launcher(self._cache.launch)
             self._cache.ledger.unwatch()

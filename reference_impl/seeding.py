@@ -1,4 +1,4 @@
-"""One rule for every seeded draw: a generator of its own per (seed, name)."""
+"""The rule for every seeded draw: each pair (seed, name) has its own generator."""
 
 from __future__ import annotations
 

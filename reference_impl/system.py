@@ -43,7 +43,7 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "seed": int,
     "micro_batches": int,
 }
-# Settings of the run, not of the trainer: which kernels are loaded before the weights.
+# Settings of the run and not of the trainer: the kernels that are loaded before the weights.
 RUN_OPTIONS: dict[str, Sequence[Scalar] | type] = {"prewarm": (True, False)}
 WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "rank": int,
@@ -118,7 +118,7 @@ class QLoRASystem:
         data: str | None = None,
         model_directory: str | None = None,
     ) -> KernelInventory:
-        """Kernels of `target` that a prewarm of this arm plans and, `with_used`, that a step asks for; no GPU."""
+        """Return `target`'s kernels that a prewarm of this arm plans and, `with_used`, that a step launches; no GPU."""
         from reference_impl.prewarm import RunKernels
 
         kernels = RunKernels(train_config(workload, arm, data, model_directory), _schedule(workload))
@@ -126,7 +126,7 @@ class QLoRASystem:
         return kernels.cross_compiled(target, with_used=with_used)
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
-        """Return the directory that the workload's weights are read from; of seeded random weights one is written."""
+        """Return the directory of the workload's weights; for seeded random weights, write one into `folder`."""
         from harness.system.protocol import Arm
         from reference_impl.export import write_checkpoint
         from reference_impl.trainer import checkpoint_directory, model_source, resolve_device
@@ -151,9 +151,7 @@ class QLoRASystem:
 
 
 def train_config(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> TrainConfig:
-    """Return the trainer's configuration in each rank of one arm; the arm's settings win over the workload's
-    options.
-    """
+    """Return each rank's trainer configuration in one arm; the arm's settings override the workload's options."""
     settings = {"seed": workload.seed} | _known(_trainer_settings(arm), ARM_OPTIONS, "arm setting")
     return TrainConfig.preset(
         model_directory or workload.model,
@@ -183,7 +181,7 @@ def _schedule(workload: Workload) -> tuple[int, ...]:
 
 
 class QLoRARun:
-    """One opened trainer. Sequence lengths of a schedule are taken in turn, step by step."""
+    """One opened trainer. Steps take the sequence lengths of a schedule in turn."""
 
     def __init__(
         self,
@@ -216,7 +214,7 @@ class QLoRARun:
         from reference_impl.trainer import Trainer
 
         self.trainer: Trainer = Trainer(config, Ranks.of_this_process())
-        # Made once by a fill on the device: a copy from the host at every step would wait for it.
+        # Filled once on the device: a copy from the host at every step would sync.
         self._max_norm = self.trainer.clip.norms.new_full((), config.max_norm)
         self.capturing: CapturingTrainer = CapturingTrainer(self.trainer, capture)
         self.between: BetweenSteps = BetweenSteps(self.capturing)
@@ -253,7 +251,7 @@ class QLoRARun:
         }
 
     def _precision(self) -> Mapping[str, Scalar]:
-        """Return the facts of the precision, counted once: of 28 layers that takes a second."""
+        """Return the facts of the precision, counted once, because counting takes a second with 28 layers."""
         if self._counted is None:
             from reference_impl.fp8_record import precision_facts
 
@@ -270,7 +268,7 @@ class QLoRARun:
         return self.trainer.frozen_tensors()
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """AdamW's moments over the flat buffer of parameters, its counters and its rate; no generator is drawn from."""
+        """Return AdamW's moments over the flat buffer of parameters, its counters and its rate. It draws from no generator."""
         optimizer = self.trainer.optimizer
         return {"optimizer": {**optimizer.state_tensors(), "learning_rate": optimizer.learning_rate}}
 
@@ -288,7 +286,7 @@ class QLoRARun:
         return {"before": norms, "max_norm": self._max_norm}
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """L2 norm of all gradients before clipping, and the learning rate that the step took."""
+        """Return the L2 norm of all gradients before clipping, and the learning rate that the step took."""
         norms, _ = self.trainer.gradient_norms()
         return {"gradient_norm": norms.norm(), "learning_rate": self.trainer.optimizer.learning_rate}
 

@@ -9,8 +9,8 @@ What a capture builds on:
 - `prepare(index)` copies batch ``index`` and its learning rate into static tensors; `body()` is the whole step on
   static tensors: forward, backward, clip, optimizer. It reads no Python state that changes and never waits for
   the device.
-- `forward_body()` and `backward_body()` are the same step in two halves that meet in static activations, for capturing
-  backward, clip and optimizer alone. Their first half must have run once, uncaptured, before the second is captured.
+- `forward_body()` and `backward_body()` are the same step in two halves that share static activations, for capturing
+  backward, clip and optimizer alone. The first half must have run once, uncaptured, before the second is captured.
 - With micro-batches `body()` is forward and backward of each, one after the other, then clip and optimizer once.
 - With ranks each takes its rows of a batch, and `update()` begins with the sum of their gradients.
 - `state_tensors()` is all that `body()` changes, so that a warm-up or a recording can be undone.
@@ -41,16 +41,16 @@ from reference_impl.optimizer import FlatAdamW
 
 @dataclass
 class StaticBuffers:
-    """The tensors of one batch shape whose addresses never change."""
+    """The tensors of one batch shape, at addresses that never change."""
 
     tokens: Tensor  # int64 [B, S]; with micro-batches [k, B / k, S]
     targets: Tensor  # likewise
-    shape: StepShape  # of what passes through the model at one time
+    shape: StepShape  # of the sequences that pass through the model at one time
     context: ModelContext | None = None  # activations of the split step
 
 
 def resolve_device(name: str) -> torch.device:
-    """Raise `ReferenceImplError` for CUDA on a machine without it."""
+    """Return the device of this name. Raises `ReferenceImplError` for CUDA on a machine without it."""
     available = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda", torch.cuda.current_device()) if available else torch.device("cpu")
@@ -61,7 +61,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def checkpoint_directory(config: TrainConfig) -> Path | None:
-    """Return where ``config.model`` has its weights; None for seeded random ones."""
+    """Return the directory of ``config.model``'s weights; None for seeded random ones."""
     if isinstance(config.model, ModelConfig):
         return None
     if config.model == "tiny":
@@ -70,7 +70,7 @@ def checkpoint_directory(config: TrainConfig) -> Path | None:
 
 
 def model_source(config: TrainConfig, device: torch.device) -> tuple[ModelConfig, WeightSource, Path | None]:
-    """Shape, frozen weights and tokenizer of ``config.model``."""
+    """Return shape, frozen weights and tokenizer of ``config.model``."""
     directory = checkpoint_directory(config)
     if directory is None:
         shape = config.model if isinstance(config.model, ModelConfig) else MODEL_PRESETS[config.model]
@@ -84,7 +84,7 @@ def model_source(config: TrainConfig, device: torch.device) -> tuple[ModelConfig
 class Trainer:
     """One QLoRA run. Two trainers of equal configuration are bitwise equal on one machine, at every step.
 
-    As one of ``ranks`` it trains on ``config.batch_size`` sequences of a batch that all of them share.
+    As one of ``ranks`` it trains on ``config.batch_size`` sequences, its rows of a batch that all ranks share.
     """
 
     def __init__(self, config: TrainConfig, ranks: Ranks | None = None) -> None:
@@ -140,7 +140,7 @@ class Trainer:
 
     @property
     def mean_over(self) -> int:
-        """Tokens of one update, of all micro-batches and ranks: losses and gradients are means over them."""
+        """Return the tokens of one update over all micro-batches and ranks; losses and gradients are means over all."""
         return self.static.tokens.numel() * (1 if self.ranks is None else self.ranks.count)
 
     def prepare(self, index: int) -> None:
@@ -151,23 +151,23 @@ class Trainer:
             static.copy_(value, non_blocking=True)
 
     def read_ahead(self, index: int) -> None:
-        """Have batch ``index`` ready on the host, unless it is: best while the device works at the step before."""
+        """Read batch ``index`` into host memory unless it was read. Call this while the device executes the step before."""
         wanted = (index, self.static.tokens.shape)
         if self._read[0] != wanted:
-            # Fresh pinned memory each time: the allocator hands it out again only after the copy has run.
+            # Fresh pinned memory each time, because the allocator reuses it only after the copy has run.
             on_gpu = self.device.type == "cuda"
             self._read = wanted, tuple(value.pin_memory() if on_gpu else value for value in self.batch(index))
 
     @torch.no_grad()
     def body(self) -> Tensor:
-        """One whole step on the static tensors; the loss before the update, 0-d."""
+        """Run one whole step on the static tensors; return the loss before the update, 0-d."""
         loss = self.gradients_body()
         self.update()
         return loss
 
     @torch.no_grad()
     def gradients_body(self) -> Tensor:
-        """Forward and backward on the static tensors: the loss, and this rank's part of the gradient."""
+        """Run forward and backward on the static tensors; return the loss, leave this rank's part of the gradient."""
         static = self.static
         if self.accumulation is not None:
             return self._own_mean(self.accumulation.gradients(static.tokens, static.targets, static.shape))
@@ -177,7 +177,7 @@ class Trainer:
 
     @torch.no_grad()
     def forward_body(self) -> Tensor:
-        """Return the step's first half: forward, loss, and the head's gradient, left in static activations.
+        """Run the step's first half: forward, loss, and the head's gradient, left in static activations.
 
         Raises `ReferenceImplError` with micro-batches: each has a forward and a backward pass of its own.
         """
@@ -195,7 +195,7 @@ class Trainer:
 
     @torch.no_grad()
     def backward_body(self) -> None:
-        """Return the step's second half: backward, clip and optimizer, from the static activations."""
+        """Run the step's second half: backward, clip and optimizer, from the static activations."""
         if self.static.context is None:
             raise RuntimeError("backward_body() needs the activations of forward_body(): call it first")
         self.model.backward(self.static.context, self.static.shape, consume=False)
@@ -207,18 +207,18 @@ class Trainer:
         return self._own_mean(loss), context
 
     def _own_mean(self, part: Tensor) -> Tensor:
-        """Return the mean loss over this rank's tokens, of its part of the mean over those of all ranks."""
+        """Turn this rank's part of the mean loss over all ranks' tokens into the mean over its own tokens."""
         return part if self.ranks is None else part * self.ranks.count
 
     def update(self) -> None:
-        """Sum the flat gradient over ranks, clip it, and one step of the optimizer."""
+        """Sum the flat gradient over ranks, clip it, and update the parameters."""
         if self.ranks is not None:
             self.ranks.sum_(self.trainable.gradient)
         self.clip.apply_(self.trainable.gradient)
         self.optimizer.update_(self.trainable.flat, self.trainable.gradient, self.clip.norms)
 
     def step(self, index: int) -> Tensor:
-        """Training step ``index``: the loss of batch ``index`` before the update; it outlives later steps."""
+        """Run training step ``index``; return the loss of its batch before the update, which outlives later steps."""
         self.prepare(index)
         return self.body().clone()
 
@@ -242,7 +242,7 @@ class Trainer:
         return self.trainable.gradients()
 
     def gradient_norms(self) -> tuple[Tensor, Tensor]:
-        """Norms before clipping and scales of the last step, float32 [layers] or [1]."""
+        """Return norms before clipping and scales of the last step, float32 [layers] or [1]."""
         return self.clip.norms, self.clip.scales
 
     def frozen_tensors(self) -> dict[str, Tensor]:

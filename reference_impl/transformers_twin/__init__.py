@@ -1,7 +1,6 @@
-"""The trainer's step by strangers: transformers' model, loss and tokenizer, peft, bitsandbytes' NF4, torch's optimizer.
+"""The trainer's step by other libraries: transformers (model, loss, tokenizer), peft, bitsandbytes (NF4), torch.
 
-Nothing here imports the trainer. What the twin knows it reads from the checkpoint's directory, from the text, and from
-the contract's settings (`declared.py`); two rules of the trainer that are nobody's to derive, which numbers a seed
-draws and in which order windows of the text are read, are written down anew (`text.py`, `weights.py`) from
-docs/reference-step.md.
+Nothing here imports the trainer. The twin reads only the checkpoint's directory, the text, and the contract's settings
+(`declared.py`). Two rules of the trainer cannot be derived from these: which numbers a seed draws, and in which order
+windows of the text are read. `text.py` and `weights.py` implement them independently from docs/reference-step.md.
 """

@@ -1,4 +1,4 @@
-"""What a contract declares of a training run, as the twin takes it: nothing of it comes from the trainer."""
+"""The settings of a training run as the twin reads them from a contract; none comes from the trainer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORKLOAD_OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Declared:
-    """One training run in the contract's words; every field must be declared there."""
+    """One training run with the contract's names; the contract must declare every field."""
 
     checkpoint: Path  # a directory in the Hugging Face layout
     text: Path | None  # a file or a folder; None: the text in `reference_impl/text/`
@@ -50,9 +50,9 @@ class Declared:
 
 
 def declared(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> Declared:
-    """Raise ValueError for a setting that is missing, unknown or of another type: the twin has no defaults.
+    """Return the declared run. Raises ValueError for a missing, unknown or mistyped setting: there are no defaults.
 
-    A `model_directory` stands in the place of the arm's `checkpoint`.
+    `model_directory` replaces the arm's `checkpoint`.
     """
     given = arm.settings() if model_directory is None else {**arm.settings(), "checkpoint": model_directory}
     settings = {
@@ -83,7 +83,7 @@ def _checked(given: dict[str, Any], known: dict[str, Any], where: str) -> dict[s
 
 
 def _folder(named: str) -> Path:
-    """`package:path`, of a checkpoint that an importable package ships; or a path."""
+    """Return the folder of `package:path`, a checkpoint that an importable package ships, or of a path."""
     package, colon, path = named.partition(":")
     if not colon:
         return Path(named)

@@ -1,4 +1,4 @@
-"""The twin in a precision of one's choice, on any device, with one seed after another: a peer, or a reference.
+"""The twin in a chosen precision, on any device, trained with one seed after another: a peer, or a reference.
 
 - `bfloat16` is the libraries' own mixed precision: weights and activations in bfloat16, what is trained and AdamW in
   float32, matrix products under torch's autocast.
@@ -28,7 +28,7 @@ MODULES = ("transformers", "peft", "bitsandbytes")
 
 
 class TransformersPeer:
-    """QLoRA as transformers, peft, bitsandbytes and torch.optim have it, from a checkpoint and what a contract says."""
+    """QLoRA by transformers, peft, bitsandbytes and torch.optim, from a checkpoint and a contract's settings."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(
@@ -66,7 +66,7 @@ def _device(workload: Workload) -> torch.device:
 
 
 class PeerRun:
-    """One opened peer: the model is read once, and trained anew with every seed."""
+    """One opened peer: it reads the model once and trains it from the start with every seed."""
 
     def __init__(self, told: Declared, device: torch.device) -> None:
         import torch
@@ -104,7 +104,7 @@ class PeerRun:
         self._schedule = schedule(self._optimizer, told)
 
     def step(self, index: int) -> Tensor:
-        """One step of its own training; the steps of one seed are taken in order."""
+        """Run one step of the peer's own training; the steps of one seed are taken in order."""
         loss = self._evaluate(index)
         self._optimizer.step()
         self._schedule.step()
@@ -196,14 +196,14 @@ class PeerRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Hold nothing of the model any more."""
+        """Release the model."""
         self._trained, self._first = {}, {}
         del self._model, self._optimizer, self._schedule
 
 
 @contextmanager
 def reference_arithmetic() -> Iterator[None]:
-    """No TF32, and attention by plain matrix products: fused kernels of float32 may use TF32 inside."""
+    """Switch off TF32 and fused attention, because fused float32 kernels may use TF32 inside."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -15,11 +15,11 @@ from reference_impl.transformers_twin.declared import Declared
 from reference_impl.transformers_twin.text import Windows, read_text, tokens_of
 from reference_impl.transformers_twin.weights import build, versions
 
-LAST_SHARE = 0.1  # of the peak, where the cosine ends
+LAST_SHARE = 0.1  # the share of the peak at which the cosine ends
 
 
 class TwinRun:
-    """Trains on its own; or makes single steps from another run's state."""
+    """A twin that trains by itself, or makes single steps from another run's state."""
 
     def __init__(self, told: Declared) -> None:
         self._told = told
@@ -33,7 +33,7 @@ class TwinRun:
         self._own = _zeros(self._trained)
 
     def step(self, index: int) -> Tensor:
-        """Its own training: from its own state, by its own gradients."""
+        """Run one step of the twin's own training, from its own state and gradients."""
         loss = self.evaluate(index, self._own.parameters)
         self._own = self.update(index, self._own, self.gradients())
         self._take(self._own.parameters)
@@ -56,7 +56,7 @@ class TwinRun:
         return loss.detach()
 
     def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
-        """`torch.optim.AdamW` on copies, in the twin's dtype, with the schedule's learning rate of step `index`."""
+        """Run `torch.optim.AdamW` on copies, in the twin's dtype, with the schedule's learning rate of step `index`."""
         told = self._told
         parameters = {name: self._copy(tensor).requires_grad_() for name, tensor in before.parameters.items()}
         optimizer = torch.optim.AdamW(

@@ -1,8 +1,8 @@
 """The text, its tokens, and which windows of it a step reads: by transformers' tokenizer and torch's samplers.
 
-A window is `seq_len` tokens and the one that follows, which is also the next window's first. A pass over the text reads
-each window once, in the order of `torch.utils.data.RandomSampler` with the generator of (seed, "pass NUMBER"); a
-pass ends before a batch that it could not fill.
+A window is `seq_len` tokens and the next one, which is also the first of the next window. A pass over the text reads
+each window once, in the order of `torch.utils.data.RandomSampler` with the generator of (seed, "pass NUMBER"). A pass
+ends before a batch that it cannot fill.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT_TEXT = Path(__file__).parents[1] / "text" / "python-topics.txt"
 
 
 def generator_of(seed: int, name: str) -> torch.Generator:
-    """Return the generator of one draw: seeded with the first 56 bits of SHA-256 over "SEED:NAME", big end first."""
+    """Return the generator of one draw, seeded with the first 56 bits (big-endian) of SHA-256 over "SEED:NAME"."""
     head = hashlib.sha256(f"{seed}:{name}".encode()).hexdigest()[:14]
     return torch.Generator().manual_seed(int(head, 16))
 
@@ -37,7 +37,7 @@ def read_text(path: Path | None) -> bytes:
 
 
 def tokens_of(text: bytes, checkpoint: Path) -> Tensor:
-    """int64 [n]: by the checkpoint's tokenizer; a checkpoint without one has a token for each byte."""
+    """Return tokens int64 [n] by the checkpoint's tokenizer; without a tokenizer each byte is a token."""
     file = checkpoint / "tokenizer.json"
     if not file.is_file():
         return torch.tensor(list(text), dtype=torch.int64)
@@ -57,7 +57,7 @@ class Windows:
             raise ValueError(f"{len(tokens)} tokens do not fill one batch of {batch_size} x {seq_len}")
 
     def batch(self, index: int) -> Tensor:
-        """int64 [batch_size, seq_len + 1]"""
+        """Return the batch of this index, int64 [batch_size, seq_len + 1]."""
         number, within = divmod(index, len(self._windows) // self._batch_size)
         rows = next(islice(self._pass(number), within, None))
         return self._windows[rows]

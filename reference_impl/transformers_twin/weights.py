@@ -33,7 +33,7 @@ def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Param
     """Return the peft model in its dtype, and what is trained by the names that the trainer reports, in the model's
     order.
 
-    What is trained is float32 at least: in a bfloat16 model LoRA's factors and the gains stay float32, as peft has it.
+    Trained tensors are at least float32: in a bfloat16 model LoRA's factors and the gains stay float32, as in peft.
     """
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -49,7 +49,7 @@ def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Param
     model: Any = get_peft_model(plain, lora)
     trained: dict[str, nn.Parameter] = {}
     dtype: torch.dtype = getattr(torch, told.dtype)
-    for name, parameter in model.named_parameters():  # and no buffer: the rotation's frequencies stay float32
+    for name, parameter in model.named_parameters():  # not the buffers: the rotation's frequencies stay float32
         ours = _name(name)
         parameter.requires_grad_(ours is not None)
         parameter.data = parameter.data.to(dtype if ours is None else torch.promote_types(dtype, torch.float32))
@@ -60,7 +60,7 @@ def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Param
 
 
 def _name(theirs: str) -> str | None:
-    """`layers.I.lora_a_q` and its like; None for what is frozen."""
+    """Return a name such as `layers.I.lora_a_q`; None for a frozen tensor."""
     if found := _LORA.fullmatch(theirs):
         layer, projection, factor = found.groups()
         return f"layers.{layer}.lora_{factor.lower()}_{projection}"
@@ -102,7 +102,7 @@ def through_table(weight: Tensor) -> Tensor:
 
 
 def versions(told: Declared) -> dict[str, str]:
-    """Who computed: libraries and their versions, and by what the weights were dequantized."""
+    """Return the libraries and their versions, and what dequantized the weights."""
     import importlib.metadata
 
     named = {name: importlib.metadata.version(name) for name in ("transformers", "peft", "torch")}
