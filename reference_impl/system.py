@@ -268,7 +268,7 @@ class QLoRARun:
         return self.trainer.frozen_tensors()
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return AdamW's moments over the flat buffer of parameters, its counters and its rate. It draws from no generator."""
+        """Return AdamW's moments over the flat buffer of parameters, its counters and rate. No generator is used."""
         optimizer = self.trainer.optimizer
         return {"optimizer": {**optimizer.state_tensors(), "learning_rate": optimizer.learning_rate}}
 
