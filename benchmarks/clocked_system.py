@@ -1,8 +1,8 @@
-"""The reference system with a clock in its step: how long a step takes in whatever loop calls it.
+"""The reference system with a clock in its step, to time a step in any loop that calls it.
 
-The times at which steps begin go, as a JSON list of seconds, to the file that ``STEP_CLOCK_FILE`` names, when the last
-step of the workload begins. Run as a script it is the bare loop, without harness: train, and read the losses every
-50 steps, as often as the harness does.
+When the last step of the workload begins, the times at which steps began are written, as a JSON list of seconds, to the
+file that ``STEP_CLOCK_FILE`` names. Run as a script, the module is the bare loop without the harness: it trains, and
+reads the losses every 50 steps, as often as the harness does.
 
     python -m benchmarks.clocked_system '{"workload": {…}, "arm": {…}}'
 """
@@ -39,7 +39,8 @@ class ClockedSystem(QLoRASystem):
     ) -> QLoRARun:
         run = super().open(workload, arm, fault=fault, data=data, model_directory=model_directory)
         plain, began = run.step, []
-        # A GPU's step passes outside this process; a CPU's is this process's own time, whoever else is on the machine.
+        # A GPU's step runs outside this process, so wall time counts; a CPU's step is this process's time, whatever
+        # else runs.
         clock = time.perf_counter if torch.cuda.is_available() else time.process_time
 
         def step(index: int) -> Tensor:

@@ -1,11 +1,11 @@
-"""Where capturing the step pays: the ratio uncaptured / captured over batch size and sequence length.
+"""Measure where capturing the step pays: the ratio uncaptured / captured over batch size and sequence length.
 
     python -m benchmarks.crossover --out reports/<date>-<gpu>-crossover
     python -m benchmarks.crossover --out /tmp/rehearsal --tiny     # tiny shapes, to rehearse the run without a GPU
 
-One trainer serves all shapes. In each cell the arms take turns (half of the captured steps, all uncaptured ones, the
-other half), every step ended by a device sync. Cells are few-step medians that show the shape of the map; a claim about
-one shape is decided by its own contract, over several processes. A cell that does not fit in memory is skipped and
+One trainer runs all shapes. In each cell the arms take turns (half of the captured steps, all uncaptured ones, the
+other half), and every step ends with a device sync. A cell is a median of few steps and shows the shape of the map; the
+contract of a shape decides a claim about it, over several processes. A cell that does not fit in memory is skipped and
 named. Writes crossover.json, crossover.md and crossover.svg. Exit code 1: a cell could not be captured.
 """
 
@@ -33,13 +33,13 @@ SEQ_LENS = (64, 128, 256, 512, 1024, 2048)
 WARMUP_STEPS = 2
 MOST_STEPS = 10
 FEWEST_STEPS = 4
-# Long steps keep the GPU busy throughout and hardly vary, so a few of them do.
+# Long steps keep the GPU busy throughout and hardly vary, so a few are enough.
 SECONDS_AN_ARM = 1.5
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One shape. Times are medians in milliseconds; None where ``skipped`` says why."""
+    """One shape. Times are medians in milliseconds; None if the cell was ``skipped``."""
 
     batch_size: int
     seq_len: int
@@ -58,7 +58,7 @@ class Cell:
 
 
 def single_steps_ms(arm: CapturingTrainer, first: int, count: int) -> list[float]:
-    """Wall time of each step, the device idle before and after it."""
+    """Return the wall time of each step; the device is idle before and after it."""
     times = []
     for index in range(first, first + count):
         synchronize(arm.trainer.device)
@@ -70,7 +70,7 @@ def single_steps_ms(arm: CapturingTrainer, first: int, count: int) -> list[float
 
 
 def measure_cell(trainer: Trainer, batch_size: int, seq_len: int) -> Cell:
-    """Both arms at one shape. What a CUDA out-of-memory error interrupts is reported as skipped."""
+    """Measure both arms at one shape. A cell that a CUDA out-of-memory error interrupts is reported as skipped."""
     trainer.set_shape(seq_len, batch_size)
     plain, captured = CapturingTrainer(trainer, "none"), CapturingTrainer(trainer, "step")
     try:
@@ -93,7 +93,7 @@ def measure_cell(trainer: Trainer, batch_size: int, seq_len: int) -> Cell:
 
 
 def _release(trainer: Trainer) -> None:
-    """Give the cell's graph pool and activations back, so that the next cell has the memory to itself."""
+    """Release the cell's graph pool and activations, so that the next cell can use all memory."""
     synchronize(trainer.device)
     gc.collect()
     if trainer.device.type == "cuda":
@@ -101,13 +101,13 @@ def _release(trainer: Trainer) -> None:
 
 
 def as_json(cells: list[Cell], model: str, seconds: float) -> dict[str, Any]:
-    """crossover.json."""
+    """Return the content of crossover.json."""
     rows = [{**asdict(cell), "ratio": cell.ratio} for cell in cells]
     return {"model": model, "seconds": seconds, "environment": environment(), "cells": rows}
 
 
 def table(cells: list[Cell], model: str, seconds: float) -> str:
-    """crossover.md: ratio over ungraphed -> graphed milliseconds, then the skipped cells."""
+    """Return crossover.md: ratio over ungraphed -> graphed milliseconds, then the skipped cells."""
     batch_sizes, seq_lens = sorted({c.batch_size for c in cells}), sorted({c.seq_len for c in cells})
     by_shape = {(cell.batch_size, cell.seq_len): cell for cell in cells}
     lines = [
@@ -141,7 +141,8 @@ def plot(cells: list[Cell], model: str, path: Path) -> None:
     for cell in cells:
         if cell.ratio is not None:
             ratios[batch_sizes.index(cell.batch_size), seq_lens.index(cell.seq_len)] = cell.ratio
-    # White is no gain; each side has a scale of its own, so that a loss of a few percent is seen beside a gain of tens.
+    # White is no gain. Gains and losses have separate scales, so that a loss of a few percent shows next to a gain of
+    # tens.
     scale = TwoSlopeNorm(1.0, float(np.nanmin(ratios, initial=0.8)), float(np.nanmax(ratios, initial=1.2)))
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()

@@ -1,16 +1,15 @@
-"""The floor of a training step: its large GEMMs alone, captured, on random bf16 matrices.
+"""Time the floor of a training step: its large GEMMs alone, captured, on random bf16 matrices.
 
     python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512 2048] [--out FILE]
 
-Forward products and input-gradient products of every projection and of the head. No dequantization, no LoRA, no
-attention, nothing elementwise: what remains when all else is free. Every layer has weights of its own, so that they
-come from memory and not from the cache. Two floors: the products one by one as transformers runs them (q, k, v, o,
-gate, up, down), and fused, as the reference step runs them (q, k, v together; gate and up together). A step that fuses
-is measured against the first, as others are, and can be faster than that allows for: the second stands beside it.
+The floor has the forward and input-gradient products of every projection and of the head, and no dequantization, LoRA,
+attention or elementwise work: the time of a step whose other work is free. Every layer has its own weights, so that
+they come from memory and not from the cache. There are two floors: the products one by one as transformers runs them
+(q, k, v, o, gate, up, down), and fused as the reference step runs them (q, k, v together; gate and up together). A
+fused step is compared with the first floor, as other steps are, and may be faster; so the second is reported too.
 
-The captured step, both floors and the captured step whose products run in FP8 are timed in one process, round by round,
-because a GPU at its power cap runs the same kernels faster or slower from minute to minute; the clock of the
-multiprocessors stands beside each.
+The captured step, both floors and the captured step in FP8 are timed in one process, round by round, because a GPU at
+its power cap runs the same kernels at changing speeds. The multiprocessors' clock is reported with each.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from reference_impl.trainer import Trainer
 
 WARMUP_STEPS = 3
 ROUNDS = 5
-FP8_CAPABILITY = (9, 0)  # since which the library multiplies FP8 with a scale a row
+FP8_CAPABILITY = (9, 0)  # the first whose library multiplies FP8 with a scale a row
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,13 @@ def projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def fused_projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
-    """Return `projection_shapes` with q, k and v in one product and gate and up in one."""
+    """Return `projection_shapes` with q, k and v as one product, and gate and up as one."""
     hidden, wide = config.hidden_size, config.intermediate_size
     return [(config.qkv_dim, hidden), (hidden, config.query_dim), (2 * wide, hidden), (hidden, wide)]
 
 
 def floating_point_operations(config: ModelConfig, tokens: int) -> int:
-    """Multiplications and additions of the step: 2 * T * outputs * inputs a product, forward and backward."""
+    """Return multiplications and additions of the step: 2 * T * outputs * inputs a product, forward and backward."""
     layer = sum(outputs * inputs for outputs, inputs in projection_shapes(config))
     return 4 * tokens * (config.num_layers * layer + config.vocab_size * config.hidden_size)
 
@@ -97,7 +96,8 @@ class GemmFloor:
         buffers: dict[tuple[str, int], Tensor] = {}
 
         def buffer(role: str, width: int) -> Tensor:
-            """Random activations: zeros would let the GPU draw less power and run faster than in a real step."""
+            """Return random activations: with zeros the GPU would draw less power and run faster than in a real step.
+            """
             if (role, width) not in buffers:
                 buffers[role, width] = torch.randn(tokens, width, device=device, dtype=dtype)
             return buffers[role, width]
@@ -158,8 +158,9 @@ class Interleaved:
 
 
 def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.device) -> dict[str, Interleaved]:
-    """Time each arm's step in `ROUNDS` rounds, in turns; two more a round bring up the clocks. All have as many steps a
-    round as the slowest has time for.
+    """Time each arm's step in turns, in `ROUNDS` rounds; two untimed steps before each turn let the clocks rise.
+
+    All arms have as many steps a round as the slowest has time for.
     """
     times: dict[str, list[float]] = {name: [] for name in arms}
     clocks: dict[str, list[int]] = {name: [] for name in arms}
@@ -172,7 +173,7 @@ def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.devic
                 step(index)
             times[name] += time_steps(step, index, steps, device).milliseconds
             index += 2 * steps
-            step(index)  # under way while the clock is read
+            step(index)  # still running while the clock is read
             if (clock := clock_mhz(device)) is not None:
                 clocks[name].append(clock)
     return {name: Interleaved(tuple(times[name]), tuple(clocks[name])) for name in arms}
@@ -180,7 +181,7 @@ def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.devic
 
 @dataclass(frozen=True)
 class StepAndFloors:
-    """The captured step between both floors, and the peak of its memory (from before the capture on; None on a CPU).
+    """Times of the captured step and both floors, and peak memory (from before the capture on; None on a CPU).
 
     ``fp8_step`` is the captured step whose products run in FP8; None on a GPU that cannot.
     """

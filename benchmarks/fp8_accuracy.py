@@ -1,11 +1,11 @@
-"""What FP8 gives up: loss curves beside bfloat16's over seeds, and gradients against float32 beside bfloat16's.
+"""Measure what FP8 gives up: loss curves next to bfloat16's over seeds, and gradient errors next to bfloat16's.
 
     python -m benchmarks.fp8_accuracy --out reports/<date>-<gpu>-fp8 [--model qwen2-1.5b] [--seq-len 512]
 
-Curves: each arm trains by itself from one start, on the same batches; a second one in bfloat16, which rounds elsewhere,
-shows how far trainings of one precision end apart. Gradients: bfloat16 and float32 are evaluated at
-the parameters that FP8 has reached, on its batch, after clipping; of each trained tensor the L2 norm of the difference
-from float32's over the norm of that, the root mean square over seeds and steps (docs/step-accuracy.md). Writes
+Curves: each arm trains by itself from one start, on the same batches. A second bfloat16 arm, which rounds at other
+places, shows how far trainings of one precision end apart. Gradients: bfloat16 and float32 are evaluated at the
+parameters that FP8 has reached, on its batch, after clipping. The error of a tensor is the L2 norm of the difference
+from float32 over the norm of float32, as root mean square over seeds and steps (docs/step-accuracy.md). Writes
 accuracy.json after every seed, and at the end curves.csv and curves.svg; `complete` is true when all seeds are in.
 """
 
@@ -33,7 +33,7 @@ LAST = 20  # steps whose mean is the end of a training, as in FP8-NOT-WORSE-001
 GRADIENT_STEPS = (1, 10, 49)  # those of REF-STEP-GPU-001
 GRADIENT_SEEDS = 3
 ARMS = ("fp8", "bfloat16")
-OTHER = "bfloat16_other"  # the loss in chunks of half the size: the same precision, other roundings
+OTHER = "bfloat16_other"  # the loss in chunks of half the size: the same precision, rounded at other places
 
 
 @dataclass
@@ -88,7 +88,7 @@ def clipped_gradients(trainer: Trainer, parameters: Tensor, index: int) -> dict[
 
 
 def compare_gradients(config: TrainConfig, points: dict[int, Tensor], found: Found) -> None:
-    """Errors of both arms against float32 at the parameters before each of some steps."""
+    """Add the errors of both arms against float32, at the parameters before each of some steps."""
     exact = Trainer(replace(config, dtype="float32", precision="dtype"))
     references = {index: clipped_gradients(exact, point, index) for index, point in points.items()}
     del exact
@@ -107,7 +107,7 @@ def of_arm(config: TrainConfig, arm: str) -> TrainConfig:
 
 
 def train(config: TrainConfig, arm: str, found: Found) -> dict[int, Tensor]:
-    """Train one arm, captured where there is a GPU; the parameters before each of `GRADIENT_STEPS`."""
+    """Train one arm, captured on a GPU; return the parameters before each of `GRADIENT_STEPS`."""
     trainer = Trainer(of_arm(config, arm))
     capturing = CapturingTrainer(trainer, "step" if trainer.device.type == "cuda" else "none")
     points, losses = {}, []
@@ -124,7 +124,7 @@ def train(config: TrainConfig, arm: str, found: Found) -> dict[int, Tensor]:
 
 
 def write_curves(found: Found, out: Path) -> None:
-    """curves.csv: a row a step, a column an arm and seed; curves.svg: a line an arm and seed."""
+    """Write curves.csv (a row per step, a column per arm and seed) and curves.svg (a line per arm and seed)."""
     columns = {f"{arm}.{seed}": losses for arm, seeds in found.losses.items() for seed, losses in seeds.items()}
     with (out / "curves.csv").open("w", newline="") as file:
         writer = csv.writer(file)

@@ -1,4 +1,4 @@
-"""The FP8 kernels beside their twins and bfloat16 namesakes, and the blocks' products by arithmetic: for `fp8_step`."""
+"""Time the FP8 kernels next to their twins and bfloat16 namesakes, and the blocks' products by arithmetic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPEATS = 20
 
 
 def time_us(call: Callable[[], object], device: torch.device) -> float:
-    """Time of one of `REPEATS` calls in a graph, microseconds; the median of three replays."""
+    """Return the time of one of `REPEATS` calls in a graph, in microseconds: the median of three replays."""
     if device.type != "cuda":
         began = time.perf_counter()
         call()
@@ -53,7 +53,7 @@ def differing(found: Any, twin: Any) -> list[int]:
 
 
 def kernels(config: ModelConfig, tokens: int, device: torch.device) -> dict[str, Any]:
-    """Return each kernel beside its twin and its bfloat16 namesake, at the model's shapes."""
+    """Return figures of each kernel, its twin and its bfloat16 namesake, at the model's shapes."""
     load = registry.load
     hidden, wide, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -121,7 +121,7 @@ def kernels(config: ModelConfig, tokens: int, device: torch.device) -> dict[str,
 
 
 def products(config: ModelConfig, tokens: int) -> dict[str, Any]:
-    """Microseconds of each product of a block, forward and input gradient, by arithmetic."""
+    """Return the microseconds of each product of a block, forward and input gradient, by arithmetic."""
     shapes = {
         "qkv": (config.qkv_dim, config.hidden_size),
         "output": (config.hidden_size, config.query_dim),

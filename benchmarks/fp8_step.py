@@ -1,8 +1,8 @@
-"""The step whose products run in FP8 beside the one in bfloat16: kernels, products, steps, bits, errors.
+"""Compare the step whose products run in FP8 with the bfloat16 step: kernels, products, steps, bits, errors.
 
     python -m benchmarks.fp8_step --out results/fp8 [--model qwen2-1.5b] [--seq-lens 512 2048 128]
 
-Sections are written as they end, each to fp8.json, which is complete when `complete` is true:
+Each section is written to fp8.json when it ends; the file is complete when `complete` is true:
 
 kernels     each FP8 kernel beside its twin: differing elements, and time beside the bfloat16 kernel's
 products    the blocks' products, operands in FP8 already: bfloat16, row scales, tensor scales, both accumulations
@@ -97,7 +97,7 @@ class Arm:
             model.products.most_terms_fast = 0
 
     def prepare(self, seq_len: int) -> dict[str, Any]:
-        """Capture a shape; peak memory above what was there before this arm and its earlier shapes, GiB."""
+        """Capture a shape; return its peak memory above that before this arm and its earlier shapes, GiB."""
         on_gpu = self.trainer.device.type == "cuda"
         if on_gpu:
             torch.cuda.synchronize()
@@ -113,7 +113,7 @@ class Arm:
 
     @property
     def own(self) -> int:
-        """Bytes of weights and state."""
+        """Return the bytes of weights and state."""
         tensors = [*self.trainer.frozen_tensors().values(), *self.trainer.state_tensors().values()]
         head = getattr(self.trainer.model, "fp8_head", None)
         if head is not None:
@@ -126,7 +126,7 @@ class Arm:
 
 
 def steps(arms: dict[str, Arm], config: ModelConfig, seq_lens: list[int], results: Results) -> dict[str, Any]:
-    """Milliseconds of captured steps and of the bare products, round by round; profiles go to a file each."""
+    """Time captured steps and the bare products, in ms, round by round; each profile goes to a file."""
     found: dict[str, Any] = {}
     for seq_len in seq_lens:
         device = next(iter(arms.values())).trainer.device
@@ -160,7 +160,7 @@ def steps(arms: dict[str, Arm], config: ModelConfig, seq_lens: list[int], result
 
 
 def equality(config: TrainConfig, seq_len: int) -> dict[str, Any]:
-    """Eight captured steps and eight plain ones from one start: losses, and differing elements of the parameters."""
+    """Compare eight captured and eight plain steps from one start: losses, and differing elements of parameters."""
     ends, losses = [], []
     for scope in ("none", "step"):
         trainer = Trainer(replace(config, seq_len=seq_len))
@@ -172,7 +172,7 @@ def equality(config: TrainConfig, seq_len: int) -> dict[str, Any]:
 
 
 def errors(arms: dict[str, Arm], config: TrainConfig, seq_len: int) -> dict[str, Any]:
-    """Gradients against those of float32 at the parameters that the first arm has reached."""
+    """Compare gradients with those of float32 at the parameters that the first arm has reached."""
     reference = Trainer(replace(config, dtype="float32", precision="dtype", seq_len=seq_len))
     start = next(iter(arms.values())).trainer.trainable.flat.clone()
     grown: dict[str, dict[str, Tensor]] = {}

@@ -1,4 +1,4 @@
-"""What the harness itself costs, against what it may cost.
+"""Measure what the harness itself costs, against the bar for each cost.
 
     python -m benchmarks.harness_cost [--out folder]
 
@@ -10,7 +10,7 @@
 - ``check``: 2,000 contracts, by the command line. Bar: 5 s.
 
 On a GPU supervision is measured at 28 layers, on a CPU on the small model. Twice the standard error of the share is
-printed beside it; a share that is no farther from its bar is not resolved. Exit code 1: a bar is missed.
+printed with it; a share nearer to its bar than that is not resolved. Exit code 1: a bar is missed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SUPERVISION_BAR, JUDGE_BAR_S, CHECK_BAR_S = 0.01, 2.0, 5.0
 
 @dataclass(frozen=True)
 class Cost:
-    """One figure beside its bar; ``resolution`` is how far the figure may be off by the machine's own variation."""
+    """One figure and its bar. ``resolution`` is the error that the machine's own variation may cause."""
 
     what: str
     figure: float
@@ -74,13 +74,13 @@ class Cost:
 
 
 def window_ms(began: Sequence[float]) -> list[float]:
-    """Milliseconds a step in each whole window after the first, from the times at which steps began."""
+    """Return milliseconds a step in each whole window after the first, from the times at which steps began."""
     edges = began[BLOCK_STEPS::BLOCK_STEPS]
     return [(after - before) * 1e3 / BLOCK_STEPS for before, after in itertools.pairwise(edges)]
 
 
 def supervision(capture: str) -> list[Cost]:
-    """Bare and supervised processes take turns; medians over all their windows."""
+    """Run bare and supervised processes in turns; return costs from the medians over all their windows."""
     on_gpu = torch.cuda.is_available()
     workload = Workload(
         model="qwen2-1.5b" if on_gpu else "tiny", batch_size=4, seq_len=512 if on_gpu else 64, steps=_steps()
@@ -100,12 +100,12 @@ def supervision(capture: str) -> list[Cost]:
             clock.unlink()
     shape = f"{workload.model}, seq {workload.seq_len}, capture {capture}"
     share, milliseconds = costs_of(bare, supervised, capture, shape)
-    # a traced replay is watched operator by operator: the bar in milliseconds is that of a CUDA graph
+    # the bar in milliseconds is for a CUDA graph; a traced replay is watched operator by operator
     return [share, milliseconds] if on_gpu and capture != "none" else [share]
 
 
 def costs_of(bare: Sequence[float], supervised: Sequence[float], capture: str, shape: str) -> tuple[Cost, Cost]:
-    """Return the cost of supervision as a share of the bare step, and in milliseconds; from milliseconds a step."""
+    """Return the cost of supervision as a share of the bare step and in ms; inputs are milliseconds a step."""
     before, after = float(np.median(bare)), float(np.median(supervised))
     # Standard error of a median of n values of deviation sigma: 1.25 * sigma / sqrt(n).
     variance = float(np.var(bare, ddof=1)) + float(np.var(supervised, ddof=1))
@@ -146,7 +146,7 @@ def _supervised(workload: Workload, arm: Arm, directory: Path) -> None:
 
 
 def command_seconds(*arguments: str) -> tuple[float, str]:
-    """Wall time of a harness command, the interpreter's start included, and what it printed. Raises unless it held."""
+    """Return a harness command's wall time, with the interpreter's start, and its output. Raises unless it held."""
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", "harness", *arguments], capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - began
@@ -156,7 +156,7 @@ def command_seconds(*arguments: str) -> tuple[float, str]:
 
 
 def judging(steps: int) -> list[Cost]:
-    """Time the whole command, and the judge alone on evidence in memory."""
+    """Time the whole command, and the judge alone on evidence that is already in memory."""
     from harness.judging.registry import judge_unit
     from harness.run_directory.bundle import read_bundle
 
@@ -180,7 +180,7 @@ def judging(steps: int) -> list[Cost]:
 
 
 def checking(number: int) -> Cost:
-    """`check` of copies of one shipped contract, each with an id of its own."""
+    """Time `check` on copies of one shipped contract, each with its own id."""
     original = Path("contracts/traced-step-v1.yaml").read_text()
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree("contracts/shared", Path(folder) / "shared")

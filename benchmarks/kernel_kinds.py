@@ -1,11 +1,11 @@
-"""Sorting GPU kernels by what they compute, from their names."""
+"""Sort GPU kernels by what they compute, by their names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-# The first pattern that is found decides, so the specific ones stand above the general ones.
+# The first matching pattern decides, so specific patterns come before general ones.
 _KINDS: tuple[tuple[str, str], ...] = (
     ("to FP8", r"fp8_rows"),
     ("GEMM and more", r"^products_"),
@@ -29,7 +29,7 @@ KINDS = (*(kind for kind, _ in _KINDS), "other")
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of a kernel (or of an ATen operator, on a CPU); ``other`` when no pattern is found."""
+    """Return the kind of a kernel (or of an ATen operator, on a CPU); ``other`` if no pattern matches."""
     lowered = name.lower()
     return next((kind for kind, pattern in _PATTERNS if pattern.search(lowered)), "other")
 

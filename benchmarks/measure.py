@@ -1,4 +1,4 @@
-"""Timing one training step the same way for every arm, and saying on which machine."""
+"""Time one training step in the same way for every arm, and describe the machine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PACKAGES = (
     "torch", "triton", "transformers", "peft", "bitsandbytes", "accelerate", "unsloth", "unsloth_zoo", "trl",
     "liger_kernel", "axolotl", "cut_cross_entropy",
 )  # fmt: skip
-# What a timing is of, beside the packages: read into the environment, so that a change that is not committed shows.
+# Sources that a timing depends on besides packages: read into the environment, so that uncommitted changes show.
 SOURCES = ("benchmarks", "reference_impl")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-# A round of an arm: so many single steps and as many in a block, fewer where a step is long.
+# A round of an arm: so many single steps and as many in a block; fewer if a step is long.
 MOST_STEPS_A_ROUND = 10
 FEWEST_STEPS_A_ROUND = 5
 ROUND_MS = 1200.0
@@ -47,7 +47,7 @@ class StepTimes:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device; nothing to wait for on a CPU."""
+    """Wait for the device; does nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -69,12 +69,12 @@ def time_steps(step: Callable[[int], object], first: int, count: int, device: to
 
 
 def steps_of_a_round(step_ms: float) -> int:
-    """Single steps of a round, and steps of its block: both together within `ROUND_MS`, as far as five of each are."""
+    """Return the single steps, and the block's, of a round: both within `ROUND_MS`, but five of each at least."""
     return max(FEWEST_STEPS_A_ROUND, min(MOST_STEPS_A_ROUND, int(ROUND_MS / (2 * step_ms))))
 
 
 def clock_mhz(device: torch.device) -> int | None:
-    """Return the present clock of the multiprocessors in MHz; None without CUDA, or where NVML cannot be asked."""
+    """Return the present clock of the multiprocessors in MHz; None without CUDA or NVML."""
     if device.type != "cuda":
         return None
     try:
@@ -84,20 +84,20 @@ def clock_mhz(device: torch.device) -> int | None:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Forget earlier peaks, so that the next reading is that of the steps in between."""
+    """Reset peaks, so that the next reading covers the steps in between."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory_gib(device: torch.device) -> tuple[float | None, float | None]:
-    """Peak allocated and peak reserved memory in GiB since the last reset; None on a CPU, which keeps no count."""
+    """Return peak allocated and reserved memory in GiB since the last reset; None on a CPU, which has no count."""
     if device.type != "cuda":
         return None, None
     return torch.cuda.max_memory_allocated(device) / GIB, torch.cuda.max_memory_reserved(device) / GIB
 
 
 def environment() -> dict[str, Any]:
-    """Commit, device, driver's view of it, and the version of every package that an arm uses (None: not installed)."""
+    """Return commit, device, the driver's data of it, and the version of each arm's packages (None: not installed)."""
     cuda = torch.cuda.is_available()
     return {
         "commit": git_commit(),
@@ -113,7 +113,7 @@ def environment() -> dict[str, Any]:
 
 
 def _sources() -> str:
-    """SHA-256 over the Python sources that are timed and time: of two trees with changes a commit says nothing."""
+    """Return the SHA-256 of the Python sources that run or time: a commit does not identify a changed tree."""
     found = hashlib.sha256()
     for folder in SOURCES:
         for path in sorted((REPOSITORY / folder).rglob("*.py")):

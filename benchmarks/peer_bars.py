@@ -1,4 +1,4 @@
-"""The bars that the captured step is held to, and what a run says of each. No torch."""
+"""The bars for the captured step, and what a run says about each. No torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.peer_run import PeerRun
 BAR_MODEL = "qwen2-1.5b"
 BAR_BATCH = 4
 
-FASTER_THAN = {  # graphed at least so many times as fast, by sequence length
+FASTER_THAN = {  # least speed-up of graphed, by sequence length
     "hf_eager": {128: 8.0, 512: 3.5},
     "unsloth": {128: 4.0, 512: 1.8, 2048: 1.25},
     "hf_reduce_overhead": {128: 1.6, 512: 1.5},
 }
-# At most so many times as slow as its bfloat16 products one by one, in turns with them in one process.
+# Largest ratio to its bfloat16 products one by one, timed in turns in one process.
 TIMES_FLOOR = {128: 1.45, 512: 1.25, 2048: 1.28}
 TIMES_FLOOR_GOAL = {2048: 1.22}
 FP8_TIMES_FLOOR = {512: 1.0, 2048: 0.95}
@@ -46,12 +46,12 @@ class Bar:
 
 
 def bars(run: PeerRun) -> list[Bar]:
-    """Return every bar of the lengths that a run is of; none for another model. What was not measured is named so."""
+    """Return every bar for the run's sequence lengths, also those not measured; none for another model."""
     return [bar for seq_len in _lengths(run) for bar in _of_length(run, Shape(BAR_BATCH, seq_len))]
 
 
 def _lengths(run: PeerRun) -> list[int]:
-    """Return the run's shapes with a reference, which is there before anything is measured."""
+    """Return the run's shapes that have a reference; references exist before anything is measured."""
     if (run.model, run.batch_size) != (BAR_MODEL, BAR_BATCH):
         return []
     return sorted(shape.seq_len for shape in map(Shape.parse, run.reference) if shape.batch_size == BAR_BATCH)

@@ -1,9 +1,8 @@
-"""The weights that all peers start from, and the loss that each must show at step 0.
+"""The weights that all peers start from, and the loss that each must have at step 0.
 
-The reference is transformers' own model in fp32 (no TF32, no Triton kernel of ours), with the weights that quantization
-leaves of the checkpoint's: plain NF4, and NF4 with double-quantized absmax, as Unsloth loads it and as torchao makes
-it. Two controls say what the comparison could tell apart: the same model with weights that were never quantized, and
-another batch.
+The reference is transformers' own model in fp32 (no TF32, no Triton kernel of ours) on the checkpoint's weights after
+quantization: plain NF4, and NF4 with double-quantized absmax, as Unsloth loads it and as torchao makes it. Two controls
+show what the comparison can detect: the same model with weights that were never quantized, and another batch.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from reference_impl.kernels.nf4 import naive
 from reference_impl.kernels.nf4.naive import BLOCK, CODEBOOK
 from reference_impl.nf4 import quantize
 
-TORCHAO_SCALERS = 256  # absmax of so many blocks share a factor
-NEAREST_AT_ONCE = 2**20  # elements whose distances to all codes exist at one time
+TORCHAO_SCALERS = 256  # number of blocks whose absmax share a factor
+NEAREST_AT_ONCE = 2**20  # number of elements whose distances to all codes exist at one time
 
 Requantize = Callable[[Tensor], Tensor]
 Losses = dict[str, dict[str, float]]
 
 
 def write_checkpoint(config: ModelConfig, directory: Path, device: torch.device) -> Path:
-    """Write seeded random weights in bfloat16 and ``config.json``; returns a second directory, with a tokenizer.
+    """Write seeded random weights in bfloat16 and ``config.json``; return a second directory, with a tokenizer.
 
-    The tokenizer is byte-level and never used: the batches are tokens already.
+    The tokenizer is byte-level and never used, because batches are already tokens.
     """
     directory.mkdir(parents=True)
     source = RandomWeights(config, SEED, device)
@@ -98,12 +97,12 @@ def _double_nf4(weight: Tensor) -> Tensor:
 
 
 def torchao_nf4(weight: Tensor) -> Tensor:
-    """Return ``weight`` [rows, columns] after torchao's NF4, in its type, in which torchao computes every part of it.
+    """Return ``weight`` [rows, columns] after torchao's NF4, in its own type, in which torchao computes every part.
 
-    The codes, of four decimals, are those nearest to a block's values over its absmax. The absmax less their mean are
-    kept in 8 bits, as multiples of the largest of `TORCHAO_SCALERS` of them over 128. bfloat16 has 8 bits, too:
-    quotients, distances and mean are rounded to it, and so these weights lie farther from NF4's than those of
-    bitsandbytes' second quantization, which computes in float32.
+    The codes, of four decimals, are the nearest to a block's values over its absmax. The absmax minus their mean are
+    kept in 8 bits, as multiples of the largest of `TORCHAO_SCALERS` of them over 128. bfloat16 has 8 bits too, and
+    quotients, distances and mean are rounded to it. So these weights lie farther from NF4's than those of bitsandbytes'
+    second quantization, which computes in float32.
     """
     codes = torch.round(CODEBOOK, decimals=4).to(weight)
     blocks = weight.reshape(-1, BLOCK)

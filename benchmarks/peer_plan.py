@@ -1,7 +1,7 @@
-"""Which arms a peer run has at which shapes, and which of them are open at one time. No torch.
+"""Plan the arms of a peer run at each shape, and the arms that are open at one time. No torch.
 
-Memory is what limits a sitting, and what its slowest arm takes to be ready is what it costs. So behind the arms that
-all are compared with, those that take longest come first, together, and quick ones fill what room they leave.
+Memory limits a sitting, and the time until its slowest arm is ready is its cost. So after the arms that all others are
+compared with, the slowest arms come first, together, and quick arms fill the remaining memory.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-# Beside what torch reserves, a process holds a CUDA context, loaded kernels and a library's workspace.
+# In addition to torch's reserved memory, a process holds a CUDA context, loaded kernels and a library's workspace.
 CONTEXT_GIB = 0.8
 MARGIN = 1.05  # reserved memory is extrapolated by up to a factor of eight in tokens
-DRIVER_GIB = 1.5  # of the memory that the GPU says it has
+DRIVER_GIB = 1.5  # share of the memory that the GPU reports
 
 OURS = ("graphed", "graphed_dense", "graphed_fp8", "ungraphed")
-# At a batch size that is not the run's own: the peers are compared at that one.
+# At batch sizes other than the run's own, because the peers are compared at that one.
 AT_OTHER_BATCHES = (*OURS, "gemm_floor")
 COMPARED = ("graphed", "graphed_fp8")  # with every other arm, and with the bars
-FLOORS = "floors"  # the captured step between its floors, in a process of its own: asked for like an arm
+FLOORS = "floors"  # the captured step between its floors, in its own process; requested like an arm
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `1x8192`. Raises ValueError for what is no shape."""
+        """Read `1x8192`. Raises ValueError for other texts."""
         found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
         if not found:
             raise ValueError(f"{text!r} is no shape: write batch size x sequence length, such as 1x8192")
@@ -51,16 +51,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an arm takes: seconds until it can be timed, and GiB that torch reserves at 512 and 2048 tokens a step."""
+    """The cost of an arm: seconds until it can be timed, and GiB that torch reserves at 512 and 2048 tokens a step."""
 
     ready_s: float
     gib_at_512: float
     gib_at_2048: float
 
     def gib(self, tokens: int) -> float:
-        """Return the bytes of the whole process. Peaks grow linearly with tokens: extrapolated from both they hit
-        what was seen at
-        8192 (12.0, 13.8, 33.4, 23.4, 12.8 GiB) within 3 %.
+        """Return the GiB of the whole process. Peaks grow linearly with tokens.
+
+        Extrapolated from both they match what was seen at 8192 (12.0, 13.8, 33.4, 23.4, 12.8 GiB) within 3 %.
         """
         slope = (self.gib_at_2048 - self.gib_at_512) / (2048 - 512)
         reserved = self.gib_at_512 + slope * max(0, tokens - 512)
@@ -97,12 +97,12 @@ Place = tuple[str, Shape]  # an arm at a shape
 def sittings(places: Iterable[Place], memory_gib: float | None, at_once: int) -> list[list[Place]]:
     """Arms that are open together: at most ``at_once`` of them, in ``memory_gib`` together (None: no limit is known).
 
-    First fit: what ratios and bars are of, since a run whose time is up lacks its last sittings, then those that are
-    ready last. One that needs more than there is has a sitting alone, and is tried.
+    First fit: first the arms of ratios and bars, because a run whose time is up lacks its last sittings, then the arms
+    that take longest to be ready. An arm that needs more memory than there is gets a sitting alone, and is tried.
     """
     room = float("inf") if memory_gib is None else memory_gib - DRIVER_GIB
     found: list[list[Place]] = []
-    # Of arms that take equally long the larger shapes come first: they are harder to place.
+    # Among arms that take equally long, larger shapes come first, because they are harder to place.
     for place in sorted(places, key=_rank):
         for sitting in found:
             if len(sitting) < at_once and _needed([*sitting, place]) <= room:

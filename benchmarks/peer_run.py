@@ -1,4 +1,4 @@
-"""What a peer run holds, how it is written and read, and how the calls that it takes become one run. No torch."""
+"""The data of a peer run, how it is written and read, and how several calls become one run. No torch."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ OUT_OF_TIME = "not started: out of time"
 # that share a sign. An fp32 arm on a CPU differs by the order of its sums.
 LOSS_TOLERANCE = {"torch.bfloat16": 0.01, "torch.float32": 1e-4}
 # e4m3 rounds 16 times as coarsely as bfloat16, weights included: a target's logit is off by about 0.2. Errors of equal
-# target bytes have a part in common, so that the mean over n targets does not settle as 0.2 / sqrt(n): 0.0044 at
-# 2048. Over 16 seeds it was off by 0.0164 there, and by -0.0030 +- 0.0041 in the mean: to either side
-# (reports/gates, 2026-11-26-h100-gate-accuracy-fp8 and 2026-11-30-h200-fp8-not-worse). Three deviations are allowed.
-# So wide a bound tells FP8 from nothing finer: that every product ran in it is counted, see `benchmarks.arms.ours`.
+# target bytes have a part in common, so the mean over n targets does not shrink as 0.2 / sqrt(n), which is 0.0044 at
+# 2048. Over 16 seeds it was off by 0.0164 there, and by -0.0030 +- 0.0041 in the mean, so to either side
+# (reports/gates, 2026-11-26-h100-gate-accuracy-fp8 and 2026-11-30-h200-fp8-not-worse). Three deviations are allowed. So
+# wide a bound cannot show finer errors; `benchmarks.arms.ours` counts that every product ran in FP8.
 FP8_TARGET = 0.2
-FP8_TEXT = 0.0158  # what targets have in common: the root of 0.0164^2 - 0.2^2 / 2048
+FP8_TEXT = 0.0158  # the error that targets have in common: the root of 0.0164^2 - 0.2^2 / 2048
 
 
 class OtherRunError(Exception):
-    """A folder holds a run that this call's figures cannot be joined to; the message says what differs."""
+    """The folder's run cannot be joined with this call's figures; the message says what differs."""
 
 
 def place_name(arm: str, shape: Shape) -> str:
-    """Return the name of an arm at a shape, as reports and messages have it."""
+    """Return the name of an arm at a shape, as reports and messages show it."""
     return f"{arm} at {shape}"
 
 
@@ -47,9 +47,9 @@ class Measured:
     batch_size: int
     seq_len: int
     milliseconds: tuple[float, ...]
-    block_ms: tuple[float, ...]  # of each round the mean step of its block
+    block_ms: tuple[float, ...]  # each round's mean step of its block
     block_steps: int  # of one block
-    sitting: str  # arms of one sitting took turns, those of two were timed minutes apart
+    sitting: str  # arms of one sitting took turns; those of two sittings were timed minutes apart
     loss_step_0: float | None
     batch_digest: str
     startup_s: float
@@ -71,7 +71,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class PeerRun:
-    """A whole run, of one call or of several. ``batch_size`` is that of the peers.
+    """A whole run, from one or several calls. ``batch_size`` is that of the peers.
 
     ``reference``: by shape, variant and counting, see `peer_checkpoint.reference_losses`. ``floors``: by shape, the
     step and both floors, timed in turns in one process, see `benchmarks.floor`.
@@ -88,12 +88,12 @@ class PeerRun:
 
     @property
     def complete(self) -> bool:
-        """No arm is absent, at no shape."""
+        """Return True if no arm is absent at any shape."""
         return not self.absent
 
     @property
     def same_mathematics(self) -> bool:
-        """Equal batches everywhere, and every loss within its tolerance."""
+        """Return True if all batches are equal, and every loss is within its tolerance."""
         one_batch = all(
             len({arm.batch_digest for arm in self.measured if arm.shape == shape}) == 1
             for shape in {arm.shape for arm in self.measured}
@@ -104,18 +104,18 @@ class PeerRun:
         return next((m for m in self.measured if m.arm == arm and m.shape == shape), None)
 
     def expected_loss(self, arm: Measured) -> float:
-        """Return the reference for the weights that this arm holds and the targets that it counts."""
+        """Return the reference loss for this arm's weights and the targets that it counts."""
         counting = "all" if arm.facts["loss_positions"] == "all" else "shifted"
         return self.reference[str(arm.shape)][arm.facts["weights"]][counting]
 
     def tolerance(self, arm: Measured) -> float:
-        """Return how far the loss of an arm may lie from its reference."""
+        """Return the largest allowed difference between an arm's loss and its reference."""
         if "products" in arm.facts:
             return 3 * math.hypot(FP8_TEXT, FP8_TARGET / math.sqrt(arm.shape.tokens))
         return LOSS_TOLERANCE[arm.facts["dtype"]]
 
     def loss_errors(self) -> list[tuple[Measured, float, float]]:
-        """(arm, loss - reference, tolerance) of every arm that has a loss. A NaN is an error of infinity."""
+        """Return (arm, loss - reference, tolerance) of every arm that has a loss. A NaN is an error of infinity."""
         errors = []
         for arm in self.measured:
             if arm.loss_step_0 is not None:
@@ -142,7 +142,7 @@ class PeerRun:
         ]
 
     def details(self) -> dict[str, Any]:
-        """All that the table was made from."""
+        """Return all data behind the table."""
         return {**asdict(self), "complete": self.complete, "same_mathematics": self.same_mathematics}
 
     @classmethod
@@ -156,13 +156,13 @@ class PeerRun:
         return cls(**{**kept, "measured": tuple(measured), "call_seconds": tuple(details["call_seconds"])})
 
     def lacks(self, place: Place) -> bool:
-        """Return True if an arm, or the floors, of a shape are still to be measured."""
+        """Return True if an arm or the floors of a shape are not measured yet."""
         arm, shape = place
         return str(shape) not in self.floors if arm == FLOORS else self.find(arm, shape) is None
 
 
 def places_of(shapes: list[Shape], batch_size: int) -> list[Place]:
-    """All that a run has at these shapes, the floors of each last."""
+    """Return all that a run has at these shapes, the floors of each shape last."""
     return [(arm, shape) for shape in sorted(shapes) for arm in (*arms_at(shape, batch_size), FLOORS)]
 
 
@@ -178,7 +178,7 @@ def read_run(folder: Path) -> PeerRun | None:
 
 
 def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Mapping[str, Any]) -> None:
-    """Raise OtherRunError unless a run was of this model, on this machine, with these packages, from these sources."""
+    """Raise OtherRunError unless a run has this model, machine, packages and sources."""
     here = {"model": model, "batch_size": batch_size, **environment}
     there = {"model": before.model, "batch_size": before.batch_size, **before.environment}
     differences = [
@@ -191,7 +191,7 @@ def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Ma
 
 
 def joined(before: PeerRun | None, now: PeerRun) -> PeerRun:
-    """Both as one run. What was measured stays as it is; why something is absent the later call says, if it tried."""
+    """Return both as one run. Measurements stay; the later call says why an arm is absent, if it tried it."""
     if before is None:
         return now
     check_joinable(before, now.model, now.batch_size, now.environment)

@@ -1,6 +1,6 @@
-"""One process of the peer benchmark: prepares the checkpoint, or holds one arm at one shape and times it on request.
+"""A process of the peer benchmark: it prepares the checkpoint, or opens one arm at one shape and times it on request.
 
-Requests and answers are JSON lines on the harness's line to a child. Whatever a library prints goes to `output.txt` in
+Requests and answers are JSON lines on the pipe that the harness gives a child. A library's prints go to `output.txt` in
 the worker's folder. A request that fails is answered with ``{"error": …}``, and the process ends.
 """
 
@@ -31,9 +31,9 @@ from benchmarks.peer_plan import OURS
 from harness.processes.child import take_standard_input
 from reference_impl.config import MODEL_PRESETS, TrainConfig
 
-# Beside the first: the compiled arm records its graphs in its second and third step.
+# After the first step: the compiled arm records its graphs in its second and third step.
 WARMUP_STEPS = 5
-# Before a round, to bring the clocks up: two steps, or one that is long.
+# Before a round, so that clocks rise: two steps, or one long step.
 WARM_AGAIN_STEPS = 2
 WARM_AGAIN_S = 0.1
 
@@ -75,13 +75,13 @@ class ArmProcess:
         began = time.perf_counter()
         self._device = torch.device(job.device)
         self._arm = open_arm(job)
-        # What loading took for a moment is not the step's; what capture and compilation take is.
+        # Peaks of loading are not the step's; those of capture and compilation are.
         synchronize(self._device)
         reset_peak_memory(self._device)
         loss = self._arm.step(0)
         synchronize(self._device)
         self._next = 1
-        self._steps: int | None = None  # of a round: known once a step was seen that had the machine to itself
+        self._steps: int | None = None  # of a round: known after one step that had the machine to itself
         self.ready: dict[str, Any] = {
             "loss_step_0": None if loss is None else float(loss),
             "batch_digest": _batch_digest(job),
@@ -117,7 +117,7 @@ class ArmProcess:
 
 
 def _batch_digest(job: Job) -> str:
-    """SHA-256 of the tokens of batches 0 and 1, by which the parent sees that all arms train on the same."""
+    """Return the SHA-256 of the tokens of batches 0 and 1, so that the parent can compare the arms' batches."""
     batches = job.batches()
     tokens = torch.stack([batches.batch(index, job.batch_size, job.seq_len)[0] for index in (0, 1)])
     return hashlib.sha256(tokens.numpy().tobytes()).hexdigest()

@@ -1,21 +1,21 @@
-"""Our captured and uncaptured step against what people use today, on one machine, in one run.
+"""Time our captured and uncaptured step against today's common libraries, on one machine, in one run.
 
     python -m benchmarks.peers --out reports/<date>-<gpu>-peers
     python -m benchmarks.peers --out /tmp/rehearsal --tiny      # tiny shapes, to rehearse the run without a GPU
 
-Every arm at every shape has a process of its own. As many arms as the GPU's memory has room for are started together (a
-sitting), those that take longest first, and only then timed, in turn, round by round, one at a time; before them comes
-the captured step between its floors. All read the same weights and the same batches, and the loss of each at step 0 is
+Every arm at every shape has its own process. As many arms as fit in the GPU's memory are started together (a sitting),
+the slowest to start first. Once all are ready they are timed in turn, round by round, one at a time. The captured step
+and its floors are timed before. All arms read the same weights and the same batches, and the loss of each at step 0 is
 compared with an fp32 reference. Writes peers.json, details.json and peers.md after every sitting, and peers.svg at the
 end.
 
-A folder that holds a run of this machine, these packages and these sources is gone on with: what it lacks of what is
-asked for is measured, and the rest stays as it is. So a long run can be made of several calls:
+A folder that holds a run of this machine, these packages and these sources is resumed: requested figures that it lacks
+are measured, and the rest stays as it is. So a long run can be made of several calls:
 
     python -m benchmarks.peers --out DIR --seq-lens 128 512
     python -m benchmarks.peers --out DIR --seq-lens 2048 --shapes 1x8192
 
-Exit code 0: the run is complete and all arms train the same mathematics, whatever the ratios say. 1: an arm is absent
+Exit code 0: the run is complete and all arms train the same mathematics, whatever the ratios are. 1: an arm is absent
 or failed (it is named), or its loss is not the reference's. 2: the folder holds a run of another kind.
 """
 
@@ -57,11 +57,11 @@ from benchmarks.worker_process import WorkerFailedError, WorkerProcess
 
 ROUNDS = 5
 PREPARE_LIMIT_S = 240.0
-OPEN_LIMIT_S = 300.0  # compiling one shape took 62 s on the reference machine, alone
+OPEN_LIMIT_S = 300.0  # compiling one shape took 62 s on the reference machine, with no other process
 MEASURE_LIMIT_S = 60.0
-# On 16 cores: while arms compile, no more of them than cores.
+# The reference machine has 16 cores: while arms compile, no more arms than cores run.
 MOST_AT_ONCE = 16
-# torch's own, CUDA's, and what cuBLAS says when it cannot take its workspace
+# texts of out-of-memory errors: torch's, CUDA's, and that of cuBLAS when it cannot allocate its workspace
 OUT_OF_MEMORY = re.compile("OutOfMemoryError|out of memory|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)")
 
 
@@ -125,7 +125,7 @@ class Running:
 
 
 class Sitting:
-    """Arms that are open at one time, a process each: opened side by side, then timed in interleaved rounds.
+    """Arms that are open at one time, one process each: opened in parallel, then timed in interleaved rounds.
 
     A context manager; leaving it ends the processes.
     """
@@ -166,7 +166,7 @@ class Sitting:
 
 
 def run_sittings(base: Job, plan: list[list[Place]], folder: Path, call: int) -> Iterator[list[Running]]:
-    """Yield the arms of each sitting after it was timed. An arm that had no memory is opened again, alone."""
+    """Yield the arms of each sitting after it was timed. An arm that ran out of memory is opened again, alone."""
     with ExitStack() as stack:
 
         def start(number: int) -> Sitting:
@@ -190,7 +190,7 @@ def run_sittings(base: Job, plan: list[list[Place]], folder: Path, call: int) ->
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     model: str
     batch_size: int
@@ -201,10 +201,12 @@ class Asked:
 
 @dataclass
 class Call:
-    """One call of the benchmark: what is asked for, what there is already, and what was measured so far."""
+    """One call of the benchmark: what is requested, what earlier calls measured, and what this call has measured so
+    far.
+    """
 
     base: Job
-    places: list[Place]  # of all shapes that are asked for
+    places: list[Place]  # of all requested shapes
     asked: frozenset[str]  # arms, and `FLOORS`
     before: PeerRun | None
     environment: dict[str, Any]
@@ -220,12 +222,12 @@ class Call:
 
     @property
     def wanted(self) -> list[Place]:
-        """Return what is asked for and not there from a call before."""
+        """Return the requested figures that no earlier call measured."""
         before = self.before
         return [place for place in self.places if place[0] in self.asked and (before is None or before.lacks(place))]
 
     def run(self) -> PeerRun:
-        """All of the run so far, joined to what the calls before measured."""
+        """Return the run so far, joined with the measurements of earlier calls."""
         measured = tuple(arm.measured() for arm in self.arms if arm.failure is None)
         there = {place_name(arm.arm, arm.shape) for arm in measured} | {f"{FLOORS} at {name}" for name in self.floors}
         absent = {place_name(*place): OUT_OF_TIME if place[0] in self.asked else NOT_ASKED_FOR for place in self.places}
@@ -243,7 +245,7 @@ class Call:
         return joined(self.before, now)
 
     def measure_floors(self, shape: Shape, folder: Path) -> None:
-        """`benchmarks.floor.StepAndFloors.described` of a shape, from a process of its own."""
+        """Return `benchmarks.floor.StepAndFloors.described` of a shape, measured in its own process."""
         job = replace(self.base, arm="graphed", batch_size=shape.batch_size, seq_len=shape.seq_len)
         with WorkerProcess(FLOORS, folder / f"floors-{shape}") as worker:
             try:
@@ -260,7 +262,7 @@ class Call:
 def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -> Call:
     """Return the call with its checkpoint and reference losses, computed in a process that ends before any timing.
 
-    Raises OtherRunError, before anything is computed, for a run that cannot be gone on with.
+    Raises OtherRunError before any computation for a run that cannot be resumed.
     """
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     directory = folder / "checkpoint"
@@ -293,7 +295,7 @@ def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -
 
 
 def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
-    """Measure what is asked for and not in ``out`` yet, and write it after every sitting. Raises OtherRunError."""
+    """Measure requested figures that ``out`` lacks, and write them after every sitting. Raises OtherRunError."""
     call = prepared(asked, read_run(out), folder, time.monotonic())
     for name, shape in call.wanted:
         if name == FLOORS and call.seconds < asked.limit_s:
@@ -313,7 +315,7 @@ def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
 
 
 def write(run: PeerRun, out: Path) -> None:
-    """Write the files of a run but the plot; each is the old one or the new one, whenever the command is killed."""
+    """Write all files of a run except the plot; if the command is killed, each file is either old or new."""
     out.mkdir(parents=True, exist_ok=True)
     texts = {
         "peers.json": json.dumps(run.rows(), indent=2) + "\n",

@@ -1,4 +1,4 @@
-"""What a peer run says: tables, bars, the check of the mathematics, and a plot. No torch."""
+"""Report a peer run: tables, bars, the check of the mathematics, and a plot. No torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLOOR_COLUMNS = (
 
 
 def summary(run: PeerRun) -> str:
-    """peers.md."""
+    """Return the content of peers.md."""
     device, packages = run.environment["device"], run.environment["packages"]
     versions = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
     parts = [
@@ -70,7 +70,7 @@ def _table(run: PeerRun) -> str:
 
 
 def _sittings(run: PeerRun) -> str:
-    """Say which arms took turns: a ratio of two that did not is one between minutes, too."""
+    """List the arms that took turns: a ratio of two arms that did not also compares two times."""
     sittings: dict[str, list[str]] = {}
     for arm in run.measured:
         sittings.setdefault(arm.sitting, []).append(place_name(arm.arm, arm.shape))
@@ -108,7 +108,7 @@ def _ratio(value: float | None) -> str:
 
 
 def _ways_section(run: PeerRun) -> str:
-    """Say how each arm really ran: an arm that fell back from what its name says must not pass for it."""
+    """Say how each arm really ran, so that an arm that fell back does not pass for what its name says."""
     lines = []
     for arm in run.measured:
         name = place_name(arm.arm, arm.shape)

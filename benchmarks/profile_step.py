@@ -1,10 +1,10 @@
-"""Where the time of one training step goes, captured and uncaptured, kernel by kernel.
+"""Profile one training step, captured and uncaptured, kernel by kernel.
 
     python -m benchmarks.profile_step [--model qwen2-1.5b] [--seq-lens 128 512] [--out profile.txt]
 
-On a GPU the rows are kernels on the device; without one (a rehearsal, with ``--model tiny``) they are ATen operators.
-``sum`` adds up the kernels' times; ``span`` is the time from the first kernel's start to the last one's end, and
-``idle`` the part of it in which no kernel ran. Kernels that run side by side make ``sum`` larger than ``span - idle``.
+On a GPU the rows are kernels; on a CPU (a rehearsal, with ``--model tiny``) they are ATen operators. ``sum`` adds up
+the kernels' times; ``span`` is the time from the first kernel's start to the last one's end, and ``idle`` the part of
+it in which no kernel ran. Kernels that run in parallel make ``sum`` larger than ``span - idle``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LISTED_KERNELS = 40
 
 @dataclass(frozen=True)
 class Span:
-    """One kernel (or operator) execution, in microseconds. ``cost_us``: the time that it is charged with."""
+    """One kernel (or operator) execution, in microseconds. ``cost_us`` is its own share of the time."""
 
     name: str
     start_us: float
@@ -44,7 +44,7 @@ class Span:
 
 
 def record_spans(step: Callable[[int], object], first: int, device: torch.device) -> list[Span]:
-    """Profile `PROFILED_STEPS` steps. Raises RuntimeError if the profiler saw no work, as without access to CUPTI."""
+    """Profile `PROFILED_STEPS` steps. Raises RuntimeError if nothing was recorded, as without access to CUPTI."""
     on_gpu = device.type == "cuda"
     wanted = "CUDA" if on_gpu else "CPU"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
@@ -62,12 +62,12 @@ def record_spans(step: Callable[[int], object], first: int, device: torch.device
 
 
 def _cost(event: Any, *, on_gpu: bool) -> float:
-    """Operators nest, so that on a CPU only the time outside the inner ones counts."""
+    """Return an event's own time: operators nest on a CPU, so the time of inner ones is left out."""
     return float(event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total)
 
 
 def busy_us(spans: Sequence[Span]) -> float:
-    """Length of the union of the spans (sorted by start)."""
+    """Return the length of the union of the spans (sorted by start)."""
     total, reached = 0.0, float("-inf")
     for span in spans:
         total += max(0.0, span.end_us - max(reached, span.start_us))
@@ -76,7 +76,7 @@ def busy_us(spans: Sequence[Span]) -> float:
 
 
 def totals(spans: Sequence[Span], key: Callable[[str], str]) -> dict[str, tuple[float, float]]:
-    """(milliseconds, count) of one step by ``key`` of the kernel's name, the largest first."""
+    """Return (milliseconds, count) of one step by ``key`` of the kernel's name, the largest first."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for span in spans:
         entry = sums[key(span.name)]

@@ -50,9 +50,9 @@ class Model(nn.Module):
 
 
 def measure(pairs: int) -> Cost:
-    """Return the cost over so many pairs of blocks, after one that is not counted."""
+    """Return the cost over `pairs` pairs of blocks, after a first pair that does not count."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.set_num_threads(1)  # threads that wait for one another take turns with other programs
+    torch.set_num_threads(1)  # threads that wait for one another compete with other programs
     model = Model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     plain, recorded, calls = list[float](), list[float](), list[float]()

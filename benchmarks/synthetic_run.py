@@ -1,4 +1,4 @@
-"""A run directory of any length that nobody trained, for timing the judge: two arms alike, one of them repeated."""
+"""Write a run directory of any length without training, to time the judge: two equal arms, one with a repetition."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ claims:
 
 
 def write_run_directory(folder: Path, steps: int) -> tuple[Contract, Path]:
-    """Write a complete run directory of ``steps`` steps an arm, and the contract that it is judged by."""
+    """Write a complete run directory of ``steps`` steps an arm, and its contract."""
     path = folder / "cost-v1.yaml"
     path.write_text(_CONTRACT.format(workload=WORKLOAD, steps=steps, claim=CLAIM))
     loaded = load_contracts([path])

@@ -1,4 +1,4 @@
-"""Talking to a `benchmarks.peer_worker`: start it, ask it, and learn how it died."""
+"""Start a `benchmarks.peer_worker`, send it requests, and report how it ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WorkerFailedError(Exception):
 
 
 class WorkerProcess:
-    """A worker with a folder of its own: libraries that write caches into the current directory write there.
+    """A worker with its own folder, in which libraries write caches of the current directory.
 
     A context manager; leaving it ends the worker and everything that it started.
     """
@@ -38,7 +38,7 @@ class WorkerProcess:
         return self._child.pid
 
     def send(self, request: dict[str, Any]) -> None:
-        """Send a request; one that the worker does not live to read is lost."""
+        """Send a request. It is lost if the worker dies before it reads it."""
         self._child.line.send(json.dumps(request))
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class WorkerProcess:
 
     @contextlib.contextmanager
     def alone(self, others: Iterable[WorkerProcess]) -> Iterator[None]:
-        """Nothing of the others runs in the body of a `with`: their threads and children are stopped meanwhile."""
+        """Stop the others' threads and children inside the `with`, so that only this worker runs."""
         stopped = [other._child for other in others if other is not self]
         for child in stopped:
             child.stop()
@@ -70,7 +70,7 @@ class WorkerProcess:
                 child.resume()
 
     def last_output(self) -> str:
-        """Return the last lines that the worker printed; of one that never began, what Python printed about it."""
+        """Return the last lines that the worker printed, or that Python printed if the worker never started."""
         if self._log.exists():
             printed = self._log.read_bytes()
         else:

@@ -1,6 +1,6 @@
 """transformers with kernels of other projects: Liger's, and Axolotl's LoRA kernels with cut cross-entropy; compiled.
 
-The model, the adapters and the optimizer are those of `benchmarks.arms.huggingface`; what differs is said in the facts.
+The model, the adapters and the optimizer are those of `benchmarks.arms.huggingface`; the facts name the differences.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from benchmarks.arms.job import Job, OpenedArm
 
 
 def open_liger(job: Job) -> OpenedArm:
-    """Liger's RMSNorm, rotation, SwiGLU and fused head and loss, as it patches them in, under `torch.compile`.
+    """Open Liger's RMSNorm, rotation, SwiGLU and fused head and loss, as Liger patches them, under `torch.compile`.
 
-    The fused head and loss is left as Liger runs it, its kernel launched by itself: compiled, its loss is not what it
-    computes. The kernel writes no loss for a target that is ignored, the last of each row, where it relies on a buffer
-    of zeros. It is given slices of that buffer; Inductor, which copies what a kernel writes to, copies a slice from
-    behind the end of the temporary that holds it (pytorch/pytorch#192219), and what stood there is summed into the loss
-    (linkedin/Liger-Kernel#1338). So fits what an H200 showed: 1.64 too much at 4 x 128, and nothing at 4 x 512.
+    The fused head and loss runs as Liger runs it, with its kernel launched by itself, because its compiled loss is
+    wrong. The kernel writes no loss for an ignored target, the last of each row, and relies on a buffer of zeros. It
+    gets slices of that buffer. Inductor copies the tensors that a kernel writes to, and copies a slice from behind the
+    end of the temporary that holds it (pytorch/pytorch#192219), so whatever is there is summed into the loss
+    (linkedin/Liger-Kernel#1338). This explains what an H200 showed: 1.64 too much at 4 x 128, and nothing at 4 x 512.
     """
     liger = import_module("liger_kernel.transformers")
     liger.apply_liger_kernel_to_qwen2(rope=True, rms_norm=True, swiglu=True, fused_linear_cross_entropy=True)
@@ -39,12 +39,11 @@ def open_liger(job: Job) -> OpenedArm:
 
 
 def open_axolotl(job: Job) -> OpenedArm:
-    """Axolotl's LoRA kernels for qkv and the MLP, Apple's cut cross-entropy, the rest under `torch.compile`.
+    """Open Axolotl's LoRA kernels for qkv and the MLP and Apple's cut cross-entropy, the rest under `torch.compile`.
 
-    Dynamo cannot trace these kernels' autograd functions (an intermediate that aliases an input): it breaks its graph
-    around them, twice a layer.
-    Axolotl puts its kernels in by rewriting the source of `Qwen2Attention.forward`, from a package that needs the whole
-    trainer; `_attention` is that method with its `apply_qkv`.
+    Dynamo cannot trace these kernels' autograd functions (an intermediate that aliases an input) and breaks its graph
+    around them, twice a layer. Axolotl installs its kernels by rewriting the source of `Qwen2Attention.forward`, in a
+    package that needs the whole trainer; `_attention` is that method with its `apply_qkv`.
     """
     kernels = import_module("axolotl.kernels.lora")
     cut_loss = import_module("cut_cross_entropy").linear_cross_entropy
@@ -72,7 +71,7 @@ def _attention(
     attention_mask: Tensor | None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """`Qwen2Attention.forward` without a cache: hidden_states [B, S, H] -> [B, S, H]."""
+    """Run `Qwen2Attention.forward` without a cache: hidden_states [B, S, H] -> [B, S, H]."""
     rotate = import_module("transformers.models.qwen2.modeling_qwen2").apply_rotary_pos_emb
     shape = (*hidden_states.shape[:-1], -1, self.head_dim)
     query, key, value = (part.view(shape).transpose(1, 2) for part in self.apply_qkv(hidden_states))

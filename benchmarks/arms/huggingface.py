@@ -1,8 +1,8 @@
-"""transformers + peft + bitsandbytes, eager and compiled; and Unsloth, which builds on the three.
+"""transformers + peft + bitsandbytes, eager and compiled; and Unsloth, which is built on these three.
 
-Each is the step that its documentation shows: bf16 compute, NF4 weights, LoRA on q and v with fp32 factors, no gradient
-checkpointing, fused AdamW, `clip_grad_norm_` (no host sync). What a user can do at no cost is done, so that no peer is
-slower than it must be.
+Each arm is the step that its documentation shows: bf16 compute, NF4 weights, LoRA on q and v with fp32 factors, no
+gradient checkpointing, fused AdamW, `clip_grad_norm_` (no host sync). Each uses every option that costs a user nothing,
+so that no peer is slower than it must be.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def open_huggingface(job: Job) -> OpenedArm:
     model = peft_model(job)
     if job.arm == "hf_cudnn":
         on_gpu = torch.device(job.device).type == "cuda"
-        # A backward is that of its forward: the choice holds for both.
+        # A backward uses its forward's backend, so the choice holds for both.
         return open_model(job, model, model, context=_cudnn_attention if on_gpu else nullcontext)
     if job.arm == "hf_eager":
         return open_model(job, model, model)
@@ -51,7 +51,7 @@ def _cudnn_attention() -> AbstractContextManager[object]:
 
 
 def compile_facts() -> dict[str, Any]:
-    """Return True if the compiler did what the arm's name says: skipped CUDA graphs or graph breaks would slow it."""
+    """Return True if the compiler did what the arm's name says; skipped CUDA graphs or graph breaks slow it."""
     from torch._dynamo.utils import counters
 
     skips = int(counters["inductor"]["cudagraph_skips"])
@@ -83,10 +83,10 @@ def peft_model(job: Job) -> Any:
 
 
 def open_unsloth(job: Job) -> OpenedArm:
-    """Unsloth's own loader, kernels and loss. It patches the other libraries, so nothing may import them before it.
+    """Open Unsloth's own loader, kernels and loss. Unsloth patches the other libraries: nothing may import them before.
 
-    ``unsloth_all_linear`` trains LoRA on every projection, as its documentation tunes it: its fused LoRA kernels serve
-    an attention or an MLP only where all of its projections have LoRA.
+    ``unsloth_all_linear`` trains LoRA on every projection, as its documentation does: its fused LoRA kernels handle an
+    attention or an MLP only if all of its projections have LoRA.
     """
     everywhere = job.arm == "unsloth_all_linear"
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
@@ -114,7 +114,7 @@ def open_unsloth(job: Job) -> OpenedArm:
     on_gpu = torch.device(job.device).type == "cuda"
 
     def mixed_precision() -> AbstractContextManager[object]:
-        """Its kernels cast the fp32 LoRA factors by autocast, as its trainer sets it up."""
+        """Enable autocast as Unsloth's trainer does, by which its kernels cast the fp32 LoRA factors."""
         return torch.autocast("cuda", dtype=dtype) if on_gpu else nullcontext()
 
     opened = open_model(job, model, model, context=mixed_precision)

@@ -1,4 +1,4 @@
-"""What an arm is given and what it offers, whoever trains."""
+"""What every arm gets and what it offers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "d
 
 @dataclass(frozen=True)
 class Job:
-    """One arm at one shape of a model preset; both directories hold the same weights in the Hugging Face layout."""
+    """One arm at one shape of a model preset. Both directories hold the same weights in the Hugging Face layout."""
 
     arm: str
     model: str
@@ -56,7 +56,7 @@ class OpenedArm:
 
 
 def device_batch(batches: TextBatches, job: Job, index: int) -> Tensor:
-    """Tokens [B, S] of batch ``index`` on the job's device, copied as our own trainer does, without a host sync."""
+    """Return tokens [B, S] of batch ``index`` on the job's device, copied without a host sync as in our trainer."""
     tokens, _ = batches.batch(index, job.batch_size, job.seq_len)
     device = torch.device(job.device)
     return tokens.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tokens

@@ -1,6 +1,6 @@
 """torchtune's QLoRA of Qwen2, each layer compiled, as its single-device recipe does with ``compile=True``.
 
-Its NF4 is torchao's, which quantizes the absmax of 256 blocks to 8 bits by a rule of its own: it has a reference with
+Its NF4 is torchao's, which quantizes the absmax of 256 blocks to 8 bits by its own rule. So it has a reference with
 such weights (`benchmarks.peer_checkpoint.torchao_nf4`).
 """
 
@@ -50,9 +50,7 @@ def open_torchtune(job: Job) -> OpenedArm:
 
 
 def _prefer_own_torchao() -> None:
-    """Return where `benchmarks/pack_peers.sh` packed them: torchtune, and the last torchao that it can be imported
-    with.
-    """
+    """Put the packages of `benchmarks/pack_peers.sh` first: torchtune, and the last torchao it can import."""
     for entry in sys.path:
         packed = Path(entry) / "torchtune_peer"
         if packed.is_dir():
@@ -61,7 +59,7 @@ def _prefer_own_torchao() -> None:
 
 
 def _model(job: Job) -> Any:
-    """Weights of the checkpoint, quantized as they are copied in; only LoRA's factors are trained."""
+    """Return the model with the checkpoint's weights, quantized as they are copied; only LoRA's factors train."""
     models, peft = import_module("torchtune.models.qwen2"), import_module("torchtune.modules.peft")
     convert = import_module("torchtune.models.qwen2._convert_weights").qwen2_hf_to_tune
     config = job.config
