@@ -96,8 +96,7 @@ class GemmFloor:
         buffers: dict[tuple[str, int], Tensor] = {}
 
         def buffer(role: str, width: int) -> Tensor:
-            """Return random activations: with zeros the GPU would draw less power and run faster than in a real step.
-            """
+            """Return random activations: with zeros a GPU would draw less power and run faster than in a real step."""
             if (role, width) not in buffers:
                 buffers[role, width] = torch.randn(tokens, width, device=device, dtype=dtype)
             return buffers[role, width]
