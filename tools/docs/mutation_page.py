@@ -22,7 +22,7 @@ FOUND = ("killed", "timeout")  # a mutant that never ends is one that a test run
 
 
 def counts(result: Mapping[str, Any]) -> dict[str, Counter[str]]:
-    """Mutants by module and status. Raises ValueError for a status that this page has no column for."""
+    """Count mutants by module and status. Raises ValueError for a status that this page has no column for."""
     modules: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for function, numbers in result["functions"].items():
         if strange := set(numbers) - set(STATUSES):
@@ -32,7 +32,7 @@ def counts(result: Mapping[str, Any]) -> dict[str, Counter[str]]:
 
 
 def share(numbers: Counter[str]) -> float:
-    """Share of mutants that were found, 0 to 1."""
+    """Return the share of mutants that were found, 0 to 1."""
     return sum(numbers[status] for status in FOUND) / numbers.total()
 
 
@@ -42,7 +42,7 @@ def row(name: str, numbers: Counter[str]) -> list[str]:
 
 
 def count_table(modules: Mapping[str, Counter[str]]) -> str:
-    """One row a module, and their sum."""
+    """Return a table with one row per module, and their sum."""
     head = ("module", "mutants", *STATUSES, "found")
     total = sum(modules.values(), Counter[str]())
     rows = [row(f"`{name}`", numbers) for name, numbers in modules.items()]

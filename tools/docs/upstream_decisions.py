@@ -1,4 +1,4 @@
-"""What became of upstream's claims, as docs/upstream/decisions.yaml says it, joined with the claims themselves."""
+"""Join upstream's claims with their outcomes in docs/upstream/decisions.yaml."""
 
 from __future__ import annotations
 

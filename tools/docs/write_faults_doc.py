@@ -23,7 +23,7 @@ WORDS = {True: "would pass it", False: "catches it", None: "–"}
 
 
 def rows() -> Iterator[tuple[str, str, str, str]]:
-    """Fault, summary, claim and declared triple, by fault, in the order of the contracts."""
+    """Yield fault, summary, claim and declared triple, by fault, in the order of the contracts."""
     named: dict[str, list[tuple[str, str, str, str]]] = {}
     for loaded in load_contracts([ROOT / "contracts"]):
         contract = loaded.contract
@@ -40,7 +40,7 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
 
 
 def triple(expected: Expectation) -> str:
-    """`FAIL differs, first_differing_step = 1`."""
+    """Return an expectation as text, such as `FAIL differs, first_differing_step = 1`."""
     figures = [f"{name} = {value}" for name, value in expected.figures.items()]
     return ", ".join([f"{expected.status} {expected.reason}", *figures])
 

@@ -49,7 +49,7 @@ LOADED = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?\s(?:src|href)=["']?(
 
 
 def sources(root: Path) -> list[str]:
-    """Paths below `root` of the Markdown files that become pages."""
+    """Return the paths below `root` of the Markdown files that become pages."""
     below = [*(root / "docs").glob("*.md"), *(root / "docs" / "reference").glob("*.md")]
     return [*OUTSIDE, *sorted(path.relative_to(root).as_posix() for path in below)]
 

@@ -141,7 +141,7 @@ OURS = ("claim", "contract", "last published verdicts")
 def counts(
     rows: Mapping[str, Sequence[Row]], scoped: Mapping[str, Sequence[Row]], claims: Mapping[str, OurClaim]
 ) -> Counter[str]:
-    """Items by state."""
+    """Count items by state."""
     states: Counter[str] = Counter()
     for file, each in rows.items():
         for row in each:
@@ -179,7 +179,7 @@ def _outcome(outcome: Outcome, why: str, claims: Mapping[str, OurClaim]) -> list
 
 
 def _shortened(ids: Sequence[str]) -> list[str]:
-    """Ids of neighbours in one list as one: `equations.x.invariants.1-4`."""
+    """Join ids of neighbours in one list, as in `equations.x.invariants.1-4`."""
     groups: list[tuple[str, list[int]]] = []
     for name in ids:
         stem, _, last = name.rpartition(".")

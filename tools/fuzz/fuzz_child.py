@@ -42,7 +42,7 @@ class Tried:
 
 @contextmanager
 def _limited_memory() -> Iterator[None]:
-    """Within the block the process gets `BYTES` more than it has, and no more."""
+    """Limit the process inside the block to `BYTES` more memory than it has."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + BYTES, before[1]))
@@ -71,7 +71,7 @@ def _limited_time() -> Iterator[None]:
 
 
 def attempt(target: Target, case: bytes) -> bool:
-    """Try one input in this process; whether it was read. Raises `Broken`."""
+    """Try one input in this process; return True if it was read. Raises `Broken`."""
     began = time.process_time()
     read = False
     try:
@@ -120,7 +120,7 @@ class Child:
             _work(target, give, self._shared)
 
     def end(self) -> Tried:
-        """Wait for it, however it ends."""
+        """Wait until the process ends in any way."""
         _, status = os.waitpid(self._process, 0)
         broken = self._shared.kept("words").decode("utf-8", "replace") or None
         if broken is None and not self._shared.ended:
@@ -130,7 +130,7 @@ class Child:
 
 
 def _work(target: Target, give: Give, shared: _Shared) -> None:
-    """Never returns: the child must not go on with what its parent does."""
+    """Try inputs and exit: the child never returns into its parent's code."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
 
     def one(case: bytes) -> None:

@@ -95,7 +95,7 @@ _SIZES = (5, 5, 5, 0, 1, 512, 4096, 2**20, 2**33, 2**40)
 
 @cache
 def _tars() -> list[bytes]:
-    """Two tar files of small folders: as Python writes them, and with long names."""
+    """Return two tar files of small folders: one as Python writes it, one with long names."""
     made = []
     for form, names in ((tarfile.PAX_FORMAT, ("run/run.json", "run/é/b")), (tarfile.GNU_FORMAT, ("run/" + "a" * 150,))):
         buffer = io.BytesIO()

@@ -30,7 +30,7 @@ MOST_BYTES = 3 * 2**20  # of a mutated file: beyond every limit of a reader of t
 
 
 def changes(row: bytes) -> list[Change]:
-    """One to five changes, of seven bytes each."""
+    """Return one to five changes, of seven bytes each."""
     parts = (row[at : at + 7] for at in range(_CHOICES, _CHOICES + 7 * (1 + row[-1] % 5), 7))
     return [
         (
@@ -44,7 +44,7 @@ def changes(row: bytes) -> list[Change]:
 
 
 def damages(row: bytes) -> list[Damage]:
-    """One to four damages, of six bytes each."""
+    """Return one to four damages, of six bytes each."""
     parts = (row[at : at + 6] for at in range(_CHOICES, _CHOICES + 6 * (1 + row[-1] % 4), 6))
     return [(int.from_bytes(part[:4], "big"), TO_A_VALUE[part[4] % len(TO_A_VALUE)], _value(part)) for part in parts]
 

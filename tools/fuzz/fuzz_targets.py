@@ -114,7 +114,7 @@ def _contract(row: bytes) -> bytes:
 
 
 def _likely_contract(row: bytes) -> bytes:
-    """One that may well load, for what is made of those that do."""
+    """Return a contract that is likely to load, for targets that need a loaded one."""
     if row[1] % 4 == 0:
         return _damaged_document(row)
     return json.dumps(altered(_document(row), row, _documents()[row[0] % len(_documents())])).encode()

@@ -54,7 +54,7 @@ STEPS = 5
 
 
 def combination(phase: str, cause: str) -> Combination:
-    """One of the table; `phase` may be one of `STRANGER_PHASES`."""
+    """Return a combination of the table; `phase` may be one of `STRANGER_PHASES`."""
     if phase not in STRANGER_PHASES:
         return Combination(phase, cause, NAMED[cause])
     named = NAMED if phase == "import_in_worker" else NAMED_DESCRIBING

@@ -32,7 +32,7 @@ PROCESSES = "2"
 
 
 def copy_of_the_commit(folder: Path) -> str:
-    """Write what a run needs into the folder; the commit. Mutants never touch the checkout."""
+    """Write what a run needs into the folder; return the commit. Mutants never touch the checkout."""
     archive = subprocess.run(["git", "archive", "HEAD", *COPIED], cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
@@ -58,7 +58,7 @@ def function_of(mutant: str) -> str:
 
 
 def change(shown: str) -> tuple[str, str]:
-    """Return the lines that a mutant takes away and those that it puts there, from `mutmut show`."""
+    """Return the lines that a mutant removes and adds, from `mutmut show`."""
     lines = [line for line in shown.splitlines() if not line.startswith(("---", "+++", "#"))]
     was, becomes = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
     return was, becomes

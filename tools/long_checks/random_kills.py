@@ -101,7 +101,7 @@ def prepare(folder: Path) -> None:
 
 
 def unkilled(name: str) -> tuple[dict[str, float], bytes]:
-    """Seconds of each phase of a command that comes to its end, and its verdicts."""
+    """Return the seconds of each phase of an unkilled command, and its verdicts."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         prepare(folder)
@@ -188,7 +188,7 @@ def main() -> int:
 
 
 def killed(kills: int, choice: random.Random) -> int:
-    """Kill so many commands, print what is wrong and a summary; the exit code."""
+    """Kill so many commands, print what is wrong and a summary; return the exit code."""
     # a shell's background job ignores the one and nohup the other, and so would these commands
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

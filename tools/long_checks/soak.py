@@ -27,7 +27,7 @@ TIMES, CONTRACT = 20, "contracts/fused-gradient-clip-v1.yaml"
 
 @dataclass(frozen=True)
 class Left:
-    """What is there after a verification."""
+    """Processes, files, descriptors and threads that exist after a verification."""
 
     processes: int
     files: int
@@ -35,14 +35,14 @@ class Left:
     threads: int
 
     def problems(self, settled: Left) -> list[str]:
-        """Return what must not be; `settled` is what was there after the second time."""
+        """Return the leaks; `settled` was counted after the second verification."""
         grown = [name for name in ("files", "descriptors", "threads") if getattr(self, name) > getattr(settled, name)]
         found = [f"{self.processes} processes left"] * (self.processes > 0)
         return found + [f"{name} grew from {getattr(settled, name)} to {getattr(self, name)}" for name in grown]
 
 
 def left(mark: str, folder: Path) -> Left:
-    """Count now."""
+    """Count what exists now."""
     return Left(
         processes=len(marked(mark)),
         files=sum(1 for _ in folder.rglob("*")),

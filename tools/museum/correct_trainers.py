@@ -32,7 +32,7 @@ NOT_OURS = "SYNCS"  # its control is an arm that `harness.system.made_step` give
 
 
 def try_example(name: str) -> list[Said]:
-    """What the claims of its template say of a shipped example."""
+    """Return what the claims of the template say about a shipped example."""
     adapter = ROOT / "examples" / name / "adapter.py"
     takes = ("seed", "optimized") if SHIPPED[name][2] == "optimized" else ("seed",)
     source = StepSource(name, name, "step", None, adapter, 1, takes, {})
@@ -47,7 +47,7 @@ def try_example(name: str) -> list[Said]:
 
 
 def write_templates(draft: Draft, name: str, folder: Path) -> list[LoadedContract]:
-    """The templates' contracts, with the system of an example, its small workload and its arms in their lines."""
+    """Write the templates' contracts with an example's system, its small workload and its arms."""
     shipped = load_contract(ROOT / "examples" / name / "contract.yaml").contract
     ours, plain, form = SHIPPED[name]
     small = shipped.workloads["small"]

@@ -42,7 +42,7 @@ SHIPPED = {
 
 
 def is_right(form: str, said: Sequence[Said]) -> bool:
-    """A bug is found by a claim at least; a mended entry holds all that it can be asked, and something."""
+    """Return True if a claim finds the bug, or if all decidable claims of a mended entry hold, at least one."""
     if form == "buggy":
         return any(each.found for each in said)
     return any(each.status == "PASS" for each in said) and all(each.status in GOOD for each in said)
@@ -61,14 +61,14 @@ def recorded() -> list[Path]:
 
 
 def draft_of(entry: Path, form: str, steps: int = STEPS) -> Draft:
-    """As `harness init --no-compile` drafts for any step of that name, on a machine with a GPU, but for the timing."""
+    """Return the draft of `harness init --no-compile` for a step of that name on a GPU machine, without timing."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
     arms = Arms(compiled=False, timed=False, memory=True)
     return Draft(find_step_source(f"{module}:{form}"), steps, arms, gain=False)  # as records have it
 
 
 def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedContract]:
-    """Adapter and contracts in a folder: nothing but the seed is other than `harness init` writes it."""
+    """Write adapter and contracts into a folder, as `harness init` writes them except for the seed."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / draft.adapter_name).write_text(draft.adapter(folder), encoding="utf-8")
     texts = {draft.contract_name: draft.contract(), draft.long_contract_name: draft.long_contract()}
@@ -79,7 +79,7 @@ def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedCont
 
 @contextmanager
 def first_on_path(folder: Path) -> Iterator[Path]:
-    """Within the block this process, and those that it starts, look for modules in `folder` first."""
+    """Let this process, and processes that it starts, import modules from `folder` first inside the block."""
     sys.path.insert(0, str(folder))
     try:
         yield folder
@@ -88,7 +88,7 @@ def first_on_path(folder: Path) -> Iterator[Path]:
 
 
 def said_of(draft: Draft, verdict: Verdict, seconds: float | None = None) -> Said:
-    """What is kept of a verdict."""
+    """Return the parts of a verdict that are kept."""
     figures = {name: figure.value for name, figure in verdict.figures.items()}
     steps = [value for name in (*WHEN, BLOCK) if type(value := figures.get(name)) is int]
     step = steps[0] if steps and verdict.status.value in FOUND else None

@@ -64,7 +64,7 @@ AHEAD = (
 
 
 def prepare() -> None:
-    """Import what runs need, on one thread: more would not outlive a fork, and would add in another order."""
+    """Import what runs need on one thread: other threads do not survive a fork, and they sum in another order."""
     if not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, which the following does
     torch.set_num_threads(1)
@@ -77,7 +77,7 @@ def prepare() -> None:
 
 
 def _record_a_step() -> None:
-    """What the first recording of a process builds, and the first fake pass over what most steps execute."""
+    """Record one step, to build what a process's first recording and first fake pass need."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
     tokens = torch.zeros(2, dtype=torch.int64)
@@ -101,14 +101,14 @@ def _build_models(base: type[BaseModel]) -> None:
 
 
 def settle() -> None:
-    """Once something was imported ahead: a fork's collector would look through all of it, again and again."""
+    """Freeze imported objects, so that the garbage collectors of forks do not scan them again and again."""
     gc.collect()
     gc.freeze()
 
 
 @cache
 def machine() -> Machine:
-    """What a plan depends on; where there is a GPU, as another process finds it."""
+    """Return the machine that a plan depends on; on a GPU machine another process describes it."""
     if not torch.cuda.is_available():
         return environment.machine()
     with ProcessPoolExecutor(1, get_context("spawn")) as other:
@@ -116,7 +116,7 @@ def machine() -> Machine:
 
 
 def planned(contracts: Sequence[LoadedContract], claims: Sequence[str] = ()) -> Plan:
-    """What `harness verify` would plan here."""
+    """Return what `harness verify` would plan here."""
     return plan(
         contracts,
         claims=list(claims),
@@ -129,7 +129,7 @@ def planned(contracts: Sequence[LoadedContract], claims: Sequence[str] = ()) -> 
 def judged(
     contracts: Sequence[LoadedContract], work: Plan, folder: Path, limit_s: float
 ) -> list[tuple[Verdict, float]]:
-    """Each unit's verdict, and the seconds that the runs took which decided it."""
+    """Return each unit's verdict, and the seconds of the runs that decided it."""
     by_run: dict[str, tuple[RunEvidence, float]] = {}
     for run in work.runs:
         began = time.monotonic()
@@ -179,7 +179,7 @@ def _work(run: Run, directory: Path) -> None:
 
 
 class Fork:
-    """A process that does some work and ends."""
+    """A forked process that does some work and ends."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         sys.stdout.flush()
@@ -194,7 +194,7 @@ class Fork:
                 os._exit(code)
 
     def wait(self, limit_s: float | None = None) -> int | None:
-        """Its exit code, negative for a signal; None where it still runs after so many seconds."""
+        """Return the exit code, negative for a signal; None if the process still runs after `limit_s`."""
         until = None if limit_s is None else time.monotonic() + limit_s
         while self._ended is None:
             pid, status = os.waitpid(self.pid, 0 if until is None else os.WNOHANG)
@@ -244,5 +244,5 @@ class _OtherPart(Fork):
         super().__init__(train)
 
     def poll(self) -> int | None:
-        """As `Popen.poll`."""
+        """Do as `Popen.poll` does."""
         return self.wait(0.0)

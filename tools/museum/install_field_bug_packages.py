@@ -23,12 +23,12 @@ from examples.field_bugs.packages import FOLDER, folder_of
 
 
 def releases() -> list[str]:
-    """Every release that some form of some entry needs."""
+    """Return every release that a form of an entry needs."""
     return sorted({release for bug in entries().values() for needed in bug.installed.values() for release in needed})
 
 
 def rounds(wanted: list[str]) -> list[list[str]]:
-    """Split so that no round has two releases of one package, which pip refuses to download at once."""
+    """Split releases into rounds without two releases of one package, which pip refuses to download together."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for release in wanted:
         by_name[release.partition("==")[0]].append(release)
@@ -36,7 +36,7 @@ def rounds(wanted: list[str]) -> list[list[str]]:
 
 
 def install(wanted: list[str]) -> None:
-    """Each into a folder that has its name when it is whole. Raises `CalledProcessError` where pip could not."""
+    """Install each release; its folder gets its name when complete. Raises `CalledProcessError` if pip fails."""
     with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".unfinished-") as name:
         unfinished = Path(name)
         options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]

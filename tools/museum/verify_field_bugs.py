@@ -71,7 +71,7 @@ def drill_form(entry: Path, form: str, claims: Sequence[str]) -> Drilled:
 def drafted(
     entry: Path, form: str, seed: int, steps: int = STEPS
 ) -> Iterator[tuple[Draft, Path, list[LoadedContract]]]:
-    """The draft of a form, and its contracts in a folder where modules are found."""
+    """Return the draft of a form, and write its contracts into a folder where modules are found."""
     draft = field_bugs.draft_of(entry, form, steps)
     with tempfile.TemporaryDirectory(prefix="field-bug-") as name, field_bugs.first_on_path(Path(name)) as folder:
         try:
@@ -81,14 +81,14 @@ def drafted(
 
 
 def wanted_of(draft: Draft, contracts: Sequence[LoadedContract], claims: Sequence[str], *, long: bool) -> list[str]:
-    """The claims to try, by their whole names."""
+    """Return the whole names of the claims to try."""
     known = [claim.id for loaded in contracts for claim in loaded.contract.claims]
     wanted = [draft.claim_id(each) for each in claims] or known
     return [each for each in wanted if long or each != draft.claim_id(LONG)]
 
 
 def try_entry(entry: Path, seeds: Sequence[int], *, long: bool) -> field_bugs.Records:
-    """Both forms with each seed; the long run with the first, and where no other claim finds the bug."""
+    """Try both forms with each seed; the long run with the first seed, and where no other claim finds the bug."""
     records: field_bugs.Records = {}
     late = False
     for seed in seeds:
@@ -99,7 +99,7 @@ def try_entry(entry: Path, seeds: Sequence[int], *, long: bool) -> field_bugs.Re
 
 
 def show(entry: Path, records: field_bugs.Records) -> bool:
-    """Print what was said; whether all of it is as it should be."""
+    """Print the answers; return True if all are right."""
     right = True
     for seed, forms in records.items():
         for form, said in forms.items():

@@ -68,12 +68,12 @@ class Entry:
 
     @property
     def found(self) -> list[Said]:
-        """The claims that found it and hold of the fixed form, of the first seed recorded, in the contracts' order."""
+        """Return the claims that found the bug and hold for the fixed form, of the first seed, in contract order."""
         return scorecard.found_bugs(next(iter(self.records.values()), self.first or {}))
 
     @property
     def found_on_gpu(self) -> list[Said]:
-        """Likewise, of the run on a GPU."""
+        """Return the same for the run on a GPU."""
         return scorecard.found_bugs(self.on_gpu)
 
 
@@ -97,7 +97,7 @@ def entries() -> list[Entry]:
 
 
 def written(every: Sequence[Entry], not_had: Sequence[Mapping[str, str]]) -> str:
-    """The page's text."""
+    """Return the page's text."""
     found = [entry for entry in every if entry.found or entry.found_on_gpu]
     missed = [entry for entry in every if entry not in found]
     parts = [
@@ -151,7 +151,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
 
 
 def _gpu(entry: Entry) -> str:
-    """Which claims found it there, and whether the fixed form held."""
+    """Return the claims that found the bug on a GPU, and whether the fixed form held."""
     if not entry.on_gpu:
         return ""
     by = ", ".join(each.claim for each in entry.found_on_gpu) or "not found"
@@ -165,7 +165,7 @@ def _wrong(said: Sequence[Said], mark: str = "") -> str:
 
 
 def _correct() -> Iterator[tuple[str, ...]]:
-    """A row for each correct trainer that was tried."""
+    """Yield a row for each correct trainer that was tried."""
     for name, said in field_bugs.correct_trainers().items():
         shipped = name in field_bugs.SHIPPED
         link = f"[{name}](../examples/{name}/train.py)" if shipped else f"`{name}`"
@@ -211,7 +211,7 @@ def _link(entry: Entry) -> str:
 
 
 def _thread(thread: str) -> str:
-    """A link to the thread on GitHub, where it names one."""
+    """Return a link to the thread on GitHub, if it names one."""
     repository, _, number = thread.partition("#")
     linked = repository.count("/") == 1 and number.isdigit()
     return f"[{thread}](https://github.com/{repository}/issues/{number})" if linked else thread

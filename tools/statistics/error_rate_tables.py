@@ -1,4 +1,4 @@
-"""The published tables of the throughput rule's error rates, and what each rate was wanted to be."""
+"""The published tables of the throughput rule's error rates, and the required value of each rate."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Point:
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:
-    """Return what a point was wanted to show, and whether it does; None where nothing was asked."""
+    """Return the requirement of a point, and True if it is met; None without a requirement."""
     if point.section == "tries":
         return None
     independent = point.noise in INDEPENDENT | OUTLIERS

@@ -62,7 +62,7 @@ EIGHT = (
 
 @dataclass(frozen=True)
 class Setting:
-    """What is drawn, and how much of it is measured."""
+    """The noise to draw, and how much of it is measured."""
 
     section: str
     name: str
@@ -73,7 +73,7 @@ class Setting:
     paced: bool = False  # the processor's pace was measured beside each block
 
     def draw(self, experiments: int, seed: int) -> Array:
-        """Log step times [experiments, arms, measurements x processes, rounds, 2] at a true ratio of 1."""
+        """Draw log step times [experiments, arms, measurements x processes, rounds, 2] at a true ratio of 1."""
         key = [seed, zlib.crc32(self.name.encode()), round(1e6 * self.deviation), self.processes, self.measurements]
         generator = np.random.default_rng(key)
         shape = Shape(experiments, self.processes, ROUNDS)
@@ -156,7 +156,7 @@ def tried_again(setting: Setting, true_ratio: float, experiments: int, seed: int
 
 
 def settings() -> Iterator[tuple[Setting, Sequence[float]]]:
-    """Everything of the report but what is tried again, with the true ratios."""
+    """Return all settings of the report except repeated tries, with the true ratios."""
     for name, noise in INDEPENDENT.items():
         wide = (0.05, 0.1) if name == "two-humped" else ()
         yield from _each(Setting("independent", name, noise, 0.0), (*DEVIATIONS, *wide), RATIOS)

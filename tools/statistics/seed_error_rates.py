@@ -44,9 +44,9 @@ class Point:
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:
-    """Return what a point was wanted to show, and whether it does; None where nothing was asked.
+    """Return the requirement of a point, and True if it is met; None without a requirement.
 
-    Three standard errors of the simulation are left to it.
+    A miss of up to three standard errors of the simulation is allowed.
     """
     if point.beyond_margin == 0.0 and point.noise not in BY_MEAN:
         most = 1 - point.confidence
@@ -56,7 +56,7 @@ def wanted(point: Point) -> tuple[str, bool] | None:
 
 
 def drawn(noise: str, seeds: int, experiments: int, seed: int) -> NDArray[np.float64]:
-    """Differences [experiments, seeds] about a true one of 0."""
+    """Draw differences [experiments, seeds] around a true difference of 0."""
     generator = np.random.default_rng([seed, zlib.crc32(noise.encode()), seeds])
     return NOISES[noise](generator, (experiments, seeds))
 

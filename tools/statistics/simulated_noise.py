@@ -1,4 +1,4 @@
-"""What may lie between a true speed ratio and the step times of its processes, drawn at random.
+"""Random noise between a true speed ratio and the step times of its processes.
 
 A noise gives log step times [experiments, arms (candidate, baseline), processes, rounds, 2] of one measurement, whose
 true ratio is 1. Its deviation is that of a process's log ratio by the noise that is independent between processes.
@@ -34,7 +34,7 @@ STRETCH = 4  # blocks of an arm that a disturbance lasts on average
 
 
 def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Blocks and process effects, both normal."""
+    """Draw normal block noise and normal process effects."""
     experiments, processes, rounds = shape
     blocks = generator.normal(0, BLOCK_SHARE * deviation, (experiments, 2, processes, rounds, 2))
     effects = generator.normal(0, PROCESS_SHARE * deviation, (experiments, 2, processes, 1, 1))
@@ -42,7 +42,7 @@ def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) 
 
 
 def skewed(arm: int) -> Noise:
-    """Now and then a process is much slower in one arm: an exponential effect of median 0."""
+    """Make a process now and then much slower in one arm: an exponential effect of median 0."""
 
     def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
         times = bell_shaped(generator, shape, deviation / 2)
@@ -79,7 +79,7 @@ def common_to_both_arms(generator: np.random.Generator, shape: Shape, deviation:
 
 
 def outlier(arm: int) -> Noise:
-    """One process is slower by 20 % in one arm."""
+    """Make one process slower by 20 % in one arm."""
 
     def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
         times = bell_shaped(generator, shape, deviation)
@@ -90,7 +90,7 @@ def outlier(arm: int) -> Noise:
 
 
 def common_to_a_measurement(common: float) -> Noise:
-    """All processes of a measurement share a slower or faster baseline: no repetition of processes shows it."""
+    """Make the baseline slower or faster in all processes of a measurement, which repeating processes cannot show."""
 
     def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
         times = bell_shaped(generator, shape, deviation)
@@ -101,7 +101,7 @@ def common_to_a_measurement(common: float) -> Noise:
 
 
 def busy(slower: float) -> Noise:
-    """Something busy makes every block of the baseline slower by as much."""
+    """Make every block of the baseline slower by `slower`, as by a busy machine."""
 
     def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
         times = bell_shaped(generator, shape, deviation)

@@ -31,7 +31,7 @@ def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def skewed(towards: float, middle: float) -> Noise:
-    """Exponential about its middle, with its long tail towards worse (1) or better (-1) differences."""
+    """Draw exponential noise around its middle, with its long tail towards worse (1) or better (-1) differences."""
 
     def noise(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
         drawn: Array = towards * (generator.exponential(1.0, shape) - middle)
@@ -41,7 +41,7 @@ def skewed(towards: float, middle: float) -> Noise:
 
 
 def heavy_tailed(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Student's t with three degrees of freedom, whose deviation is the root of three."""
+    """Draw Student's t with three degrees of freedom, whose deviation is the root of three."""
     return np.asarray(generator.standard_t(3, shape) / math.sqrt(3))
 
 
