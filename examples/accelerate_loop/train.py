@@ -36,7 +36,7 @@ def make_training(seed=0, learning_rate=5e-3, steps=300, cycle_momentum=True):
 
 
 def make_batch(index, seed=0, size=32, side=16):
-    """Images with a bright row whose number is the class."""
+    """Return images with a bright row whose number is the class."""
     generator = torch.Generator().manual_seed(1_000_003 * seed + index)
     labels = torch.randint(10, (size,), generator=generator)
     images = torch.rand(size, 1, side, side, generator=generator)

@@ -27,12 +27,12 @@ Body = Callable[[], Tensor]
 
 @cache
 def _side_stream() -> torch.cuda.Stream:
-    """The stream of all warm-ups and captures: libraries take memory for each."""
+    """Return the stream of all warm-ups and captures: libraries allocate memory for each stream."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 def warm_up(body: Body, times: int = 3) -> None:
-    """Execute it so many times, on a side stream where there is a GPU; what it changed stays changed."""
+    """Execute `body` `times` times, on a side stream on a GPU; its changes stay."""
     if torch.cuda.is_available():
         warm_up_on(_side_stream(), body, times)
         return
@@ -41,7 +41,7 @@ def warm_up(body: Body, times: int = 3) -> None:
 
 
 def fill(static: dict[str, Tensor], batch: Mapping[str, Tensor]) -> None:
-    """Copy a batch to where a graph reads it; the tensors there come with the first batch."""
+    """Copy a batch into the tensors that a graph reads; the first batch creates them."""
     for name, tensor in batch.items():
         static.setdefault(name, tensor.clone()).copy_(tensor)
 
@@ -65,7 +65,7 @@ class OwnGraph:
         self._replayed: CudaGraph | TracedStep = self._captured(body)
 
     def replay(self) -> Tensor:
-        """Execute the body; the tensor it returns, which the next replay overwrites."""
+        """Execute the body; return its tensor, which the next replay overwrites."""
         if isinstance(self._replayed, CudaGraph):
             self._replayed.replay()
             return self.result

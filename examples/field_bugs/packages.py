@@ -17,7 +17,7 @@ INSTALL = "python tools/museum/install_field_bug_packages.py"
 
 
 def folder_of(release: str) -> Path:
-    """Where a release lies, or would: `…/transformers-4.45.2` of `transformers==4.45.2`."""
+    """Return the folder of a release, installed or not: `…/transformers-4.45.2` of `transformers==4.45.2`."""
     return FOLDER / release.replace("==", "-")
 
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Waves(Dataset):
-    """Sums of two sines, of which the next value is to be predicted."""
+    """Sums of two sines, with their next values as targets."""
 
     def __init__(self, length, examples=8192):
         generator = torch.Generator().manual_seed(1)

@@ -5,7 +5,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, get_linear_schedule_with_warmup, set_seed
 
 VOCABULARY = 256
-MODULES = ["embed_tokens", "lm_head"]  # of a new vocabulary: trained whole
+MODULES = ["embed_tokens", "lm_head"]  # the embedding of a new vocabulary, trained as a whole
 
 
 def make_training(seed=0, device="cpu", learning_rate=1e-2, steps=300):
@@ -28,7 +28,7 @@ def make_training(seed=0, device="cpu", learning_rate=1e-2, steps=300):
 
 
 def make_batch(index, seed=0, size=8, length=32):
-    """Sequences that count on from a random start by a random stride."""
+    """Return sequences that count upwards from a random start by a random stride."""
     generator = torch.Generator().manual_seed(1_000_003 * seed + index)
     start, stride = torch.randint(1, VOCABULARY, (2, size, 1), generator=generator)
     return {"input_ids": (start + stride % 8 * torch.arange(length)) % VOCABULARY}

@@ -1,4 +1,4 @@
-"""The plain loop as a system: its step as it is written, or its update with what waits for the device left outside."""
+"""The plain loop as a system: its step as written, or its update without the lines that wait for the device."""
 
 from harness.system.capturable import make_capturable
 from harness.system.step_function import StepFunction, StepFunctionSystem

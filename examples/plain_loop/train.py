@@ -46,7 +46,7 @@ def make_training(seed=0, device="cpu", learning_rate=3e-3, steps=300, warmup=10
 
 
 def make_batch(index, seed=0, size=8, length=32):
-    """Sequences that count on from a random start by a random stride."""
+    """Return sequences that count upwards from a random start by a random stride."""
     generator = torch.Generator().manual_seed(1_000_003 * seed + index)
     start, stride = torch.randint(1, VOCABULARY, (2, size, 1), generator=generator)
     return {"tokens": (start + stride % 8 * torch.arange(length + 1)) % VOCABULARY}

@@ -21,21 +21,21 @@ class Block(nn.Module):
 
 
 def make_training(seed=0, device="cpu", learning_rate=1e-2):
-    """Model and optimizer, equal in every rank: a seed makes the weights."""
+    """Return model and optimizer, equal in every rank, because a seed determines the weights."""
     torch.manual_seed(seed)
     model = nn.Sequential(Block(), Block(), nn.Linear(WIDTH, CLASSES)).to(device)
     return model, torch.optim.AdamW(model.parameters(), lr=learning_rate, fused=True)
 
 
 def make_batch(index, seed=0, size=16):
-    """The whole batch: points, and which of some fixed directions each is nearest to."""
+    """Return the whole batch: points, and for each the index of the nearest of some fixed directions."""
     directions = torch.randn(WIDTH, CLASSES, generator=torch.Generator().manual_seed(7))
     points = torch.randn(size, WIDTH, generator=torch.Generator().manual_seed(1_000_003 * seed + index))
     return {"points": points, "labels": (points @ directions).argmax(dim=1)}
 
 
 def train_step(model, optimizer, batch):
-    """Under DistributedDataParallel `backward` leaves the mean of all ranks' gradients; the clip comes after it."""
+    """Train one step. Under DistributedDataParallel `backward` averages all ranks' gradients; the clip comes after."""
     loss = F.cross_entropy(model(batch["points"]), batch["labels"])
     optimizer.zero_grad()
     loss.backward()

@@ -1,4 +1,4 @@
-"""The sharded transformer as a system: `train.sharded(model)` is what makes it one of several ranks."""
+"""The sharded transformer as a system: with several ranks the model passes through `train.sharded(model)`."""
 
 from functools import partial
 

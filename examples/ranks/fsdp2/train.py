@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the model. `tiny` is for a CPU; of `wide` the weights are most of the memory."""
+    """Sizes of the model. `tiny` is for a CPU; in `wide` the weights are most of the memory."""
 
     width: int
     heads: int
@@ -67,7 +67,7 @@ class Transformer(nn.Module):
 
 
 def make_model(shape, seed=0, device="cpu"):
-    """Equal in every rank: a seed makes the weights."""
+    """Return the model, equal in every rank, because a seed determines the weights."""
     torch.manual_seed(seed)
     with torch.device(device):
         return Transformer(shape)
@@ -83,14 +83,14 @@ def compiled(model):
 
 
 def sharded(model):
-    """Each block is gathered when it is computed; what is left, embedding, norm and head, is a group of its own."""
+    """Shard the model by blocks, each gathered when computed; embedding, norm and head are one more group."""
     for block in model.blocks:
         fully_shard(block)
     return fully_shard(model)
 
 
 def replicated(model):
-    """The whole model in every rank; gradients lie in the buckets that are reduced, and nowhere else."""
+    """Keep the whole model in every rank; gradients are stored only in the buckets that are reduced."""
     device = next(model.parameters()).device
     ids = [device.index] if device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
@@ -104,14 +104,14 @@ def make_optimizer(model, learning_rate):
 
 
 def make_batch(index, words, seed=0, rows=16, length=16):
-    """The whole batch [rows, length]: random words, and for each the one that a fixed permutation puts behind it."""
+    """Return the whole batch [rows, length]: random words, and for each its image under a fixed permutation."""
     following = torch.randperm(words, generator=torch.Generator().manual_seed(7))
     tokens = torch.randint(words, (rows, length), generator=torch.Generator().manual_seed(1_000_003 * seed + index))
     return {"tokens": tokens, "targets": following[tokens]}
 
 
 def train_step(model, optimizer, batch, clip=nn.utils.clip_grad_norm_):
-    """Of shards `clip_grad_norm_` takes the norm over all ranks: each clips its part by the norm of the whole."""
+    """Train one step. `clip_grad_norm_` takes the norm over all ranks' shards and clips every shard by it."""
     loss = F.cross_entropy(model(batch["tokens"]).flatten(0, 1), batch["targets"].flatten())
     optimizer.zero_grad()
     loss.backward()

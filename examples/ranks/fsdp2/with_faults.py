@@ -1,4 +1,4 @@
-"""The same system with faults of its own: two that only a sharded training can have."""
+"""The same system with two faults that only a sharded training can have."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,7 +8,7 @@ from harness.system.step_function import Expectation, PlantedFault
 
 
 def clip_parts(parameters, max_norm):
-    """Each rank clips what it holds by the norm of that alone, as a clip written for one process does."""
+    """Clip each rank's part by the norm of that part alone, as a clip written for one process does."""
     import torch
 
     parts = [each.grad.to_local() if hasattr(each.grad, "to_local") else each.grad for each in parameters]
@@ -18,7 +18,7 @@ def clip_parts(parameters, max_norm):
 
 
 def whole_in_every_rank(right):
-    """Trains on under DistributedDataParallel, from the same parameters."""
+    """Train under DistributedDataParallel from the same parameters."""
     import torch
 
     from examples.ranks.fsdp2 import train

@@ -89,7 +89,7 @@ def exchanged(rows, *, out):
 
 
 def make_model(way, seed, device):
-    """Equal in every rank before it is divided: a seed makes the weights."""
+    """Return the model, equal in every rank before it is divided, because a seed determines the weights."""
     torch.manual_seed(seed)
     middle = Experts() if way == "experts" else Block()
     return nn.Sequential(Block(), middle, nn.Linear(WIDTH, CLASSES)).to(device)
@@ -104,7 +104,7 @@ def make_training(way, seed=0, device="cpu", learning_rate=1e-2, parts=1):
 
 
 def make_batch(index, seed=0, size=16):
-    """The whole batch: points [size, D], and which of some fixed directions each is nearest to."""
+    """Return the whole batch: points [size, D], and for each the index of the nearest of some fixed directions."""
     if BUG == "own_order":
         index += rank()
     directions = torch.randn(WIDTH, CLASSES, generator=torch.Generator().manual_seed(7))
@@ -122,7 +122,7 @@ def replicated(model):
 
 
 def log(model):
-    """Sum a norm over ranks for a log, behind the step and so outside of its capture."""
+    """Sum a norm over ranks for a log, after the step and so outside of its capture."""
     if BUG == "logged_outside" and ranks() > 1:
         dist.all_reduce(model[2].bias.detach().norm())
 
@@ -179,7 +179,7 @@ def is_part(each):
 
 
 def clip(parameters):
-    """Clip by the norm of the whole model: squares of parts are added over the ranks, those of copies are not.
+    """Clip by the norm of the whole model: squares of parts are summed over ranks, those of copies are not.
 
     `clip_grad_norm_` refuses DTensors and plain tensors together.
     """
@@ -260,7 +260,7 @@ if __name__ == "__main__":
     step, _ = make_training(way, parts=2)
     for index in range(40):
         batch = make_batch(index)
-        if way != "tensor":  # there every rank reads all rows
+        if way != "tensor":  # in `tensor` every rank reads all rows
             batch = {name: each.chunk(ranks())[rank()] for name, each in batch.items()}
         loss = step(batch)
         if index % 10 == 9 and rank() == 0:
