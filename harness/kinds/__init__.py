@@ -1,5 +1,5 @@
-"""Hold one table of claim kinds, from which every list of kinds is derived, and one of probes. This package imports no
-layer of the harness."""
+"""Hold the table of claim kinds, from which every list of kinds is derived, and the table of probes. Importing this
+package imports nothing else of the harness but its errors."""
 
 from harness.kinds.built_in import BUILT_IN as BUILT_IN
 from harness.kinds.installed import kind_of as kind_of

@@ -18,6 +18,6 @@ from harness.kinds.trajectory import rows as trajectory
 
 _FAMILIES = (trajectory, gradients, steps, seeds, between_steps, speed, captures, memory, kernels, ranks)
 BUILT_IN = {row.name: row for family in _FAMILIES for row in family.ROWS}
-"""Every kind by its name. Capabilities `parameters` and `inputs`: digests of both prove equal starts and batches."""
+"""Every kind by its name. Most need the capabilities `parameters` and `inputs` to prove equal starts and batches."""
 SECTIONS: tuple[str, ...] = tuple(name for family in _FAMILIES for name in family.SECTIONS)
-"""`module:attribute` of each section of the report, in its order: a function of the view."""
+"""`module:attribute` of the functions that make the report's sections of a view, in the order of the report."""

@@ -21,27 +21,27 @@ SHARED_CHECKS: Mapping[str, str] = {
     "enough_steps": "As many steps were run as the claim and its workload demand.",
 }
 
-# What an execution is, where a check may differ. `repetition`: the baseline's second run, which shows
-# its noise; `half`: a part of a training that was saved and loaded; `older`: recorded by a probe
-# that did not watch single steps yet.
+# The roles of an execution in which a check may be left out. `repetition`: the baseline's second run,
+# which shows its noise. `half`: a part of a training that was saved and loaded. `older`: an execution
+# that was recorded before its probe watched single steps.
 ROLES = frozenset({"control", "half", "older", "peer", "plain", "reference", "repetition", "yardstick"})
 
 
 def names_of(check: str, role: str) -> frozenset[str]:
-    """Return the keys of `leaves_out` that leave out a check of an execution in this role."""
+    """Return every key of `leaves_out` that leaves this check out for an execution in this role."""
     return frozenset({check, role, f"{check}.{role}"})
 
 
 def left_out(name: str) -> str:
-    """Return the name of a check, a role or both (`trained.control`). Raises ValueError for another name."""
+    """Return the name if it names a check, a role or both (`trained.control`); raise ValueError otherwise."""
     check, _, role = name.partition(".")
     if name not in ROLES and not (check in SHARED_CHECKS and (not role or role in ROLES)):
         raise ValueError(f"no shared check or role is named '{name}'")
     return name
 
 
-# Hold what rows of several families share: reasons for which a kind leaves a shared check out, and
-# evidence faults.
+# The rows of several families share these evidence faults and these reasons to leave a shared check
+# out.
 
 MISSING_RUN = "harness.drill.faults:MISSING_RUN"
 NO_STEPS = "harness.drill.faults:NO_STEPS"

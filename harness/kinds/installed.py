@@ -1,7 +1,7 @@
-"""Find the kinds and probes that there are: the harness's own, and those of installed packages.
+"""Find all kinds and probes: the harness's own, and those of installed packages.
 
-A package offers a row by an entry point that names it (`module:attribute`): a kind in the group
-`contract_harness.kinds`, a probe in the group `contract_harness.probes`. Record types have a group as well
+A package offers a row by an entry point that names the row (`module:attribute`). The group of the entry point is
+`contract_harness.kinds` for a kind, and `contract_harness.probes` for a probe. Record types have a group as well
 (`harness.evidence.run_evidence`).
 """
 
@@ -21,12 +21,12 @@ from harness.kinds.row import Row
 
 GROUP = "contract_harness.kinds"
 PROBES_GROUP = "contract_harness.probes"
-RESERVED = ("composite",)  # joins parts of other kinds, and is none itself
+RESERVED = ("composite",)  # a claim that joins parts of other kinds; no kind may have this name
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class Judged(Protocol):
-    """A part of a claim, as far as it says from which probe it is judged."""
+    """The attributes of a claim's part that decide which probe the part is judged from."""
 
     @property
     def kind(self) -> str: ...
@@ -36,7 +36,7 @@ class Judged(Protocol):
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """Return every kind by its name, the harness's own first. Raises KindError for an entry point of no sound kind."""
+    """Return every kind by its name, the harness's own first. Raises KindError for an invalid installed kind."""
     found = _with_installed(GROUP, Kind, BUILT_IN, RESERVED)
     for row in found.values():
         for name, settings in row.probes.items():
@@ -49,17 +49,17 @@ def kinds() -> dict[str, Kind]:
 
 @cache
 def probes() -> dict[str, Probe]:
-    """Return every probe by its name, or raise KindError as `kinds` does."""
+    """Return every probe by its name. Raises KindError for an invalid installed probe."""
     return _with_installed(PROBES_GROUP, Probe, probe_table.BUILT_IN)
 
 
 def kind_of(name: str) -> Kind:
-    """Return the row of a kind that a contract could name. Raises KeyError for another name."""
+    """Return the row of the kind with this name. Raises KeyError if there is none."""
     return kinds()[name]
 
 
 def probe_named(name: str) -> Probe:
-    """Return the row of the probe of a run. Raises KeyError for a name that no run could have."""
+    """Return the row of the probe with this name. Raises KeyError if there is none."""
     return probes()[name]
 
 
@@ -81,7 +81,7 @@ def _with_installed(
 
 
 def offered(group: str, what: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[EntryPoint, Any]]:
-    """Yield what packages offer in a group of entry points. Raises KindError for a value that is not `what`."""
+    """Yield each entry point of a group with its value. Raises KindError if a value does not load or is not sound."""
     rule, remedy = f"an entry point of `{group}` names {what}", "correct or uninstall that package"
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         try:

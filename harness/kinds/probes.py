@@ -1,4 +1,4 @@
-"""List the probes: the ways to execute a run. What the harness needs to know of a probe is a field of its row."""
+"""List the probes, the ways to execute a run. Each row holds all that the harness needs to know about one probe."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ Trainings = Literal["none", "each"]
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Row):
-    """All that the harness has to know of one probe; no field may be left out (`KindError`)."""
+    """All that the harness needs to know about one probe. A missing field raises `KindError`."""
 
     called: ClassVar = "probe"
     name: Name
-    """What `run.json` writes as `probe`."""
+    """The value of `probe` in `run.json`."""
     execute: Reference
-    """`module:attribute` of a function of the run and the recorder, which executes the run in a worker."""
+    """`module:attribute` of the function that executes a run in a worker, given the run and the recorder."""
     arm_by_arm: bool
-    """True if it executes one arm after another, and the evidence of an arm depends on no arm but those that the run
-    names together (`baseline_of`, `compared`). Then the run is planned for all kinds together, so the probe has no
-    settings; arms are shared by runs, go to several processes, are left out where one ended its worker, are taken
-    from the control run of a drill, and are judged as each ends."""
+    """True if the probe executes one arm after another, and the evidence of an arm depends on no other arm except those
+    that the run names together (`baseline_of`, `compared`). One such run is planned for all kinds, so the probe has no
+    settings. Runs may share its arms, several processes may execute them, an arm that ended its worker is left out, a
+    drill takes arms from its control run, and each arm is judged when it ends."""
     timed: bool
-    """True if the time of its steps is the evidence: it has the machine to itself, and repeats of it count."""
+    """True if the time of steps is the evidence. The run then has the machine to itself, and each repeat counts."""
     of_ranks: bool
-    """True if every rank of an arm goes through it alike."""
+    """True if all ranks of an arm execute the probe in the same way."""
     apart: Reference | None
-    """`module:attribute` of what executes arms of two commits, each in a process. None: no such runs, unless the
-    probe is `arm_by_arm`, whose arms go to a process for each commit anyway."""
+    """`module:attribute` of the function that executes arms of two commits, with a process for each. None if the probe
+    cannot do this, or is `arm_by_arm`: then each commit has a process of its own anyway."""
     steps: Reference | None
-    """`module:attribute` of a function of the run: how many steps an opened arm is asked for. None: time ends it."""
+    """`module:attribute` of a function of the run that returns an arm's number of steps. None if time limits them."""
     trainings: Trainings
     """Which executions of an arm have all steps of the workload. none: the probe chooses its steps. each: every
-    execution, together with those after it that began with a load."""
+    execution, joined with the executions after it that began with a load."""
     every_step_recorded: bool
-    """True if the series of an arm has each step for which it was called."""
+    """True if an arm's series holds every step that the arm was asked for."""
     watches_steps: bool
-    """True if the life of a captured arm is watched: each step under torch's dispatch modes, some by the profiler."""
+    """True if a captured arm is watched: each step by torch's dispatch modes, and some steps by the profiler."""
     gpu_memory: Reference
-    """`module:attribute` of a function of the run: GiB of the GPU that it may take. The function returns None where
-    the run needs the GPU to itself, and 0.0 where it uses none."""
+    """`module:attribute` of a function of the run that returns how many GiB of GPU memory the run may take: None if it
+    needs the GPU to itself, and 0.0 if it uses no GPU."""
     most_on_gpu: Annotated[int, Field(gt=0)] | None
-    """How many of its runs share a GPU; None: as many as its memory allows."""
+    """The most runs of this probe that may share a GPU. None if only memory limits them."""
     grid: bool
-    """True if it takes no steps, and tries every combination of its settings."""
+    """True if the probe takes no steps, and tries every combination of its settings."""
 
     @property
     def across_commits(self) -> bool:
@@ -59,7 +59,7 @@ class Probe(Row):
 _STEPS, _MEMORY, _BY = "harness.execution.opening:", "harness.planning.gpu_needs:", "harness.execution.probes."
 # fmt: off
 _ROWS = (
-    # with 16 of them on one GPU, time slices made eager steps two to six times as long
+    # with 16 such runs on one GPU, sharing its time made eager steps two to six times as long
     Probe(name="paired", execute=_BY + "paired:execute", arm_by_arm=True, timed=False, of_ranks=True,
           apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=6, grid=False),

@@ -1,5 +1,5 @@
-"""Define a row of a table of the harness: fields without a default are given, and each follows its type. A row names
-objects of other layers as `module:attribute`, which is imported at its use."""
+"""Define a row of one of the harness's tables. Creating a row checks its fields. A row names objects of other layers as
+`module:attribute`, and they are imported only when they are used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Row:
     called: ClassVar[str]
     name: Name
 
-    # The dataclass's own error for a field that is missing names neither the row nor what belongs there.
+    # The dataclass's own error for a missing field does not name the row.
     def __new__(cls, **given: Any) -> Self:
         for field in fields(cls):
             if field.name not in given and field.default is MISSING and field.default_factory is MISSING:
@@ -48,7 +48,7 @@ class Row:
 
 @cache
 def _model(row: type[Row]) -> type[BaseModel]:
-    """Return a model of the row's fields: one for all costs a fraction of an adapter for each."""
+    """Return a pydantic model of a row's fields: one model is much faster than one type adapter per field."""
     types = get_type_hints(row, include_extras=True)
     config = ConfigDict(strict=True, arbitrary_types_allowed=True)
     typed: dict[str, Any] = {field.name: (types[field.name], ...) for field in fields(row)}
@@ -56,7 +56,7 @@ def _model(row: type[Row]) -> type[BaseModel]:
 
 
 def resolve(reference: str) -> Any:
-    """Return what `module:attribute` names. Raises KindError when it cannot be imported, or has no such attribute."""
+    """Return the object that `module:attribute` names. Raises KindError if it cannot be imported or does not exist."""
     try:
         return imported(reference)
     except (Exception, SystemExit) as error:  # a package from elsewhere may raise anything
@@ -69,6 +69,6 @@ def resolve(reference: str) -> Any:
 
 
 def imported(reference: str) -> Any:
-    """Return what `module:attribute` names, or raise what its import raises."""
+    """Return the object that `module:attribute` names, or raise the error of its import."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
