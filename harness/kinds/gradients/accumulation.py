@@ -1,8 +1,8 @@
-"""Judge `accumulation`: a step of k micro-batches is the step of one batch, within rounding.
+"""Judge `accumulation`: a step over k micro-batches equals a step on the whole batch, except for rounding.
 
-The harness sees three things of its own: the digest of each micro-batch in every step's inputs, how often the
-optimizers' own counters went up, and gradients, norms before clipping and losses next to those of an arm that takes the
-same batch at once. Norms before clipping distinguish a sum from a mean where a clip, or Adam, makes both train alike.
+The harness records the digest of each micro-batch and the optimizers' own counters of updates. It compares gradients,
+norms before clipping and losses with those of an arm that takes the same batch at once. Norms before clipping show
+whether gradients were added or averaged, even if a clip or Adam makes both train alike.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from harness.kinds.gradients.model import Accumulation
 
 
 class Apart(NamedTuple):
-    """How far one quantity of a step lies from that of the one batch, relatively."""
+    """The relative difference of one quantity of a step from the same quantity of the arm with one batch."""
 
     step: int
-    quantity: str  # loss, norms, gradients: in this order, so that what causes the others comes first
+    quantity: str  # loss, norms or gradients; they are judged in this order, which puts causes before effects
     relative: float
     where: str
 
@@ -88,7 +88,7 @@ def _require_micro_batches(part: Accumulation, candidate: ArmEvidence, sheet: Sh
         for block in candidate.micro_batches
         for offset, digests in enumerate(block.digests)
     }
-    recorded = sum(len(block.digests) for block in candidate.micro_batches)  # a step twice hides one of both
+    recorded = sum(len(block.digests) for block in candidate.micro_batches)  # `seen` hides duplicates
     if sorted(seen) != list(range(steps)) or recorded != steps:
         settle(
             reasons.EVIDENCE_MISSING,
@@ -128,7 +128,7 @@ def _require_one_update(part: Accumulation, candidate: ArmEvidence, sheet: Sheet
             f"no optimizer of {part.candidate} counts its updates; let its state have a tensor `updates` that does",
         )
         return
-    made = max(updates)  # a tensor without a gradient, such as an expert that no token chose, counts fewer
+    made = max(updates)  # a tensor without a gradient in some steps, such as an unused expert, counts fewer updates
     sheet.figure("updates", made, "updates")
     if not sheet.meets("updates", made, "exactly", steps, "updates", beside=True):
         each = made // steps if steps and made % steps == 0 else None
@@ -159,13 +159,12 @@ def _apart(
         for group, before in mine.items():
             yield Apart(step, "norms", _relative(before, other[group]), f"the norm of {group}")
     for entry in compared:
-        # beyond the bound in no more than rounding: a gradient that is zero but for it (a bias before a norm, say)
+        # leave out gradients that are zero except for rounding, such as that of a bias before a norm
         if not (entry.rounded and entry.relative > part.max_relative_difference):
             yield Apart(entry.step, "gradients", entry.relative, f"the gradient of {entry.tensor}")
 
 
 def _norms(execution: ArmEvidence) -> dict[int, dict[str, float]]:
-    """Return the norms before clipping, by step and group."""
     return {record.step: {group.group: group.before for group in record.groups} for record in execution.gradients}
 
 

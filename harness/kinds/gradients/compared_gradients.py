@@ -1,4 +1,4 @@
-"""Compare gradients of two arms: as their steps leave them and, where a step changes them, as they were made."""
+"""Compare gradients of two arms as steps leave them and, where a step changes them, as the backward pass made them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from harness.kinds.gradients.model import Accumulation, GradientMatch
 
 @dataclass(frozen=True)
 class Compared:
-    """One tensor at one step against the baseline's. rounded: so little that nothing but rounding need have done it.
+    """The difference of one tensor's gradient from the baseline's at one step.
 
-    absolute, size (the baseline's largest element): of one before the clip, as far as the baseline's clip lets it
-    through. made: it is one. room: how far rounding may take it, by a control.
+    absolute, size: largest difference, and the baseline's largest element; if `made`, scaled by the baseline's clip.
+    rounded: True if rounding alone can explain the difference.
+    made: True if the gradient is from before the clip.
+    room: the difference that rounding may cause, as a control shows.
     """
 
     step: int
@@ -36,7 +38,7 @@ class Compared:
 
 
 def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:
-    """Return the candidate's gradients at the steps that the part names; settle when some are missing."""
+    """Return the candidate's gradients at the steps that the part names; settle ERROR if some are missing."""
     by_step = {record.step: record for record in candidate.gradients}
     missing = [str(step) for step in part.steps if step not in by_step]
     if missing:
@@ -55,12 +57,12 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
 def compared_tensors(
     part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence, *, of_control: bool = False
 ) -> Iterator[Compared]:
-    """Yield each tensor at each step next to the baseline's; settle when one was not compared.
+    """Yield the difference of each tensor at each step from the baseline's; settle ERROR if one was not compared.
 
-    of_control: True if a rounding may let a gradient reach a tensor that none of the baseline's reached.
+    of_control: True if the arm may have gradients of tensors that have none in the baseline.
 
-    Zeros are left out where no gradient reached the baseline's tensor: a buffer of all gradients holds zeros there, and
-    an update by either one shows in the parameters.
+    A gradient of zeros is left out if the baseline's tensor has no gradient, because an arm that keeps all gradients in
+    one buffer holds zeros there. An update that this hides shows in the parameters.
     """
     theirs = {record.step: record for record in baseline.gradients}
     for record in records:
@@ -92,18 +94,18 @@ class _Distance(NamedTuple):
 def beside_control(
     part: GradientMatch, compared: list[Compared], control: ArmEvidence, baseline: ArmEvidence
 ) -> list[Compared]:
-    """Return the tensors with how far rounding may take them: as far as it takes the control's at the same step."""
+    """Return the tensors, each with its `room`, from how far the control's gradients are from the baseline's."""
     steps = list(dict.fromkeys(entry.step for entry in compared))
     nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
     theirs: dict[tuple[int, str], dict[bool, float]] = {}
     for entry in compared_tensors(nudged, records_of(nudged, control), baseline, of_control=True):
-        if math.isfinite(entry.absolute):  # what is not excuses nothing
+        if math.isfinite(entry.absolute):  # a NaN or infinite difference of the control excuses nothing
             theirs.setdefault((entry.step, entry.tensor), {})[entry.made] = entry.absolute
     found = []
     for step in steps:
         here = [entry for entry in compared if entry.step == step]
         of_step = [theirs.get((step, entry.tensor), {}) for entry in here]
-        # of a control that was not seen before the clip, what the clip left is as far apart
+        # if the control was not recorded before the clip, take its distance after the clip
         nearest = [each.get(entry.made, each.get(False, 0.0)) for entry, each in zip(here, of_step, strict=True)]
         distances = [_Distance(entry.absolute, entry.size, far) for entry, far in zip(here, nearest, strict=True)]
         ratio = measured_rounding(distances).capped(part.max_relative_difference or 1.0)
@@ -120,7 +122,7 @@ def _compared(
     *,
     of_control: bool = False,
 ) -> Iterator[Compared]:
-    """Yield compared tensors. of_left: the largest element that the baseline's clip left; None: `tensors` are those."""
+    """Yield each tensor's difference. of_left: the baseline's largest element after the clip; None after the clip."""
     largest = _largest(tensors)
     let_through = 1.0 if of_left is None or not 0 < of_left < largest else of_left / largest
     for tensor in tensors:
@@ -144,7 +146,7 @@ def _compared(
                 reasons.EVIDENCE_INCONSISTENT,
                 f"{tensor.name} at step {step} has equal digests and a difference of {number(absolute)}",
             )
-        if math.isnan(absolute):  # of infinite ones, which the clip bounds
+        if math.isnan(absolute):  # infinity minus infinity, in gradients from before the clip
             absolute = math.inf if differs else 0.0
         yield Compared(
             step,
@@ -165,24 +167,24 @@ def _largest(tensors: Sequence[TensorReduction]) -> float:
 
 
 def norms_of(records: list[Gradients], baseline: ArmEvidence) -> dict[int, tuple[float, float]]:
-    """Return by step the candidate's and the baseline's norm of all gradients before the clip, where both were seen."""
+    """Return by step the norm of all gradients before the clip, of candidate and baseline, where both were recorded."""
     theirs = {record.step: record.made_norm for record in baseline.gradients}
     pairs = ((record.step, record.made_norm, theirs.get(record.step)) for record in records)
     return {step: (ours, other) for step, ours, other in pairs if ours is not None and other is not None}
 
 
 def _relative(absolute: float, scale: float) -> float:
-    """Return the relative difference. Over a baseline of zeros any difference is infinite, and none is 0."""
+    """Return the relative difference. If the baseline is zero, return 0 for no difference, else infinity."""
     if scale == 0:
         return 0.0 if absolute == 0 else math.inf
     return absolute / scale
 
 
-FEWEST_COMPARED = 0.5  # of a step's tensors: biases before a norm are a quarter of a network of convolutions
+FEWEST_COMPARED = 0.5  # share of a step's tensors; biases before a norm can be a quarter of a convolutional network
 
 
 class OfTensor(Protocol):
-    """A gradient of a tensor at a step, next to the baseline's."""
+    """The difference of one tensor's gradient from the baseline's at one step."""
 
     @property
     def step(self) -> int: ...
@@ -195,10 +197,10 @@ class OfTensor(Protocol):
 
 
 def require_most_compared(compared: Sequence[OfTensor], bound: float | None) -> None:
-    """Settle INCONCLUSIVE where at some step more tensors exceed the relative bound than rounding alone may explain.
+    """Settle INCONCLUSIVE if most tensors of a step exceed the relative bound and are excused as rounding.
 
-    What is excused depends on the step's largest gradient: one that is far larger than all others (a loss that is
-    scaled in one place, a tensor that diverges) excuses each of them, whatever it is.
+    A difference is excused if it is small next to the step's largest gradient. One very large gradient, such as that of
+    a tensor that diverges, would therefore excuse all other tensors, whatever their differences are.
     """
     if bound is None:
         return

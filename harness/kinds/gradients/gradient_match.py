@@ -1,12 +1,12 @@
 """Judge `gradient_match`: every trainable tensor's gradients agree at the chosen steps, and clipped norms stay bounded.
 
-Gradients were reduced on the device: digest, largest absolute value, largest absolute difference from the baseline's.
-A relative difference is that difference over the baseline tensor's largest absolute value. Some gradients are zero but
-for rounding, such as that of a bias before BatchNorm or of attention's keys. A difference below `ROUNDING` of a step's
-largest gradient exceeds no relative bound, whatever its size. Where most differences are so, nothing is decided.
+The device reduced each gradient to a digest, its largest absolute value, and its largest absolute difference from the
+baseline's. A relative difference is that difference divided by the baseline tensor's largest absolute value. Some
+gradients are zero except for rounding, such as that of a bias before BatchNorm or of attention's keys. Therefore a
+difference below `ROUNDING` times the step's largest gradient is excused. If most are excused, nothing is decided.
 
-Where a step changes gradients before it ends, they are also compared as the backward pass made them: a clip hides how
-large they were. Gradients that an optimizer wrote into in either arm are compared only as they were made.
+If a step changes gradients before it ends, they are also compared as the backward pass made them, because a clip hides
+how large they were. Gradients that an optimizer overwrote in either arm are compared only as the backward made them.
 """
 
 from __future__ import annotations
@@ -105,14 +105,14 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def judged_records(part: GradientMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> list[Gradients]:
-    """Return the candidate's gradients of the steps that are compared: all that the part names, but skipped ones."""
+    """Return the candidate's gradients at the part's steps, except steps whose update both arms skipped."""
     records = records_of(part, candidate)
     skipped = _skipped_together(records, candidate, baseline) if part.baseline is not None else set()
     return [record for record in records if record.step not in skipped]
 
 
 def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence) -> str:
-    """Return a sentence's tail where gradients from before a clip were seen in only one arm, else "" (none)."""
+    """Return the end of a sentence if gradients from before a clip were recorded in only one arm, else ""."""
     seen = {part.candidate: {record.step for record in records if record.made_norm is not None}}
     seen[part.baseline or ""] = {record.step for record in baseline.gradients if record.made_norm is not None}
     compared = {record.step for record in records}
@@ -121,10 +121,10 @@ def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence
 
 
 def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
-    """Return the steps whose update both arms skip: gradients overflowed under a loss scale that is found by trying.
+    """Return the steps whose update both arms skipped because gradients overflowed under a dynamic loss scale.
 
-    There is none unless each arm's counters of updates say so, most of its steps update, and the last compared step
-    does. Settles INCONCLUSIVE where an arm has no counter.
+    Return no step unless each arm's counters of updates confirm the skips, most of its steps updated, and the last
+    compared step did not overflow. Settle INCONCLUSIVE if an arm has no counter.
     """
     overflowed = {
         record.step
@@ -150,10 +150,11 @@ def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
 
 
 def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Settle NOT_RUN where an arm leaves no gradient. Its loop ends with `optimizer.zero_grad()`, it updates each
-    parameter as soon as its gradient is there, or it differentiates a function, so that no `.grad` is ever there.
+    """Settle NOT_RUN if no gradient can be read after the steps of an arm. Such a loop ends with
+    `optimizer.zero_grad()`, frees each gradient after its parameter's update, or differentiates a function and never
+    sets `.grad`.
 
-    `zero_grad(set_to_none=False)` leaves zeros. They show nothing where every trainable tensor of both arms changed.
+    Gradients of zeros, as `zero_grad(set_to_none=False)` leaves them, count as unreadable if every tensor changed.
     """
     arms = (candidate, baseline)
     left = [tensor for arm in arms for record in arm.gradients for tensor in record.tensors]
@@ -181,7 +182,7 @@ def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
 
 
 def _says_none(arm: ArmEvidence) -> bool:
-    """Return True if the arm reports every trainable tensor as one without a gradient, at each step that was read."""
+    """Return True if the arm reports at each recorded step that no trainable tensor has a gradient."""
     trained = arm.start.trainable_tensors
     return trained > 0 and arm.gradients != [] and all(len(record.without) == trained for record in arm.gradients)
 
@@ -275,7 +276,7 @@ def _require_agreement(
 
 
 class _Size(NamedTuple):
-    """The largest difference that a bound is held against, and where it is. As text: in the order of importance."""
+    """The largest difference that a bound applies to, the bound, and the tensor with that difference."""
 
     figure: str
     value: float
@@ -290,7 +291,7 @@ class _Size(NamedTuple):
 
 
 def _sizes(part: GradientMatch, compared: list[Compared]) -> list[_Size]:
-    """Return the sizes that the bounds apply to: all except those that rounding alone may have made."""
+    """Return the largest difference for each bound, leaving out differences that rounding alone may explain."""
     excused = {id(entry) for entry in _as_control(part, compared)}
     judged = [entry for entry in compared if id(entry) not in excused]
     bound, most = part.max_abs_difference, part.max_relative_difference
@@ -321,7 +322,7 @@ def _is_within(entry: Compared, absolute: float, relative: float) -> bool:
 
 
 def _as_control(part: GradientMatch, compared: list[Compared]) -> list[Compared]:
-    """Return the tensors that lie beyond a bound, but no further than the control's rounding makes."""
+    """Return the tensors that exceed a bound, but by no more than rounding explains, as the control shows."""
     absolute, relative = (math.inf if each is None else each for each in _bounds(part))
     return [entry for entry in compared if not _is_within(entry, absolute, relative) and entry.absolute <= entry.room]
 
@@ -331,7 +332,7 @@ def _bounds(part: GradientMatch) -> tuple[float | None, float | None]:
 
 
 def _require_told_from_rounding(part: GradientMatch, compared: list[Compared]) -> None:
-    """Settle INCONCLUSIVE where rounding takes every gradient of a step as far as gradients are large."""
+    """Settle INCONCLUSIVE if rounding at a step may change every gradient by as much as the gradient's own size."""
     for step in dict.fromkeys(entry.step for entry in _as_control(part, compared)):
         if not any(entry.room < entry.size for entry in compared if entry.step == step):
             settle(
@@ -353,7 +354,7 @@ def _require_same_groups(records: list[Gradients]) -> None:
 
 
 def _require_groups_of(baseline: ArmEvidence, records: list[Gradients]) -> None:
-    """Settle ERROR where a step's groups are not the baseline's: a group that is left out exceeds no threshold."""
+    """Settle ERROR if the arms have different groups at a step: a missing group could not exceed the threshold."""
     theirs = {record.step: {group.group for group in record.groups} for record in baseline.gradients if record.groups}
     for record in records:
         other = theirs.get(record.step, set()) ^ {group.group for group in record.groups}
@@ -373,7 +374,7 @@ def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet
     sheet.figure("largest_clipped_norm", largest, "norm")
     sheet.figure("clip_threshold", demand.at_most, "norm")
     allowed = demand.at_most * (1 + demand.relative_rounding)
-    # the demand as it stands, unless rounding alone takes the norm over it; a norm that is clipped lies at it
+    # a clipped norm equals the threshold, so rounding may put it slightly above; only then use the larger bound
     bound = allowed if demand.at_most < largest <= allowed else demand.at_most
     if not sheet.meets("largest_clipped_norm", largest, "at most", bound, "norm", beside=compared):
         beyond = sum(norm > allowed for norm, _, _ in norms)
@@ -406,17 +407,16 @@ def require_gradients(records: list[Gradients]) -> None:
 
 
 def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], baseline: ArmEvidence) -> None:
-    """Settle FAIL where a trainable tensor had no gradient.
+    """Settle FAIL if a trainable tensor had no gradient at a recorded step.
 
-    A tensor that no gradient reached in the baseline's step either, and that trains in other steps, was unused in this
-    step, like an expert that no token was routed to.
+    This does not apply to a tensor without a gradient in both arms that trains in other steps: the step did not use it,
+    like an expert that no token was routed to.
     """
     names, trainable = candidate.start.trainable_names, candidate.start.trainable_tensors
     theirs = {record.step: set(record.without) for record in baseline.gradients}
     trained = _changed(candidate) & _changed(baseline)
     for record in records:
         seen = {tensor.name for tensor in record.tensors}
-        # a gradient of another tensor, such as a frozen one, stands for none of these
         had = seen if names is None else seen & set(names)
         missing = set(names or ()) - seen
         unused = missing & trained & set(record.without) & theirs.get(record.step, set())
@@ -429,7 +429,7 @@ def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], basel
 
 
 def _changed(execution: ArmEvidence) -> set[str]:
-    """Return the parameters that ended different from how they began."""
+    """Return the names of the parameters that the training changed."""
     start, end = execution.start.state, end_of(execution).state
     if start is None or end is None:
         return set()

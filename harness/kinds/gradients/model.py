@@ -28,22 +28,22 @@ from harness.contract.guards import bites_by_equality
 
 
 class Accumulation(Judged):
-    """A step of k micro-batches is the step of one batch: all are read, and one update is made of their mean."""
+    """A step reads its batch in k different micro-batches, and makes one update as a step on the whole batch does."""
 
     kind: Literal["accumulation"]
     """Judges gradients that are accumulated over micro-batches."""
     candidate: ArmName
-    """The arm that takes each batch in micro-batches; its inputs have one more leading dimension, of their number."""
+    """The arm that takes each batch in micro-batches, which are the first dimension of its inputs."""
     baseline: ArmName
     """The arm that takes the same batch at once."""
     micro_batches: Annotated[int, Field(ge=2), Demand("micro_batch_count")]
-    """Micro-batches of a step, each another one."""
+    """Number of micro-batches in a step, all different."""
     steps: ComparedSteps
-    """Steps, counted from 0, at which gradients, norms before clipping and loss are compared. What is left over from
-    the step before shows in a second step at the earliest; much later the arms' roundings have moved them apart."""
+    """Steps, counted from 0, at which gradients, norms before clipping and loss are compared. Gradients that were not
+    cleared show at step 1 or later; after many steps roundings have grown, and differences no longer show faults."""
     max_relative_difference: Annotated[Positive, Demand("differs_from_one_batch")]
-    """Largest difference from the one batch: of a gradient's elements relative to the largest one of its tensor, of
-    norms and losses relative to themselves. It allows for rounding alone: the same terms are added in another order."""
+    """Largest difference from the arm with one batch, for gradients relative to the tensor's largest element, for norms
+    and losses relative to their value. It allows for the rounding of a sum in another order."""
 
     def contradictions(self) -> Iterator[Problem]:
         if len(set(self.steps)) < len(self.steps):
@@ -66,8 +66,8 @@ class ClippedNorm(Strict):
 
 
 class GradientMatch(Judged):
-    """Gradients of every trainable tensor agree at the chosen steps, and clipped norms keep the threshold. One that no
-    gradient reached in either arm's step, and that trains in others, has none to compare there.
+    """Gradients of every trainable tensor agree at the chosen steps, and clipped norms keep the threshold. A tensor
+    that has no gradient at a step in either arm, and trains in other steps, is not compared at that step.
     """
 
     kind: Literal["gradient_match"]
@@ -75,22 +75,22 @@ class GradientMatch(Judged):
     candidate: ArmName
     """The optimized arm."""
     baseline: OptionalArm = None
-    """The plain arm; left out, only the clipped norms are judged."""
+    """The plain arm. Without it, only the clipped norms are judged."""
     steps: ComparedSteps
     """Steps, counted from 0, at which gradients are reduced and compared."""
     equality: Annotated[Equality | None, Demand("differs")] = None
-    """`bitwise`: digests decide; `within`: the bounds do."""
+    """`bitwise`: digests must be equal. `within`: the bounds below decide."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """Largest absolute difference of any element."""
     max_relative_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """Largest difference relative to the baseline tensor's largest element. What is below 1e-6 of the step's largest
-    gradient is rounding, and exceeds none."""
+    """Largest difference relative to the baseline tensor's largest element. A difference below 1e-6 of the step's
+    largest gradient counts as rounding and never exceeds this bound."""
     control: OptionalArm = None
-    """Under `within`: an arm with the baseline's settings, as `ends` of a `trajectory_match` has. The harness changes
-    the parameters that it starts from by a rounding. What lies within ten times its own distance to the baseline is
-    rounding."""
+    """Under `within`: an arm with the baseline's settings, like the `control` of `ends` in a `trajectory_match`. The
+    harness changes its initial parameters by a rounding. A difference of at most ten times this arm's distance to the
+    baseline counts as rounding."""
     clipped_norm: ClippedNorm | None = None
-    """The threshold that every group's norm keeps after clipping."""
+    """The threshold that no group's norm exceeds after clipping."""
     clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0), CountsSteps()] = None
     """Steps in which the clip must have scaled at least one group."""
 
@@ -124,11 +124,11 @@ class GradientMatch(Judged):
             yield Problem(("control",), rule, f"`{self.equality}`", "leave `control` out, or say `equality: within`")
 
     def replicas(self) -> dict[str, int]:
-        # a baseline that does not repeat its own bits leaves a claim in bits undecided
+        # a claim of equal bits is undecided if the baseline does not repeat its own bits
         return {self.baseline: 2} if self.baseline is not None and self.equality == "bitwise" else {}
 
     def compared(self) -> list[list[str]]:
-        return [sorted(set(self.arms().values()))]  # of the baseline's repetition series and digests are read
+        return [sorted(set(self.arms().values()))]  # the baseline's repetition needs no gradients
 
     def candidate_capabilities(self) -> frozenset[str]:
         reads_norms = self.clipped_norm is not None or self.clip_active_steps is not None

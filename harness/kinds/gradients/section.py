@@ -1,4 +1,4 @@
-"""Show gradient differences by layer and tensor, clipped norms, and the micro-batches behind the mean gradients."""
+"""Show gradient differences by layer and tensor, clipped norms, and the micro-batches of a step."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Seen:
 
     @property
     def bounds(self) -> list[float]:
-        """Return every claim's bound of absolute differences, the strictest first."""
+        """Return the claims' bounds on absolute differences, the strictest first."""
         given = [claim.max_abs_difference for claim in self.claims if isinstance(claim, GradientMatch)]
         return sorted({bound for bound in given if bound is not None})
 
     @property
     def norm_at_most(self) -> float | None:
-        """Return the strictest threshold of clipped norms, None where no claim has one."""
+        """Return the strictest threshold of clipped norms, or None if no claim has one."""
         clipped = [claim.clipped_norm for claim in self.claims if isinstance(claim, GradientMatch)]
         return min((one.at_most for one in clipped if one is not None), default=None)
 
 
 def section(view: ReportView) -> Section | None:
-    """Return a section with a part for each arm of a run whose gradients a claim judged, None where there is none."""
+    """Return a section with a part for each arm whose gradients a claim judged, or None if there is no such arm."""
     seen: dict[tuple[str, str], Seen] = {}
     both: list[JudgedPart[GradientMatch] | JudgedPart[Accumulation]]
     both = [*judged_parts(view, GradientMatch), *judged_parts(view, Accumulation)]
@@ -70,7 +70,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def judged_gradients(claim: GradientMatch | Accumulation, run: RunEvidence) -> list[Compared]:
-    """Return what the claim's judge compared; nothing where it could not, or compares norms alone."""
+    """Return the differences that the claim's judge saw; empty if it judged only norms or evidence is missing."""
     if claim.baseline is None:
         return []
     try:
@@ -103,7 +103,7 @@ def _part(run_id: str, arm: str, seen: Seen) -> Part | None:
             f"{equal} of {counted(len(compared), 'compared tensor')} {are} equal in every bit, at steps {steps}."
         )
         points = _points([(one.tensor, one.absolute) for one in compared])
-        if equal < len(compared):  # of what is equal in bits a plot shows nothing
+        if equal < len(compared):  # a plot of equal tensors would be empty
             part.judged.append(JudgedPlot(plots.gradients(points, seen.bounds), frozenset(seen.units)))
         part.tables.append(_tensors(compared))
     norms = _norms(records, seen.norm_at_most)
@@ -112,7 +112,7 @@ def _part(run_id: str, arm: str, seen: Seen) -> Part | None:
 
 
 def _tensors(compared: list[Compared]) -> Table:
-    """Return a table of tensors; a difference that is not finite is the worst there is."""
+    """Return a table of tensors, the largest difference first; NaN and infinity count as larger than any number."""
     columns = ["tensor", "step", "largest difference", "equal bits", "largest of the baseline"]
     rows: list[list[object]] = []
     both = any(one.made for one in compared)
@@ -124,7 +124,7 @@ def _tensors(compared: list[Compared]) -> Table:
 
 
 def _points(values: list[tuple[str, float]]) -> list[tuple[int, str, float]]:
-    """Return (layer, kind of tensor, worst difference over the steps); tensors outside any layer are at layer -1."""
+    """Return (layer, kind of tensor, largest difference over the steps); layer -1 holds tensors outside all layers."""
     worst: dict[tuple[int, str], float] = {}
     for name, value in values:
         match = _LAYER.search(name)
@@ -134,7 +134,6 @@ def _points(values: list[tuple[str, float]]) -> list[tuple[int, str, float]]:
 
 
 def _micro_batches(execution: ArmEvidence) -> str:
-    """Return a sentence about the micro-batches that the harness saw of an arm."""
     read = [digests for block in execution.micro_batches for digests in block.digests]
     numbers = ", ".join(str(number) for number in sorted({len(digests) for digests in read})) or "unrecorded"
     repeating = sum(len(set(digests)) < len(digests) for digests in read)
