@@ -1,7 +1,7 @@
 """Judge `evaluation`: an arm that is evaluated between its steps trains, in every bit, as it does without evaluations.
 
-The numbers that evaluations return are compared with a plain arm's: an evaluation of an old graph, or of weights that
-were not averaged, changes nothing of the training.
+The numbers that evaluations return are compared with a plain arm's, because an evaluation of an old graph, or of
+weights that were not averaged, returns wrong numbers without changing the training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.judging.sheet import Sheet, number, require_steps, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Evaluation
 
-GENERATORS = "generators"  # every process has some
+GENERATORS = "generators"  # every record of state has this category, because every process has generators
 
 
 def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
@@ -77,18 +77,18 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: Evaluation, run: RunEvidence) -> list[Compared]:
-    """Return the losses of the arm with evaluations and without; settle where one of them is missing."""
+    """Return the losses of the arm with and without evaluations; settle ERROR if an execution is missing."""
     return evaluated_and_not(replicas(run, part.candidate, 2))
 
 
 def evaluated_and_not(executions: Sequence[ArmEvidence]) -> list[Compared]:
-    """Return the losses of an arm's second execution, which was evaluated, with those of its first one."""
+    """Return the losses of an arm's second execution, which has evaluations, next to those of its first."""
     without, evaluated = (losses(each) for each in executions[:2])
     return [Compared("with evaluations", "without evaluations", evaluated, without)]
 
 
 def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: ArmEvidence, sheet: Sheet) -> str:
-    """Return what a sentence says of the evaluations' numbers; settle FAIL where most differ from the plain arm's."""
+    """Settle FAIL if most evaluations return other numbers than the plain arm's; else return the end of a sentence."""
     bound = part.max_relative_difference or 0.0
     theirs = _require_evaluations(part, plain)
     named = {name for each in evaluations for name in each.values}
@@ -99,7 +99,7 @@ def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: A
             f"the evaluations of {part.candidate} and {part.plain} return numbers of different names: {some(other)}",
         )
     apart = {name: list(_apart(name, evaluations, theirs)) for name in sorted(named)}
-    # more than half of them are as far apart, or further
+    # the median: the bound holds for more than half of the evaluations
     typical = {name: sorted(found)[(len(found) - 1) // 2] for name, found in apart.items()}
     worst = max(typical, key=lambda name: typical[name])
     sheet.figure("evaluated_relative_difference", typical[worst])
@@ -122,7 +122,7 @@ def _shown(evaluation: Evaluated, name: str) -> str:
 
 
 def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) -> Iterator[float]:
-    """Yield differences relative to the plain arm's number; infinite where only one of the two returned a number."""
+    """Yield each evaluation's difference relative to the plain arm's number; infinite if only one arm returned one."""
     for one, other in zip(ours, theirs, strict=True):
         mine, plain = one.values.get(name), other.values.get(name)
         if mine is None or plain is None:
@@ -134,7 +134,7 @@ def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) ->
 
 
 def showing(evaluations: Sequence[Evaluated]) -> int:
-    """Return how many evaluations returned a number that the one before did not: a stale number shows nothing."""
+    """Return how many evaluations returned a number different from the evaluation before."""
     before: dict[str, float] = {}
     shown = 0
     for each in evaluations:
@@ -144,7 +144,7 @@ def showing(evaluations: Sequence[Evaluated]) -> int:
 
 
 def _require_evaluations(part: Evaluation, execution: ArmEvidence) -> list[Evaluated]:
-    """Return the evaluations; settle ERROR where one is missing, or its state was not recorded."""
+    """Return the evaluations; settle ERROR if one is missing or its state was not recorded before and after."""
     found = execution.evaluations
     due = list(range(part.every, len(execution.series.loss) + 1, part.every))
     if [each.steps for each in found] != due:

@@ -1,4 +1,4 @@
-"""Define judgements about what happens between two steps: a save and a load in another process, an evaluation."""
+"""Define the claims about what happens between two steps: a save with a load in another process, or an evaluation."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from harness.contract.base import (
 )
 from harness.contract.guards import bites_by_equality
 
-MOST_SAVES = 8  # each takes a process of its own
+MOST_SAVES = 8  # each save adds a process
 Saves = Count | Annotated[list[Count], Field(min_length=1, max_length=MOST_SAVES)]
 
 
 class Resume(Judged):
-    """Training that is saved after some steps and goes on in other processes is the uninterrupted one."""
+    """A training that is saved and resumed in other processes equals the uninterrupted training."""
 
     kind: Literal["resume"]
-    """Judges a training that was saved, and loaded by a new process, once or again and again, against an
-    uninterrupted one."""
+    """Judges a training that was saved and loaded by a new process, once or several times, against an uninterrupted
+    one."""
     candidate: ArmName
     """The arm that is saved and resumed; its system has the capability `resume`."""
     baseline: OptionalArm = None
-    """The uninterrupted arm; left out, the candidate itself, uninterrupted."""
+    """The uninterrupted arm. Without it, the candidate itself is also trained uninterrupted."""
     save_at: Annotated[Saves, NoDemand("chooses the step: another one is an ERROR")]
-    """After how many steps the training is saved: a number, or a list of numbers. A new process loads each save, and
-    trains on to the next one."""
+    """After how many steps the training is saved: a number, or a list of numbers. A new process loads each save and
+    trains until the next one."""
     steps_before_load: Annotated[Natural, NoDemand("another number in the evidence is an ERROR"), CountsSteps()] = 0
-    """Steps that the last process takes before it loads, as it must to load into an arm that has captured already."""
+    """Steps that the last process takes before it loads, so that it loads into an arm that has captured already."""
     steps: Annotated[Count, Demand("vacuous_steps")]
-    """Steps after the last load that must have been compared."""
+    """Fewest steps after the last load that must have been compared."""
     equality: Annotated[Equality, Demand("differs", "end_differs", "not_restored")]
-    """`bitwise`: every bit of losses and end decides; `within`: `max_abs_difference` alone does."""
+    """`bitwise`: losses and end state must be equal in every bit. `within`: only `max_abs_difference` decides."""
     max_abs_difference: Annotated[Positive, Demand("exceeds_tolerance")]
-    """Largest absolute difference of the losses allowed; shown next to the bits under `bitwise`."""
+    """Largest allowed absolute difference of losses. Under `bitwise` it is only reported."""
 
     must_train_alike: ClassVar[bool] = True
 
@@ -84,25 +84,25 @@ class Resume(Judged):
 
 
 class Evaluation(Judged):
-    """Training that is evaluated between its steps is, in every bit, the same training without evaluations; and, where
-    the contract names a plain arm, its evaluations return what that one's do.
+    """Evaluations between steps change no bit of a training. If the claim names a plain arm, the evaluations also
+    return what the plain arm's evaluations return.
     """
 
     kind: Literal["evaluation"]
-    """Judges an arm that is evaluated between its steps against the same arm that is not."""
+    """Judges an arm with evaluations between its steps against the same arm without them."""
     candidate: ArmName
-    """The arm that is evaluated, and trained once more without; its system has the capability `evaluate`."""
+    """The arm, which is trained with and without evaluations. Its system has the capability `evaluate`."""
     every: Annotated[Count, NoDemand("an evaluation that is missing there is an ERROR"), CountsSteps()]
-    """After how many steps it is evaluated, again and again; after the last step too where that is a multiple."""
+    """Steps between two evaluations. The last step is followed by an evaluation if their number is a multiple."""
     evaluations: Annotated[Count, Demand("vacuous_evaluations")]
-    """Evaluations that must have shown something: numbers of which one at least differs from those before it."""
+    """Fewest evaluations that must return a number different from the evaluation before."""
     steps: StepsCompared
     """Steps that must have been compared."""
     plain: OptionalArm = None
-    """A plain arm, evaluated after the same steps: what its evaluations return, the candidate's return, too."""
+    """A plain arm that is evaluated after the same steps. The candidate's evaluations must return the same numbers."""
     max_relative_difference: Annotated[Positive | None, Demand("evaluations_differ")] = None
-    """Of what they return: the largest difference, relative to the plain arm's number, that more than half of the
-    evaluations may show. Others may be further apart: a rounding may tip a prediction, and an accuracy with it."""
+    """Largest difference of a returned number, relative to the plain arm's, for more than half of the evaluations. The
+    other evaluations may differ more, because a rounding can change a prediction and thereby an accuracy."""
 
     must_train_alike: ClassVar[bool] = True
     baseline_path: ClassVar[str] = "candidate"  # the same arm

@@ -1,7 +1,7 @@
 """Judge `resume`: training saved and loaded by other processes equals the uninterrupted one, in bits or within a bound.
 
-The parts are joined to one execution, which is judged as any other. Where it differs, the state right after each load
-is compared with the saved state: whatever differs there was not saved, or not loaded.
+The parts are joined to one execution, which is judged like any other. If it differs, the state right after each load is
+compared with the saved state. What differs there was not saved or not loaded.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from harness.judging.sheet import Settled, Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Resume
 
-# Join a training in parts, each in its own process, to one execution, and find what each load
-# restored wrongly.
+# The following joins the parts of a training, one from each process, to one execution, and finds what
+# each load restored wrongly.
 
-LOOSE = "tensors"  # of which it is not known whether a step reads them
+LOOSE = "tensors"  # category of tensors for which it is unknown whether a step reads them
 
 
 class Joint(NamedTuple):
-    """One save, with the part that ended with it, and its load, with the part that began with it."""
+    """A save and its load, with the part of the training before the save and the part after the load."""
 
     first: ArmEvidence
     second: ArmEvidence
@@ -52,24 +52,24 @@ class Joint(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """All parts as one execution, and where they meet."""
+    """All parts joined to one execution, and the joints between the parts."""
 
     whole: ArmEvidence
     joints: Sequence[Joint]
 
     @property
     def worst(self) -> Joint:
-        """Return the joint at which most was lost, the first one of several."""
+        """Return the first joint at which most tensors were lost."""
         return max(self.joints, key=lambda joint: len(joint.lost))
 
     def lost_before(self, step: int | None) -> Joint | None:
-        """Return the last joint before this step at which something was lost; before the end where the step is None."""
+        """Return the last joint before this step at which a tensor was lost. None as step means the end."""
         losing = [each for each in self.joints if each.lost and (step is None or each.saved.steps <= step)]
         return losing[-1] if losing else None
 
 
 def joints_of(parts: Sequence[ArmEvidence]) -> list[Joint] | None:
-    """Return where the parts meet; None where a record of a save or of a load is missing."""
+    """Return the joints between the parts, or None if a record of a save or of a load is missing."""
     found = [
         Joint(first, second, first.saved, second.loaded)
         for first, second in pairwise(parts)
@@ -79,7 +79,7 @@ def joints_of(parts: Sequence[ArmEvidence]) -> list[Joint] | None:
 
 
 def join(arm: str, parts: Sequence[ArmEvidence], *, saves: Sequence[int], steps_before_load: int) -> Chain:
-    """Return the parts of an arm as one execution; settle ERROR where they are not the parts that the claim names."""
+    """Return the parts of an arm joined to one execution; settle ERROR if saves or loads differ from the claim."""
     joints = joints_of(parts)
     if joints is None:
         what = "save" if any(part.saved is None for part in parts[:-1]) else "load"
@@ -102,7 +102,7 @@ def join(arm: str, parts: Sequence[ArmEvidence], *, saves: Sequence[int], steps_
 
 
 def as_one(parts: Sequence[ArmEvidence]) -> ArmEvidence:
-    """Return one execution that starts as the first part and ends as the last."""
+    """Return one execution with the start of the first part, the end of the last part, and the series of all parts."""
     ends, series = [end_of(part) for part in parts], [part.series for part in parts]
     called, skipped = sum(end.steps_called for end in ends), sum(end.skipped_steps for end in ends)
     names = [name for name in series[0].metrics if all(name in each.metrics for each in series)]
@@ -118,7 +118,7 @@ def as_one(parts: Sequence[ArmEvidence]) -> ArmEvidence:
 
 
 def in_processes(arm: str, chain: Chain) -> dict[str, ArmEvidence]:
-    """Return what ran in each process, and what ran from its load on, as the states at both were recorded."""
+    """Return an execution for each process, and one more for each load that starts from the state right after it."""
     found = {f"{arm} up to the save": chain.joints[0].first}
     for joint in chain.joints:
         of_several = f" at step {joint.saved.steps}" if len(chain.joints) > 1 else ""
@@ -129,7 +129,7 @@ def in_processes(arm: str, chain: Chain) -> dict[str, ArmEvidence]:
 
 
 def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
-    """Note how large a checkpoint was, and what of it was not restored."""
+    """Note the size of a checkpoint and which tensors were not restored."""
     lost = joint.lost
     sheet.figure("checkpoint_files", joint.saved.files, "files")
     sheet.figure("checkpoint_bytes", joint.saved.bytes, "bytes")
@@ -139,7 +139,7 @@ def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
 
 
 def require_checkpoints(chain: Chain) -> None:
-    """Settle unless each load was by another process, and loaded something that the process before it had trained."""
+    """Settle unless each load was made by a new process and changed its parameters to ones that had been trained."""
     for joint in chain.joints:
         saved, loaded, first = joint.saved, joint.loaded, joint.first
         if saved.process == loaded.process:
@@ -160,7 +160,7 @@ def require_checkpoints(chain: Chain) -> None:
 
 
 def in_words(joint: Joint | None, *, of_several: bool) -> str:
-    """Return what a message adds: the tensors that a load restored wrongly. None: each load restored all."""
+    """Return the end of a message: the tensors that a load restored wrongly. joint: None if each load restored all."""
     if joint is None:
         which = "each" if of_several else "the"
         return f"; right after {which} load its state was the one that was saved"
@@ -212,7 +212,7 @@ def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: Resume, run: RunEvidence) -> list[Compared]:
-    """Return the losses of the resumed training and of the uninterrupted one; nothing where a part is missing."""
+    """Return the losses of the resumed and the uninterrupted training; empty if a part is missing."""
     found = chain_of(part, run)
     return [] if found is None else [_pair(part, *found)]
 
@@ -236,7 +236,7 @@ def _require_steps(part: Resume, second: ArmEvidence, sheet: Sheet) -> None:
 
 
 def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sheet: Sheet) -> None:
-    """Settle FAIL where the losses differ, as `not_restored` where bits are demanded and a load is to blame."""
+    """Settle FAIL if the losses differ. The reason is `not_restored` if bits are demanded and a load lost a tensor."""
     losing = chain.lost_before(found.first_differing)
     words = in_words(losing or chain.lost_before(None), of_several=len(chain.joints) > 1)
     try:
@@ -248,7 +248,7 @@ def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sh
 
 
 def _end(comparison: Comparison, group: Group, chain: Chain) -> None:
-    """End the comparison. Where a load is to blame for ends that differ, settle FAIL `not_restored`."""
+    """End the comparison. If the end states differ and a load lost a tensor, settle FAIL `not_restored`."""
     try:
         comparison.end(group)
     except Settled as settled:
@@ -260,7 +260,7 @@ def _end(comparison: Comparison, group: Group, chain: Chain) -> None:
 
 
 def chain_of(part: Resume, run: RunEvidence) -> tuple[Chain, ArmEvidence] | None:
-    """Return the candidate's parts and the uninterrupted arm, for the report; None where some of them are missing."""
+    """Return the candidate's joined parts and the uninterrupted arm, for the report; None if any is missing."""
     number = len(part.saves) + 1
     mine = run.arms.get(part.candidate, [])
     others = run.arms.get(part.baseline, [])[:1] if part.baseline is not None else mine[number : number + 1]

@@ -1,4 +1,4 @@
-"""Show what happened between two steps: a training that resumed in another process, evaluations by the step."""
+"""Show what happened between two steps: saves and loads in other processes, and the results of evaluations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 12  # rows of a table; the run directory holds all
 
 
 def sections(view: ReportView) -> list[Section]:
-    """Return a section of resumed trainings and one of evaluations, each where a claim judged such."""
+    """Return a section about resumed trainings and one about evaluations, each only if a claim judged them."""
     resumed = [part for each in judged_parts(view, Resume) for run in each.runs for part in _resumed(each, run)]
     evaluated = [part for each in judged_parts(view, Evaluation) for run in each.runs for part in _evaluated(each, run)]
     going_on = (
@@ -78,7 +78,7 @@ def _processes(joint: Joint) -> str:
 
 
 def _restored(joint: Joint, *, named: bool) -> Table:
-    """Return a table of how much of each kind of state was right after the load as it was saved."""
+    """Return a table of how many tensors of each kind of state the load restored."""
     state = end_of(joint.first).state
     after = joint.loaded.after.digests
     rows: list[list[object]] = [
