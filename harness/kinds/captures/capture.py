@@ -1,4 +1,4 @@
-"""Judge `capture`: a step was captured cleanly and completely; and `capture_fallback`: a failure is reported."""
+"""Judge `capture`: a step was captured completely; and `capture_fallback`: a capture that fails is reported."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from harness.judging.sheet import Sheet, require_steps, settle, some
 from harness.judging.verdict import Judgement, Relation, Status
 from harness.kinds.captures.model import Capture, CaptureFallback
 
-# cudaGraphNodeType without its prefix. Host nodes call back into Python, allocations and frees make addresses
-# move; the others do device work, or order it.
+# Names of cudaGraphNodeType without the prefix. Host nodes call back into Python; allocations and frees change
+# addresses. The other types do device work or order it.
 _FORBIDDEN = {"host", "memalloc", "memfree"}
-TRIVIAL = 1  # so many nodes or kernels any capture has: a claim is about its number of captures, if about no more
+TRIVIAL = 1  # every capture has one node, so a demand of one node or kernel is not what the claim is about
 _KNOWN = _FORBIDDEN | {"kernel", "memcpy", "memset", "graph", "empty", "waitevent", "eventrecord", "conditional"}
 
 
@@ -66,7 +66,7 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence) -> None:
-    """Settle FAIL where nothing was captured, with what the harness saw if the trainer itself reports no failure."""
+    """Settle FAIL if nothing was captured. If the trainer reports no failure, say what the harness itself observed."""
     if capture.captured and not capture.failure and capture.captures:
         return
     end = end_of(execution)
@@ -81,7 +81,7 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
 
 
 def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
-    """Settle FAIL unless as many captures were made as demanded; per shape at most as many, and fewer than steps."""
+    """Settle FAIL unless captures are as many as demanded; per shape, at most as many, and fewer than steps."""
     of_graph = any(demand > TRIVIAL for demand in _of_graph(part) if demand is not None)
     beside = of_graph or "captures" not in part.model_fields_set
     if not part.per_shape:
@@ -93,7 +93,7 @@ def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvide
         settle(reasons.EVIDENCE_MISSING, f"how many shapes the batches of {part.candidate} had was not recorded")
     sheet.count("shapes", end.input_shapes)
     most = part.captures * end.input_shapes
-    # without any capture nothing is judged here, so that at most one is exactly one
+    # an arm without a capture has failed before, so "at most 1" means "exactly 1" here
     relation: Relation = "exactly" if most == 1 else "at most"
     if not sheet.meets("captures", capture.captures, relation, most, "captures", beside=beside):
         settle(
@@ -110,19 +110,19 @@ def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvide
 
 
 def _of_graph(part: Capture) -> Iterator[int | None]:
-    """Yield what the claim demands of the graph."""
+    """Yield the claim's demands on the contents of the graph."""
     yield from (part.nodes_at_least, part.nodes_at_most, part.clipped_tensors_per_layer)
     yield from (part.kernels_per_layer_at_least, part.kernels_in_every_layer)
 
 
 def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:
-    """Return the graphs of each capture, a capture being for one shape; pieces of a capture follow each other."""
+    """Return the graphs of each capture. A capture has one shape, and its pieces are consecutive in the record."""
     pieces = graphs_per_step(capture)
     return [capture.nodes[first : first + pieces] for first in range(0, len(capture.nodes), pieces)]
 
 
 def _node_counts(capture: CaptureEvidence) -> list[int]:
-    """Return the number of nodes of each capture; of traced captures only the mean is known."""
+    """Return the number of nodes of each capture. For traced captures return only the mean."""
     if capture.mechanism == "traced":
         return [capture.recorded_operations // max(capture.captures, 1)]
     return [sum(sum(graph.by_type.values()) for graph in graphs) for graphs in _captures(capture)]
@@ -155,7 +155,7 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
 
 
 def _require_census(capture: CaptureEvidence) -> None:
-    """Settle ERROR where a graph's nodes were not counted: captures have equally many pieces, so one is left over."""
+    """Settle ERROR if the nodes of a graph were not counted: all captures have equally many pieces."""
     if len(capture.nodes) % capture.captures:  # a traced capture has no graphs
         settle(
             reasons.EVIDENCE_INCONSISTENT,
@@ -176,7 +176,7 @@ def _require_device_work(graph: GraphNodes) -> None:
 
 
 def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sheet) -> None:
-    """Settle FAIL unless each step was one replay: recording executes nothing, so a step not replayed then is lost."""
+    """Settle FAIL unless each step was replayed once, also a step that was recorded: recording executes nothing."""
     steps = judged.called
     sheet.count("steps", steps)
     if judged.uncaptured:
@@ -188,7 +188,7 @@ def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sh
 
 
 def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
-    """Compare what the harness itself observed: graph launches (profiler), or replayed operations (dispatch mode)."""
+    """Check the graph launches that the profiler observed, or the replayed operations that a dispatch mode observed."""
     traced = capture.mechanism == "traced"
     seen = capture.observed_replayed_operations if traced else capture.observed_graph_launches
     what = "replayed operations" if traced else "graph launches"
@@ -202,7 +202,7 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
         return
     per_step = _node_counts(capture)[0] if traced else graphs_per_step(capture)
     needed = per_step * capture.observed_steps
-    # a dispatch mode also sees the host copy each batch in: a few operations more are no second execution
+    # a dispatch mode also counts the operations that copy a batch in; only twice as many mean a second execution
     right = needed <= seen < 2 * needed if traced else seen == needed
     if traced and capture.captures > 1 and capture.observed_steps <= seen < needed:
         sheet.leave_open(
@@ -295,9 +295,9 @@ def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEv
 
 
 def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
-    """Settle FAIL where too few kernels can be in every layer: each of those was launched at least once for each layer.
+    """Settle FAIL if fewer kernels than demanded can be in every layer.
 
-    A census has names and no layers. Every full set of `layers` launches of one name may be one kernel of a layer.
+    Nodes are counted by name, not by layer. Every `layers` launches of one name may be one kernel in every layer.
     """
     fewest = min(_in_every_layer(graphs, layers) for graphs in captures)
     sheet.figure("kernels_in_every_layer", fewest, "kernels")
@@ -328,12 +328,12 @@ def _require_clipped_tensors(needed: int, captures: list[list[GraphNodes]], shee
             )
 
 
-# Judge `capture_fallback`: a capture that fails is reported, not tried again, and leaves the
-# training unharmed.
+# The following judges `capture_fallback`: a capture that fails is reported, is not tried again, and
+# does not change the training.
 
 
 def judge_fallback(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: steps, what the record says, what the harness saw begin, then the training, in bits."""
+    """Judge in this order: steps, the capture record, the captures that the harness saw begin, the training in bits."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     require_steps(len(candidate.series.loss), part.steps, sheet)
@@ -357,7 +357,7 @@ def judge_fallback(part: CaptureFallback, context: Context, sheet: Sheet) -> Jud
 
 
 def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """Settle FAIL unless the record says that nothing was captured, why, and that every step ran uncaptured."""
+    """Settle FAIL unless the record states that nothing was captured, the reason, and that no step was captured."""
     if capture.captured or capture.replays:
         settle(
             reasons.VACUOUS_CAPTURED,
@@ -373,7 +373,7 @@ def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) ->
 
 
 def _require_attempts(part: CaptureFallback, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Settle FAIL unless the harness itself saw as many captures begin as the claim demands."""
+    """Settle FAIL unless the harness saw the demanded number of captures begin."""
     ours, theirs = end_of(candidate).capture_attempts, end_of(baseline).capture_attempts
     if ours is None or theirs is None:
         settle(reasons.EVIDENCE_MISSING, "how often a capture began was not watched; run it again")

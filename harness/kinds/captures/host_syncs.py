@@ -1,6 +1,6 @@
 """Judge `host_syncs`: the candidate waits for the device as often as demanded; a control shows that waits are seen.
 
-Two independent detectors count. The larger count is judged; a disagreement within the bound decides nothing.
+Two independent detectors count. The larger count is judged; INCONCLUSIVE if they disagree within the bound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.judging.sheet import Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.captures.model import HostSyncs, SyncCount
 
-# Python does not run inside a CUDA graph's replay: these two see none of what it does.
+# These two detectors watch Python calls, and Python does not run inside a CUDA graph's replay.
 _BLIND_TO_REPLAY = {"dispatch_mode", "fake_pass"}
 DETECTORS = {
     "dispatch_mode": "the watch on operators",
@@ -31,14 +31,14 @@ DETECTORS = {
 
 @dataclass(frozen=True)
 class Counted:
-    """What the detectors saw of one arm; counts are over `steps` steps."""
+    """What the detectors counted in one arm. Each reading has a count and the number of steps that it covers."""
 
     demand: SyncCount
-    bound: int  # a step
+    bound: int  # host syncs in one step
     readings: list[DetectorReading]
 
     def per_step(self) -> float:
-        """Return the larger detector's count of host syncs a step."""
+        """Return the mean host syncs per step of the detector that counted most."""
         return max(reading.count / reading.steps for reading in self.readings)
 
     @property
@@ -46,7 +46,7 @@ class Counted:
         return "exactly" if self.demand.exactly is not None else "at most"
 
     def meets(self, figure: str, sheet: Sheet, *, beside: bool = False) -> bool:
-        """Note the demand and return True if it is met. A quotient of counts is beyond a bound only if a count is."""
+        """Note the demand and return True if the host syncs per step meet it."""
         return sheet.meets(figure, self.per_step(), self.relation, self.bound, "syncs", beside=beside)
 
     def sentence(self) -> str:
@@ -63,11 +63,11 @@ class Counted:
 
 
 def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, the candidate's count, the control, what detectors can see, their agreement."""
+    """Judge in this order: capture, the candidate's count, the control's count, blind detectors, their agreement."""
     run = context.only_run("paired")
     executions = {name: executed(run, name) for name in (part.candidate.arm, part.control.arm)}
     groups = [Group({name: each}, {part.control.arm: "control"}) for name, each in executions.items()]
-    comparison = Comparison(part, context, sheet)  # of neither arm with the other
+    comparison = Comparison(part, context, sheet)  # the arms are not compared
     comparison.captured(executions[part.control.arm])
     reported = _reported(part, run, sheet)
     mechanism = _require_replayed(context, part, executions[part.candidate.arm], comparison, sheet)
@@ -98,7 +98,7 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
-    """Return how often the reported arm waits, and where; "" where it does not, or no arm is named."""
+    """Return the end of a sentence: how often and where the reported arm waits; "" if it never does or is not named."""
     if part.reported is None:
         return ""
     syncs = executed(run, part.reported).syncs
@@ -118,7 +118,7 @@ def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
 def _require_replayed(
     context: Context, part: HostSyncs, execution: ArmEvidence, comparison: Comparison, sheet: Sheet
 ) -> str | None:
-    """Return the mechanism whose replay was observed; None for an arm that is declared uncaptured."""
+    """Return the mechanism whose replays were observed, or None for an arm that is declared uncaptured."""
     arm = part.candidate.arm
     if context.contract.arms[arm].capture == "none":
         return None
@@ -149,10 +149,10 @@ def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -
 def _require_every_step(
     candidate: Counted, execution: ArmEvidence, steps: JudgedSteps, mechanism: str | None, sheet: Sheet
 ) -> None:
-    """Settle unless the judged steps themselves keep the count, not only the few that two detectors watched."""
+    """Settle unless every judged step keeps the count, not only the few steps that two detectors watched."""
     every_step = execution.syncs.every_step if execution.syncs is not None else []
     watched = min((reading.steps for reading in every_step), default=0)
-    if mechanism is None and not every_step:  # executed once more under a detector, where it can't be watched
+    if mechanism is None and not every_step:  # then its steps were executed again under a detector
         watched = max(reading.steps for reading in candidate.readings)
     sheet.count("every_step", watched)
     judged = replace(candidate, readings=every_step)
@@ -172,7 +172,7 @@ def _require_every_step(
 
 
 def _require_seeing_profiler(counted: Counted) -> None:
-    """Settle INCONCLUSIVE where the profiler was blind, unless more syncs were seen than the bound allows."""
+    """Settle INCONCLUSIVE if the profiler missed the planted sync, unless it still saw more syncs than the bound."""
     blind = any(reading.detector == "profiler" and not reading.sees_planted for reading in counted.readings)
     if blind and not any(reading.count > counted.bound * reading.steps for reading in counted.readings):
         settle(
@@ -191,7 +191,7 @@ def _places(counted: Counted) -> str:
 
 
 def _require_busiest_step(judged: Counted, sheet: Sheet) -> None:
-    """Settle where one step exceeds the bound, or may: the bound holds for every step, whatever the others have."""
+    """Settle if a single step exceeds the bound or may exceed it, because the bound holds for every step."""
     for reading in judged.readings:
         if reading.count <= judged.bound:
             continue

@@ -1,8 +1,8 @@
 """Judge `long_replay`: many captured steps train in bits like plain ones, and neither memory nor a step's time grows.
 
-Every step is compared, by a digest of the losses and one of the batches of each block; a row is kept of a block's last
-step. Memory is compared with its size after the warm-up. Time is that of the old run against a fresh one, which took
-turns; in older evidence that of late blocks against early ones (`slowdown`). Neither passes on noise.
+Every step is compared by two digests of each block, of its losses and of its batches. The series keeps one row for the
+last step of a block. Memory is compared with its size after the warm-up. The time of a step of the old run is compared
+with that of a fresh run, taking turns; older evidence has only late and early blocks (`slowdown`).
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
-    """Return what the baseline raised as both arms ended their training after equally many steps; None if neither did.
-    Settle ERROR where one ended alone or earlier: nothing says if its trainer or the machine ended it.
+    """Return what the baseline raised if both arms ended early after equally many steps; None if no arm ended early.
+    Settle ERROR if the arms ended differently, because the machine may have ended one.
     """
     raised = {name: each.long_replay.ended if each.long_replay else None for name, each in named.items()}
     steps = {name: end_of(each).steps_called for name, each in named.items()}
@@ -91,7 +91,7 @@ def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
 
 
 def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvidence:
-    """Return the record of an arm's blocks; settle ERROR unless they cover all its steps, with a row for each."""
+    """Return the record of an arm's blocks; settle ERROR unless they cover all steps and each block has a row."""
     seen = execution.long_replay
     if seen is None:
         settle(reasons.EVIDENCE_MISSING, f"the blocks of {name} were not recorded")
@@ -174,7 +174,7 @@ def _steps(block: ReplayBlock) -> str:
 
 
 def _require_replayed(part: LongReplay, candidate: ArmEvidence, context: Context) -> None:
-    """Settle FAIL where steps ran outside the capture: one capture at the start shows nothing about late steps."""
+    """Settle FAIL if steps ran outside the capture: a capture at the start proves nothing about late steps."""
     capture = candidate.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {part.candidate}")
@@ -197,7 +197,7 @@ def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, s
 
 
 def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
-    """Return a sentence about the largest growth of memory, if it is bounded; settle FAIL where it is too large."""
+    """Settle FAIL if memory grew too much; else return a sentence about it, or nothing if the claim has no bound."""
     if part.memory_growth_at_most_mib is None:
         return []
     growths = {}
@@ -217,9 +217,10 @@ def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) 
 
 
 def _growth(sizes: list[int], after: int) -> int:
-    """Return the larger of two growths in bytes. One is over the last block of the warm-up, which may itself be a peak.
-    The other is of the second half of the later blocks over the first half, by the median of its rounds' peaks, as a
-    warm-up covers one round of a schedule of shapes."""
+    """Return the larger of two growths of memory after the warm-up, in bytes.
+
+    First: the peak minus the last warm-up block, which may be a peak itself. Second: the peak of the second half minus
+    the median of the first half's peaks, one for each `after` blocks, which cover one round of a schedule of shapes."""
     later = sizes[after:]
     growth = max(later) - sizes[after - 1]
     half = len(later) // 2
@@ -268,10 +269,10 @@ def _longer(slowdown: float) -> str:
 def _flat_next_to_a_fresh_run(
     part: LongReplay, rounds: Sequence[ReplayRound], early_to_late: Slowdown, sheet: Sheet
 ) -> list[str]:
-    """Return a sentence about the old run against a fresh one, which took turns; settle where it is slower.
+    """Settle if the old run's steps are slower than a fresh run's, which took turns; else return a sentence.
 
-    A machine that is slower late than early decides nothing then. Nor does it pass: what slows all of the process
-    slows the fresh run, too.
+    If late steps are slower than early ones although old and fresh run are equally fast, settle INCONCLUSIVE: the
+    machine became slower, or something slows the whole process and with it the fresh run.
     """
     allowed = part.slowdown_at_most or 0.0
     sheet.count("rounds", len(rounds))
@@ -302,7 +303,7 @@ def _flat_next_to_a_fresh_run(
 
 
 def _old_over_fresh(rounds: Sequence[ReplayRound]) -> Slowdown | None:
-    """Return the median over the rounds of the old run's seconds over the fresh one's, less 1, and its interval."""
+    """Return the median over the rounds of (old run's seconds / fresh run's seconds - 1), with its interval."""
     rank = _rank(len(rounds))
     if rank is None:
         return None
@@ -316,22 +317,22 @@ def _note(found: Slowdown, sheet: Sheet) -> None:
     sheet.figure("slowdown_most", found.most)
 
 
-OUTSIDE = 0.01  # chance that a median lies outside its interval, at most
-FASTEST = 3  # blocks of a quarter that have to be undisturbed: the slowest of them stands for it
+OUTSIDE = 0.01  # largest probability that a median is outside its interval
+FASTEST = 3  # blocks of a quarter that are assumed undisturbed; the slowest of these represents the quarter
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Relative growth of a step's time, late over early: what was measured, and what bounds it."""
+    """The relative growth of a step's time, measured, and the ends of its interval."""
 
     measured: float
     least: float
     most: float
-    fastest: float = 0.0  # of the fastest blocks alone
+    fastest: float = 0.0  # the growth by the fastest blocks alone
 
 
 def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
-    """Return the slowdown from the first quarter of the blocks to the last; None where a quarter has too few blocks."""
+    """Return the slowdown from the first quarter of the blocks to the last; None if a quarter has too few blocks."""
     size = len(blocks) // SLICE
     early, late = blocks[:size], blocks[len(blocks) - size :]
     times = _ratio([each.seconds / each.steps for each in early], [each.seconds / each.steps for each in late])
@@ -347,12 +348,12 @@ def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
 
 
 def _fast(blocks: Sequence[ReplayBlock]) -> float:
-    """Return the seconds of a step, of the slowest one among the fastest blocks."""
+    """Return the seconds of a step in the slowest of the FASTEST blocks."""
     return sorted(each.seconds / each.steps for each in blocks)[FASTEST - 1]
 
 
 def _ratio(early: Sequence[float], late: Sequence[float]) -> Slowdown | None:
-    """Return the median of late values over that of early ones, and the extremes that their intervals allow."""
+    """Return the ratio of the medians, late / early, and the extremes that their intervals allow."""
     rank = _rank(len(early))
     if rank is None:
         return None
@@ -367,11 +368,11 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _rank(count: int) -> int | None:
-    """Return the highest index k from 0 so that the k-th smallest and the k-th largest of `count` values hold their
-    median between them, except with a chance of OUTSIDE; None where not even the extremes do."""
+    """Return the largest k, from 0, so that the median is between the k-th smallest and the k-th largest of `count`
+    values except with a probability of at most OUTSIDE. Return None if even k = 0 is too uncertain."""
     beyond, found = 0, None
     for k in range(count // 2):
-        beyond += comb(count, k)  # a median lies below the k-th smallest where at most k values are below it
+        beyond += comb(count, k)  # the median is below the k-th smallest if at most k values are below the median
         if 2 * beyond > OUTSIDE * 2**count:
             break
         found = k

@@ -1,4 +1,4 @@
-"""Define judgements about a captured step: the capture, one that fails, waits for the device, a long replay."""
+"""Define the claims about captured steps: a capture, a capture that fails, host syncs, a long replay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from harness.contract.base import (
 
 
 class Capture(Judged):
-    """The step was captured, cleanly and completely, and every replay did the work of one step."""
+    """The step was captured completely, and every replay did the work of one step."""
 
     kind: Literal["capture"]
     """Judges that a step was captured and replayed."""
@@ -37,8 +37,8 @@ class Capture(Judged):
     captures: Annotated[Count, Demand("wrong_capture_count"), CountsSteps()] = 1
     """Exact number of captures."""
     per_shape: Annotated[bool, NoDemand("the unit of the number of captures")] = False
-    """`captures` is for each shape of batch that the run read, as the harness saw them, and is then the most: a step
-    that pads its batches needs fewer. A run that captures in every step never replayed, whatever its shapes."""
+    """If true, `captures` is the most for each shape of batch that the harness saw the run read. Fewer are right for a
+    step that pads its batches. A run with as many captures as steps fails, whatever its shapes."""
     nodes_at_least: Annotated[Count, Demand("node_count")] = 1
     """Fewest nodes of a graph."""
     nodes_at_most: Annotated[Count | None, Demand("node_count")] = None
@@ -46,16 +46,16 @@ class Capture(Judged):
     kernels_per_layer_at_least: Annotated[Count | None, Demand("kernels_per_layer")] = None
     """Fewest kernels in the graph for each of the model's layers, counted over the whole graph."""
     kernels_in_every_layer: Annotated[Count | None, Demand("kernels_per_layer")] = None
-    """Fewest kernels that a layer can hold: launches of one name count once for every full set of the layers."""
+    """Fewest kernels in every layer. Launches of one kernel name count once for every full set of the layers."""
     clipped_tensors_per_layer: Annotated[Count | None, Demand("clipped_tensors")] = None
-    """Tensors a layer whose clip runs inside the graph, exactly."""
+    """Exact number of tensors per layer that are clipped inside the graph."""
     skipped_steps_at_most: Annotated[Natural, Demand("skipped_steps")] = 0
-    """Updates that may be left out for a non-finite loss or gradient."""
+    """Most updates that may be left out because of a non-finite loss or gradient."""
     outside_share_at_most: Annotated[Share, Demand("work_outside_graphs"), Nothing(1.0)] = 0.05
-    """Largest share of a step's device time that kernels outside its graphs may take; copies are no kernels."""
+    """Largest share of a step's device time that kernels outside its graphs may take. Copies do not count."""
     outside_operations_at_most: Annotated[Natural, Demand("work_outside_graphs")] = 100
-    """Most ATen operations that a step may issue outside its graphs. Of a traced replay it bounds what
-    `StepFunction(…, after=…)` does, and only where the claim declares it."""
+    """Most ATen operations that a step may issue outside its graphs. For a traced replay it bounds only the work of
+    `StepFunction(…, after=…)`, and only if the claim sets it."""
 
     def asks_the_device(self) -> bool:
         """Return True if the claim is about kernels or clipped tensors, which are counted in a CUDA graph."""
@@ -64,9 +64,9 @@ class Capture(Judged):
 
     def can_bite(self, path: str) -> bool:
         if path in ("outside_share_at_most", "outside_operations_at_most"):
-            # a traced replay is bounded by its own operations; of several captures their number tells first
+            # a traced replay has other bounds; with several captures a violation shows in their number first
             return self.mechanism == "cuda_graph" and self.captures == 1 and super().can_bite(path)
-        # a graph without a node is an empty capture, whatever is demanded
+        # a graph without a node already fails as an empty capture
         return super().can_bite(path) and not (path == "nodes_at_least" and self.nodes_at_least == 1)
 
     def captures_candidate(self) -> bool:
@@ -79,21 +79,21 @@ class Capture(Judged):
 
 
 class CaptureFallback(Judged):
-    """A capture that fails is reported, is not tried again, and leaves a training that goes on as if never tried.
+    """A capture that fails is reported, is not tried again, and does not change the training.
 
-    And nothing is captured that was not asked for: the baseline, which asks for none, begins none.
+    The baseline, which asks for no capture, begins none.
     """
 
     kind: Literal["capture_fallback"]
-    """Judges what happens when a capture fails, and that none is made unasked."""
+    """Judges what happens when a capture fails, and that no arm captures unless it is asked to."""
     candidate: ArmName
     """An arm that asks for a capture which cannot succeed."""
     baseline: ArmName
     """The same training without a capture."""
     attempts: Annotated[Count, Demand("capture_attempts")] = 1
-    """How often the candidate begins a capture, exactly, as the harness sees it."""
+    """Exact number of captures that the harness sees the candidate begin."""
     unasked_at_most: Annotated[Natural, Demand("captured_unasked")] = 0
-    """How many captures the baseline may begin, which asks for none."""
+    """Most captures that the baseline, which asks for none, may begin."""
     steps: StepsCompared
     """Steps that must have been compared."""
 
@@ -106,11 +106,11 @@ class CaptureFallback(Judged):
         return self.unasked_at_most
 
     def compared(self) -> list[list[str]]:
-        return []  # by series and digests alone
+        return []  # only series and digests are compared
 
 
 class SyncCount(Strict):
-    """A count of host syncs in one step of one arm: exact, or an upper bound; `per_layer` times the layers."""
+    """The demanded host syncs in one step of one arm: an exact count or an upper bound, if wanted per layer."""
 
     arm: ArmName
     """The arm whose host syncs are counted."""
@@ -129,35 +129,35 @@ class SyncCount(Strict):
 
 
 class SyncControl(SyncCount):
-    """The exact count of host syncs in one step of an arm that synchronizes: the proof that syncs are seen."""
+    """The exact count of host syncs in one step of a synchronizing arm, which proves that syncs are seen."""
 
     exactly: Annotated[Natural | None, Demand("control_sync_count", "vacuous_control_no_sync")] = None
     """The exact count in one step."""
     at_most: Annotated[Natural | None, NoDemand("a control has an exact count")] = None
-    """The largest count in one step; a control has an exact one."""
+    """Not for a control, which has an exact count."""
 
 
 class HostSyncs(Judged):
-    """The candidate waits for the device as often as demanded, and the control shows that we would see it."""
+    """The candidate waits for the device as often as demanded, and a control shows that the harness sees waits."""
 
     kind: Literal["host_syncs"]
     """Judges how often a step waits for the device."""
     candidate: SyncCount
-    """The count demanded."""
+    """The candidate's arm and its demanded count."""
     control: SyncControl
-    """An arm that synchronizes, with its exact count: the proof that syncs are seen."""
+    """An arm that synchronizes, with its exact count. It proves that syncs are seen."""
     reported: OptionalArm = None
-    """An arm whose waits are reported and not judged: the plain step's, where no capture executes them."""
+    """An arm whose waits are reported but not judged, such as the plain step."""
 
     candidate_path: ClassVar[str] = "candidate.arm"
-    # the synchronizing twin, which shows what a sync looks like
+    # the synchronizing twin takes the baseline's place
     baseline_path: ClassVar[str] = "control.arm"
 
     def sync_arms(self) -> set[str]:
         return {*self.arms().values()}
 
     def compared(self) -> list[list[str]]:
-        return []  # each arm's syncs are counted for themselves
+        return []  # each arm's syncs are counted by themselves
 
     def contradictions(self) -> Iterator[Problem]:
         if not self.control.exactly:
@@ -166,19 +166,19 @@ class HostSyncs(Judged):
             yield Problem(("control",), rule, got, "name an arm that synchronizes")
 
 
-SLICE = 4  # the first and the last of so many equal parts of the run are compared
-FEWEST_BLOCKS = 8  # in a part: fewer have no interval of 99 % around their median
+SLICE = 4  # the first quarter of the run is compared with the last quarter
+FEWEST_BLOCKS = 8  # in a quarter; the median of fewer blocks has no interval of 99 % confidence
 
 
 class LongReplay(Judged):
     """Many captured steps train in bits like plain ones, and neither memory nor the time of a step grows.
 
-    Steps are made in blocks of `every`. Of a block is kept one row, and digests of the losses and batches of all its
-    steps, so that every step is compared. Each arm has a process to itself.
+    Steps are made in blocks of `every`. The evidence of a block is one row, and digests of the losses and batches of
+    all its steps, so that every step is compared. Each arm has a process to itself.
     """
 
     kind: Literal["long_replay"]
-    """Judges what only a long run shows: late differences, leaks, steps that become slower."""
+    """Judges what only a long run shows: late differences, memory leaks, steps that become slower."""
     candidate: ArmName
     """The captured arm."""
     baseline: ArmName
@@ -186,25 +186,25 @@ class LongReplay(Judged):
     steps: StepsCompared
     """Steps that must have been compared."""
     every: Annotated[int, Field(ge=1, le=1000), NoDemand("how many steps share a row; every step is compared")] = 100
-    """Steps in a block, of which one row is kept, and which are timed together."""
+    """Steps in a block. A block has one row in the evidence, and its steps are timed together."""
     after: Annotated[Count, NoDemand("blocks that are left out; the loader refuses a claim that none follow")] = 1
-    """First blocks that are left out of memory and time as warm-up."""
+    """Number of first blocks that are warm-up, and are left out when memory and time are judged."""
     distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1), CountsSteps()] = None
-    """Different batches, by digest, that must have been seen over the whole run; a long one may repeat them."""
+    """Fewest different batches, by digest, over the whole run."""
     memory_growth_at_most_mib: Annotated[NonNegative | None, Demand("memory_grows")] = None
-    """Most by which allocated or reserved memory may exceed, after any later block, what it was after the warm-up, and
-    in the second half of the later blocks what it was in the first, where the typical `after` blocks in a row had their
-    largest; in MiB. Left out, memory is not judged."""
-    slowdown_at_most: Annotated[Positive | None, Demand("slows_down")] = None
-    """Largest share by which a step of the old run may take longer than one of a fresh run, with which it takes turns
-    at the end; in older evidence, a step of the last quarter of the blocks than one of the first. Left out, time is not
+    """Largest growth of allocated or reserved memory in MiB: of any later block over the end of the warm-up, and of the
+    second half of the later blocks over the median peak of `after` blocks in the first half. Without it, memory is not
     judged."""
+    slowdown_at_most: Annotated[Positive | None, Demand("slows_down")] = None
+    """Largest share by which a step of the old run may take longer than a step of a fresh run, with which it takes
+    turns at the end. In older evidence, the last quarter of the blocks is compared with the first. Without it, time is
+    not judged."""
 
     must_train_alike: ClassVar[bool] = True
     plain_path: ClassVar[str | None] = "baseline"
 
     def can_bite(self, path: str) -> bool:
-        # no growth at all is a demand
+        # a bound of 0 is a demand, too
         return super().can_bite(path) or (path == "memory_growth_at_most_mib" and self.value_at(path) == 0.0)
 
     def captures_candidate(self) -> bool:

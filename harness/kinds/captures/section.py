@@ -25,11 +25,11 @@ from harness.report.text import line, several, size
 from harness.report.view import REPLAYED, ReportView
 
 MEMORY = "Memory held by the process, sample by sample: what each arm has more or less than at its first sample."
-KERNELS = 12  # of a graph, the most launched first; the run directory holds all
+KERNELS = 12  # shown of each graph, the most launched first; the run directory holds all
 
 
 def sections(view: ReportView) -> list[Section]:
-    """Return the sections of captured work, host syncs and memory, each left out when nothing of it was seen."""
+    """Return the sections of captured work, host syncs and memory, without those that no evidence is about."""
     captured: list[Part] = []
     synced: list[Part] = []
     for title, run_id, arm in _arms(view):
@@ -73,7 +73,6 @@ def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
         ("static buffers that moved", len(seen.moved_buffers)),
     ]
     part = Part(title, [text, *reason], runs=[run_id])
-    # Facts of different kinds share the column, so they are texts by then.
     part.tables.append(
         table("Capture record", ["", "seen"], [[name, value] for name, value in facts if value is not None])
     )
@@ -91,7 +90,7 @@ def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
 
 
 def _different(graphs: list[GraphNodes]) -> list[GraphNodes]:
-    """Return each different graph once, under all its labels: graphs of several shapes often have one census."""
+    """Return each graph once, with all its labels, because graphs of several shapes often have the same nodes."""
     labels: dict[str, list[str]] = {}
     first: dict[str, GraphNodes] = {}
     for graph in graphs:
@@ -130,7 +129,7 @@ def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
 
 
 def _memory(view: ReportView) -> Iterator[Part]:
-    """Yield a part for each run whose memory a claim judged, all arms in one plot; a table for all other runs."""
+    """Yield a part with plots for each run whose memory a claim judged, then one table for all other runs."""
     others: list[list[object]] = []
     columns = ["arm", "memory", "samples", "first", "last", "most", "growth"]
     for run_id, run in view.evidence.items():
@@ -175,11 +174,11 @@ def _growth(values: Doubles) -> str:
     return f"{100 * (values[-1] / values[0] - 1):+.3g} %" if values[0] > 0 else "–"
 
 
-# Show a long replay, block by block: how long a step took, and how much memory was held.
+# The following shows a long replay by blocks: the time of a step, and the memory held.
 
 
 def long_replay_section(view: ReportView) -> Section | None:
-    """Return a section with a part for each judgement of a long replay that left blocks, None where there is none."""
+    """Return a section with a part for each judged long replay that has blocks, or None if there is none."""
     judged = judged_parts(view, LongReplay)
     shown = [_part(each, seen) for each in judged if (seen := _seen(each.claim, each.runs))]
     lead = (
@@ -222,7 +221,7 @@ def _times(replay: LongReplayEvidence) -> tuple[Doubles, Doubles, Doubles]:
 
 
 def _replay_memory(replay: LongReplayEvidence) -> dict[str, Doubles]:
-    """Return the bytes held after each block, where they were counted."""
+    """Return the bytes held after each block, without the kinds of memory that were not counted."""
     levels = {
         "allocated": [block.allocated_bytes for block in replay.blocks],
         "reserved": [block.reserved_bytes for block in replay.blocks],
