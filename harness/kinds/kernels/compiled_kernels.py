@@ -1,4 +1,4 @@
-"""Judge `prewarm`: kernels are compiled before the weights arrive; and `ptx_target`: their targets fit."""
+"""Judge `prewarm`: kernels are compiled before the weights are loaded; and `ptx_target`: their PTX fits the device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from harness.judging.sheet import Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.kernels.model import Prewarm, PtxTarget
 
-# Find what the kernel judges share: an inventory of kernels, and the device or target that it is
+# Both judges share the following: an inventory of kernels, and the device or target that it is
 # compared with.
 
 
 def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[ProbeName]) -> RunEvidence:
-    """Return the first sound run with an inventory of the arm's kernels, best for its target and of used ones.
+    """Return a sound run with an inventory of the arm's kernels; settle ERROR if there is none.
 
-    Settles when there is none. A claim may have a run for each of several targets, and runs that read only a plan.
+    Prefer a run that compiled for the claim's target, then one that used kernels, because others read only a plan.
     """
     arm = part.candidate
     found = [run for probe in probes for run in context.sound_runs(probe) if arm in run.kernels]
@@ -34,10 +34,10 @@ def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequ
 
 
 def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Target:
-    """Return the device's architecture for `target: device`, else the named one that the kernels were compiled for.
+    """Return the device's architecture for `target: device`, else the named architecture.
 
-    A claim about the device is never decided by cross-compiled kernels, nor the other way round. No device is NOT_RUN;
-    a device whose architecture cannot be read is a violation.
+    Settle ERROR if the kernels were compiled for another target. For `target: device`, settle NOT_RUN if there is no
+    device or the kernels were cross-compiled, and FAIL if the device's architecture cannot be read.
     """
     if part.target != "device":
         if inventory.compiled_for != part.target:
@@ -60,7 +60,7 @@ def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Ta
 
 
 def by_key(records: Sequence[KernelRecord], what: str) -> dict[str, KernelRecord]:
-    """Return the kernels by key; settle when one key names two kernels (another name or other PTX)."""
+    """Return the kernels by key; settle FAIL if two kernels with different names or PTX have the same key."""
     found: dict[str, KernelRecord] = {}
     for record in records:
         other = found.setdefault(record.key, record)
@@ -70,15 +70,15 @@ def by_key(records: Sequence[KernelRecord], what: str) -> dict[str, KernelRecord
     return found
 
 
-# Judge `prewarm`: every kernel that a run needs is compiled before the weights arrive, under the
-# key the run asks for.
+# The following judges `prewarm`: every kernel that a run needs is compiled before the weights are
+# loaded, under the key that the run looks up.
 #
 # Scope `coverage` compares keys and PTX of a plan with those of a run, on any machine. Scope
-# `device` also requires of the JIT ledger that nothing was compiled or loaded after prewarm, and
-# that library handles existed by then.
+# `device` also requires that nothing was compiled or loaded after prewarm, as the JIT ledger shows,
+# and that library handles were created before the upload.
 
-# cuBLAS allocates a workspace of this size on its first use (32 MiB on capability 9.0): with less free, a late
-# first use fails, so the run shows that there was none.
+# cuBLAS allocates a workspace of this size at its first use (32 MiB on capability 9.0). With less memory free, a first
+# use after the upload fails, so a run that succeeds had none.
 FILLED_MEMORY_BYTES = 32 * 2**20
 _PHASES = ("prewarm", "upload", "train")
 
@@ -156,7 +156,7 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
 
 
 def _require_finite_times(ledger: PrewarmEvidence) -> None:
-    """Settle ERROR where a time is not finite: a NaN is neither before nor after anything, so nothing would be late."""
+    """Settle ERROR if a time is not finite, because a NaN never compares as late."""
     times = [(f"phase {name}", time) for name, time in ledger.phases.items()]
     times += [(f"handle {name}", time) for name, time in ledger.handles.items()]
     times += [(f"{event.event} of {event.key}", event.seconds) for event in ledger.events]
@@ -199,11 +199,11 @@ def _require_filled_memory(ledger: PrewarmEvidence, sheet: Sheet) -> None:
         settle(reasons.VACUOUS_STEPS, "no step ran after device memory was filled")
 
 
-# Judge `ptx_target`: every kernel's PTX target and version fit the device, or a named target.
+# The following judges `ptx_target`: every kernel's PTX target and version fit the device or a named target.
 
 
 def judge_ptx_target(part: PtxTarget, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: a readable device, kernels at all, a target in each, a fitting one, a fitting version."""
+    """Judge in this order: the device is readable, there are kernels, each has a target, it fits, its version fits."""
     run = run_with_inventory(context, part, ("kernels", "prewarm"))
     inventory = run.kernels[part.candidate]
     wanted = required_target(part, inventory)

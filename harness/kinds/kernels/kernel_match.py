@@ -1,8 +1,8 @@
 """Judge `kernel_match`: kernels agree with naive twins and an fp64 reference over a grid of shapes and magnitudes.
 
-Errors are relative to the reference's largest absolute value or, where the claim asks for it, of each element to the
-sum of its terms' sizes; the bound of the case's data type holds for both. A kernel may have a peer, another project's
-kernel for the same operation.
+Errors are relative to the reference's largest absolute value. If the claim asks for it, the error of each element is
+relative to the sum of its terms' absolute values instead. A case is one operation, data type, shape and magnitude. A
+kernel may have a peer, which is another project's kernel for the same operation.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.kernels.model import KernelDemands, KernelMatch
 
-# Of every floating-point type of torch's, since an output may be of another one than those that a claim has bounds for.
-# Other types hold whole numbers, and round nothing.
+# All floating-point types of torch, because an output may have a type for which the claim has no bound. Other types
+# hold whole numbers and do not round.
 UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -35,7 +35,7 @@ UNIT_ROUNDOFF = {
 
 
 def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: each case's outputs, the compiled kernels' demands, then whether the grid was complete."""
+    """Judge in this order: each case's outputs, the demands on compiled kernels, then whether the grid is complete."""
     run = context.only_run("kernel_match")
     evidence = run.kernel_match.get(part.candidate)
     if evidence is None:
@@ -64,7 +64,7 @@ def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _sentence(part: KernelMatch, cases: list[KernelCase], evidence: KernelMatchEvidence) -> str:
-    """Return a sentence with everything that was judged, since claims of this kind differ only in their fields."""
+    """Return a sentence that names everything judged."""
     where = f"at {len(part.shapes)} given shapes and " if part.shapes is not None else "at "
     demands = [f"{name.replace('_', ' ')} {value}" for name, value in part.demands if value is not None]
     compiled = f"; the {len(evidence.compiled)} compiled kernels have {', '.join(demands)}" if demands else ""
@@ -96,7 +96,7 @@ def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
 
 
 def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *, where_infinite: str) -> None:
-    """Settle FAIL for an output that is not finite, or for an infinite error of finite ones, whose scale is zero."""
+    """Settle FAIL if an output is not finite, or if an error is infinite because the scale of its output is zero."""
     if not case.finite or not all(math.isfinite(error) or error == math.inf for error in errors):
         sheet.figure("first_non_finite_case", _name(case))
         settle(reasons.NON_FINITE, f"{_name(case)} gave a value that is not finite")
@@ -105,7 +105,7 @@ def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *
 
 
 def _require_terms(case: KernelCase, sheet: Sheet) -> None:
-    """Settle unless the case shows what was checked besides errors, and errors of every output of it and its peer."""
+    """Settle ERROR unless the case has errors relative to terms, of every output and of its peer, and other checks."""
     if case.terms is None or case.outputs is None or None in (case.overwritten, case.zero_references):
         settle(reasons.EVIDENCE_MISSING, f"{_name(case)} has no errors relative to its terms, or nothing beside them")
     errors = [each for several in case.terms.values() for each in (several.vs_naive, several.vs_fp64)]
@@ -121,7 +121,7 @@ def _require_terms(case: KernelCase, sheet: Sheet) -> None:
 
 
 def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
-    """Return the case's errors by data type, relative to what the claim names: by output types, or the case's type."""
+    """Return errors by data type, relative to what the claim names: by types of outputs, or all by the case's type."""
     if part.relative_to == "terms" and case.terms is not None:
         return case.terms
     return {
@@ -132,7 +132,7 @@ def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
 
 
 def _require_agreement(part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet) -> None:
-    """Settle FAIL unless every output is within its data type's bound, or the case's if its own type has none."""
+    """Settle FAIL unless each output keeps the bound of its own data type or, without one, of the case's."""
     found: dict[str, list[tuple[str, KernelErrors]]] = {}
     for case in cases:
         for dtype, errors in _errors(part, case).items():  # outputs of two types may have one bound
@@ -163,7 +163,7 @@ def _larger(errors: KernelErrors) -> float:
 def _require_as_good_as_peer(
     part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet
 ) -> None:
-    """Settle FAIL where an operation's worst error, by types of inputs and outputs, is too large next to its peer's."""
+    """Settle FAIL if, for any types of inputs and outputs, an operation's worst error is too many times its peer's."""
     beside: dict[tuple[str, str, str], list[PeerErrors]] = {}
     for case in cases:
         if case.peer is None and part.over_peer_at_most is not None:
@@ -192,7 +192,7 @@ def _require_as_good_as_peer(
 def _require_peers_that_bound(
     factor: float, beside: Collection[tuple[str, str, str]], bounds: Mapping[str, float]
 ) -> None:
-    """Settle FAIL unless, for each operation, the peer's bound can be stricter than the tolerance of an output."""
+    """Settle FAIL if the bound from a peer can never be stricter than the claim's tolerance for any output."""
     for operation, several in groupby(sorted(beside), key=itemgetter(0)):
         allowed = [(bounds[dtype if dtype in bounds else inputs], dtype) for _, inputs, dtype in several]
         if all(factor * UNIT_ROUNDOFF.get(dtype, 0.0) >= bound for bound, dtype in allowed):
@@ -205,10 +205,10 @@ def _require_peers_that_bound(
 
 
 def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
-    """Return the kernel's largest error over the largest one of its peer, which counts as at least a unit roundoff. It
-    is infinite over a peer without error, where a type rounds nothing.
+    """Return the kernel's largest error divided by its peer's, which counts as at least the type's unit roundoff. For a
+    type that does not round, return infinity if only the peer has no error.
 
-    A case in which the peer's result is not finite shows nothing, and is left out.
+    Leave out cases in which the peer's result is not finite.
     """
     sound = [errors for errors in several if math.isfinite(errors.vs_fp64)]
     if not sound:
@@ -220,7 +220,7 @@ def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
 
 def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, sheet: Sheet) -> None:
     sheet.figure("compiled_kernels", len(evidence.compiled), "kernels")
-    # constants first: what was compiled follows from them, and the cause says more than what it led to
+    # constants first, because they are the cause of what was compiled
     for constant in ("tile", "unroll"):
         demanded = getattr(demands, constant)
         if demanded is not None:

@@ -1,4 +1,4 @@
-"""Define judgements about kernels: their targets, their readiness, their results."""
+"""Define the claims about kernels: their PTX targets, their compilation ahead of time, their results."""
 
 # ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
 
@@ -16,32 +16,32 @@ _Target = Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")]
 
 
 class PtxTarget(Judged):
-    """Every kernel's PTX target fits the device (`target: device`) or a named one (`sm_NN`)."""
+    """Every kernel's PTX target fits the device (`target: device`) or a named architecture (`sm_NN`)."""
 
     kind: Literal["ptx_target"]
     """Judges the architecture that kernels are compiled for."""
     candidate: ArmName
     """The arm whose kernels are read."""
     policy: Annotated[Literal["exact", "loadable"], Demand("ptx_target_mismatch")]
-    """`exact`: the same architecture; `loadable`: one that the target can load."""
+    """`exact`: the kernel has the same architecture; `loadable`: the target can load the kernel."""
     target: Annotated[_Target, Demand("ptx_target_mismatch")]
-    """The device found, or a named architecture such as `sm_90`."""
+    """`device` for the machine's device, or an architecture such as `sm_90`."""
 
     def asks_the_device(self) -> bool:
         return self.target == "device"
 
 
 class Prewarm(Judged):
-    """Every kernel a run needs is compiled before the weights arrive, under the key the run asks for."""
+    """Every kernel that a run needs is compiled before the weights are loaded, under the key that the run looks up."""
 
     kind: Literal["prewarm"]
-    """Judges that kernels are ready before the weights arrive."""
+    """Judges that kernels are ready before the weights are loaded to the device."""
     candidate: ArmName
     """The arm whose kernels are planned and used."""
     scope: Annotated[Literal["device", "coverage"], NoDemand("chooses what is judged")]
-    """`device`: events on a GPU; `coverage`: planned keys against used keys, on any machine."""
+    """`device`: judges events on a GPU; `coverage`: compares planned keys with used keys, on any machine."""
     target: Annotated[_Target, NoDemand("plan and run are compared, whatever it is")] = "device"
-    """The device found, or the architecture to compile for."""
+    """`device` for the machine's device, or the architecture to compile for."""
     handles: Annotated[list[Name], Demand("handle_late")] = []
     """Library handles that must exist before the upload."""
     memory_filled: Annotated[bool, Demand("step_failed_when_full")] = False
@@ -60,7 +60,7 @@ class Prewarm(Judged):
 
 
 class KernelDemands(Strict):
-    """What the compiled kernel's metadata and source must show."""
+    """Demands on the metadata of compiled kernels and on constants of their source."""
 
     shared_memory_bytes: Annotated[Count | None, Demand("demand_unmet", unmet_demand="shared_memory_bytes")] = None
     """Shared memory of a block, in bytes."""
@@ -84,20 +84,20 @@ class KernelMatch(Judged):
     max_relative_error: Annotated[
         dict[Literal["float32", "bfloat16", "float16"], Positive], Demand("exceeds_tolerance")
     ]
-    """Largest relative error, by data type of the inputs; with `relative_to: terms` an output of another type that has
-    a bound here is held to that one."""
+    """Largest relative error, by data type of the inputs. With `relative_to: terms`, an output of another type is
+    judged by that type's bound, if there is one here."""
     relative_to: Annotated[Literal["largest_value", "terms"], NoDemand("what errors are relative to")] = "largest_value"
-    """`largest_value`: the reference's; `terms`: of each element, the sum of the absolute values of its terms."""
+    """`largest_value`: errors are relative to the reference's; `terms`: to the sum of |terms| of the element."""
     over_peer_at_most: Annotated[Positive | None, Demand("exceeds_peer")] = None
-    """Largest multiple of the peer's worst error that the kernel's may be, by operation and data type; an error below
-    the type's unit roundoff counts as that. With `relative_to: terms`, one that `max_relative_error` would not let any
-    output reach is `vacuous_peer`."""
+    """Largest allowed ratio of the kernel's worst error to the peer's, by operation and data type. A peer's error
+    counts as at least the type's unit roundoff. With `relative_to: terms`, a ratio that `max_relative_error` keeps out
+    of reach is `vacuous_peer`."""
     magnitudes: Annotated[list[Positive], Field(min_length=1), Demand("non_finite")] = [1.0]
     """Magnitudes of the inputs."""
     shapes: Annotated[Annotated[list[Text], Field(min_length=1)] | None, _TRIED] = None
-    """Shapes judged, as the system names them, such as ragged ones; left out, all that were compared."""
+    """Names of the shapes that are judged, as the system names them. Without it, all compared shapes are judged."""
     shapes_at_least: Annotated[Count | None, NoDemand("how much is compared; fewer are INCONCLUSIVE")] = None
-    """Fewest shapes that each operation must be compared at, in each data type."""
+    """Fewest shapes at which each operation must be compared in each data type."""
     demands: KernelDemands = KernelDemands()
     """Demands on the compiled kernels."""
 

@@ -1,4 +1,4 @@
-"""Show kernels: when each was compiled and loaded, which PTX target it has, how far it is from its reference."""
+"""Show kernels: when each was compiled and loaded, its PTX target, and its errors against references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.report.view import ReportView
 
 
 def sections(view: ReportView) -> list[Section]:
-    """Return the sections of JIT timeline, PTX targets and kernel errors, each left out when nothing of it was seen."""
+    """Return the sections of JIT timeline, PTX targets and kernel errors, without those that no evidence is about."""
     prewarms: list[Part] = []
     matches: list[Part] = []
     for run_id, run in view.evidence.items():
@@ -77,7 +77,7 @@ def _prewarm(run_id: str, title: str, seen: PrewarmEvidence, units: frozenset[Un
 
 
 def _targets(view: ReportView) -> Iterator[Part]:
-    """Yield a part for each workload, with each kernel once: its runs compile mostly the same kernels."""
+    """Yield a part for each workload. It lists each kernel once, because runs of a workload share most kernels."""
     by_workload: dict[str, list[tuple[str, str, KernelsEvidence]]] = {}
     for run_id, run in view.evidence.items():
         records = by_workload.setdefault(view.title_of(run_id), [])
@@ -101,7 +101,7 @@ def _by_target(seen: KernelsEvidence) -> list[tuple[str, int]]:
 
 
 def _machine(seen: KernelsEvidence) -> str:
-    """Return a sentence on what the kernels were compiled for, and which PTX the driver accepts."""
+    """Return a sentence about the architecture that kernels were compiled for, and the newest PTX the driver loads."""
     if seen.compiled_for:
         compiled = f"compiled for {seen.compiled_for}, without a device"
     elif seen.device:
@@ -113,7 +113,7 @@ def _machine(seen: KernelsEvidence) -> str:
 
 
 def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
-    """Return a table of kernels with their arms. Kernels without a target come first, as readers look for them."""
+    """Return a table of kernels with their arms. Kernels without a target come first because they are faulty."""
     arms: dict[tuple[str, ...], list[str]] = {}
     for arm, seen in records:
         for row in _of_an_arm(seen):
@@ -121,7 +121,7 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
     ordered = sorted(arms.items(), key=lambda item: (item[0][1] != "none", item[0]))
     rows = [[*row, ", ".join(dict.fromkeys(having))] for row, having in ordered]
     columns = ["kernel", "target", "PTX version", "found in", "loaded by", "arms"]
-    # What all kernels share stands in the caption.
+    # the caption shows values that all kernels share
     shared = [place for place in range(3, len(columns)) if len(rows) > 1 and len({row[place] for row in rows}) == 1]
     common = "".join(f"; {columns[place]}: {rows[0][place]}" for place in shared)
     kept = [place for place in range(len(columns)) if place not in shared]
@@ -131,7 +131,7 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
 
 
 def _of_an_arm(seen: KernelsEvidence) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each kernel. A kernel with one target in the plan and another in the run has a row for each."""
+    """Yield a row for each kernel, or two if its target in the plan is not its target in the run."""
     found: dict[tuple[str, str, str], list[str]] = {}
     routes: dict[tuple[str, str, str], str] = {}
     for where, kernels in (("plan", seen.planned), ("run", seen.used)):
