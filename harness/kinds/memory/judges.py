@@ -1,4 +1,4 @@
-"""Judge device memory: `memory_steady`, it does not grow; and `peak_memory`, the most that an arm held."""
+"""Judge device memory: `memory_steady`, it does not grow; and `peak_memory`, an arm's peak keeps a bound."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from harness.judging.verdict import Judgement
 from harness.kinds.memory.model import MemorySteady, PeakMemory
 from harness.kinds.trajectory.repeatability import named_trajectory, require_equal_training
 
-# Judge `memory_steady`: memory does not grow after the first `after` samples, over replays or over
-# re-captures.
+# The following judges `memory_steady`: memory does not grow after the first `after` samples, the
+# warm-up, over replays or over re-captures.
 #
-# The largest growth of three comparisons is judged. First: the later samples' peak over the
-# warm-up's peak. Second: the last `after` samples' peak over that of the first `after` samples that
-# follow the warm-up. Third: the same last peak over the median of such peaks in the first half of
-# what follows. The second finds a leak that a high warm-up peak would hide, the third one that a
-# peak right after it would. `after` should cover one round of a schedule of shapes.
+# The largest of three growths is judged. First: from the warm-up's peak to the peak of all later
+# samples. Second: from the peak of the first `after` later samples to the peak of the last `after`
+# samples. It finds a leak that a high peak in the warm-up hides. Third: from the median peak of
+# `after` samples in the first half of the later samples to the same last peak. It finds a leak that
+# a peak right after the warm-up hides. `after` should cover one round of a schedule of shapes.
 
 
 def judge_steady(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
-    """Judge the growth of allocated and reserved bytes, or of reserved ones: at most `growth_at_most` (0.01 is 1 %)."""
+    """Judge that allocated and reserved bytes, or only reserved, grow by at most `growth_at_most` (0.01 is 1 %)."""
     run = context.only_run(part.chosen_probe())
     execution = executed(run, part.candidate)
     watched = part.per == "replay"
@@ -78,7 +78,7 @@ def _samples(part: MemorySteady, memory: list[MemoryEvidence]) -> list[MemorySam
 
 
 def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: int) -> None:
-    """Settle ERROR unless each step has a sample, in order: a missing sample may be where memory grew."""
+    """Settle ERROR unless each step has one sample, in order: memory may have grown where a sample is missing."""
     if [sample.step for sample in samples] != list(range(steps)):
         settle(
             reasons.EVIDENCE_MISSING,
@@ -87,10 +87,10 @@ def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: 
 
 
 def _growth(sizes: list[int], after: int) -> float:
-    """Return the relative growth; negative when memory shrank. Growth from nothing to something is infinite."""
+    """Return the largest relative growth: negative if memory shrank, infinite if it grew from 0 bytes."""
     later = sizes[after:]
     growth = _relative(max(later), max(sizes[:after]))
-    if len(later) > after:  # each of these covers a round, even where they overlap
+    if len(later) > after:  # the last and the first `after` later samples may overlap
         last = max(later[-after:])
         early = [max(later[first : first + after]) for first in range(0, max(1, len(later) // 2 - after + 1), after)]
         growth = max(growth, _relative(last, early[0]), _relative(last, median_low(early)))
@@ -103,18 +103,18 @@ def _relative(late: int, early: int) -> float:
     return (late - early) / early
 
 
-# Judge `peak_memory`: the most device memory that an arm held at one time, in GiB or as a multiple
-# of the baseline's.
+# The following judges `peak_memory`: the most device memory that an arm held at one time, in GiB or
+# as a multiple of the baseline's.
 #
-# First both arms must have trained alike. Then the device itself must have held little outside
-# torch's allocator, whose statistics are judged. A peak that may be too low never passes:
-# statistics that were reset unseen, a device that was not read.
+# First both arms must have trained alike. Then the device must have held little memory outside
+# torch's allocator, because the allocator's statistics are judged. If these may be too low, or the
+# device was not read, the claim never passes.
 
 GIB = 2**30
 
 
 def judge_peak(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, equal training, the device, the bound, what may be hidden."""
+    """Judge in this order: capture, equal training, memory outside the allocator, the bound, hidden peaks."""
     candidate, baseline = (executed(context.run_of("peak_memory", arm), arm) for arm in (part.candidate, part.baseline))
     comparison = Comparison(part, context, sheet)
     comparison.captured(baseline, candidate)
@@ -141,7 +141,7 @@ def _seen(name: str, execution: ArmEvidence) -> PeakMemoryEvidence:
     peaks = execution.peak_memory
     if peaks is None:
         settle(reasons.EVIDENCE_MISSING, f"the peak memory of {name} was not recorded")
-    # an arm that trains holds its parameters in its steps, too
+    # an arm holds its parameters during its steps, so no peak can be zero
     if min(_bytes(peaks, of, over) for of in ("allocated", "reserved") for over in ("run", "steps")) == 0:
         settle(reasons.VACUOUS_NO_MEMORY, f"the peak memory of {name} is zero bytes")
     return peaks
@@ -164,7 +164,7 @@ def _note(role: str, peaks: PeakMemoryEvidence, sheet: Sheet) -> None:
 
 
 def _most(peaks: PeakMemoryEvidence, what: Literal["device", "outside"]) -> int | None:
-    """Return the peak over the whole run, in bytes; None where a stretch was not sampled."""
+    """Return the peak over the whole run, in bytes; None if the opening or the steps were not sampled."""
     found = [_sampled(stretch, what) for stretch in (peaks.opening, peaks.steps)]
     return None if None in found else max(each for each in found if each is not None)
 
@@ -192,7 +192,7 @@ def _require_little_outside(part: PeakMemory, name: str, peaks: PeakMemoryEviden
 
 
 def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvidence, sheet: Sheet) -> str:
-    """Return the sentence about a peak within its bound; settle FAIL for a peak beyond it."""
+    """Settle FAIL if the peak exceeds its bound; else return a sentence about it."""
     peak, other = (_bytes(peaks, part.of, part.over) for peaks in (ours, theirs))
     ratio = peak / other
     sheet.figure("ratio", ratio)
@@ -215,7 +215,7 @@ def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvide
 
 
 def _require_known(name: str, peaks: PeakMemoryEvidence) -> None:
-    """Settle INCONCLUSIVE where a peak may have been higher than what was recorded."""
+    """Settle INCONCLUSIVE if a peak may have been higher than recorded."""
     if peaks.lost_peaks:
         settle(
             reasons.PEAK_UNKNOWN,

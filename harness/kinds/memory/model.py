@@ -1,4 +1,4 @@
-"""Define judgements about device memory: how much an arm takes at most, and whether it grows."""
+"""Define the claims about device memory: an arm's peak, and that memory does not grow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.kinds.speed.model import trajectory_problems
 class PeakMemory(Judged):
     """The candidate's peak of device memory is at most so many GiB, or at most so many times the baseline's.
 
-    Each arm has a process and the GPU to itself. Two bounds are two claims, so that each can be broken alone.
+    Each arm has a process and the GPU to itself. A claim has one bound, so that a drill can break each bound alone.
     """
 
     kind: Literal["peak_memory"]
@@ -22,18 +22,18 @@ class PeakMemory(Judged):
     candidate: ArmName
     """The arm whose memory is bounded."""
     baseline: ArmName
-    """The plain arm: it shows that the candidate trains, and is what a ratio is of."""
+    """The plain arm. The candidate must train like it, and `at_most_ratio` is relative to its peak."""
     at_most_gib: Annotated[Positive | None, Demand("peak_memory")] = None
     """Largest peak of the candidate, in GiB (2^30 bytes)."""
     at_most_ratio: Annotated[Positive | None, Demand("peak_ratio")] = None
     """Largest peak of the candidate as a multiple of the baseline's."""
     of: Annotated[Literal["allocated", "reserved"], NoDemand("chooses which bytes are judged")] = "allocated"
-    """What is bounded: bytes of tensors, or what torch's allocator took of the device to hold them."""
+    """The bytes that are bounded: those of tensors, or those that torch's allocator took from the device."""
     over: Annotated[Literal["run", "steps"], NoDemand("chooses which peak is judged")] = "run"
-    """Over opening, warm-up, capture and all steps; or from the first step on, warm-up and capture included."""
+    """`run`: from the opening of the arm to its last step; `steps`: from its first step, including a capture in it."""
     outside_at_most_gib: Annotated[Positive, Demand("memory_outside_allocator")] = 1.0
-    """Most device memory besides what torch's allocator holds, as the driver counts it, in GiB: context, kernels' code,
-    instantiated graphs. 0.76 was seen on an H200; much more is memory taken behind torch's back."""
+    """Most device memory outside torch's allocator, in GiB by the driver's count: context, code of kernels, graphs.
+    An H200 showed 0.76; much more means that a library allocates by itself."""
     trajectory: Annotated[Name, Demand("differs", "exceeds_tolerance")]
     """The trajectory_match claim of this contract that the measured steps must satisfy."""
 
@@ -61,23 +61,23 @@ class PeakMemory(Judged):
 
 
 class MemorySteady(Judged):
-    """Memory does not grow after the first `after` samples (a sample a step, or a re-capture)."""
+    """Memory does not grow after the first `after` samples. There is one sample for each step or re-capture."""
 
     kind: Literal["memory_steady"]
     """Judges the growth of device memory."""
     candidate: ArmName
     """The captured arm."""
     per: Annotated[Literal["replay", "recapture"], NoDemand("chooses what is sampled")]
-    """A sample after every replay, or after every re-capture."""
+    """Whether memory is sampled after every replay or after every re-capture."""
     after: Annotated[Count, NoDemand("samples that are left out: the loader refuses a claim that none follow")]
-    """First samples that are left out as warm-up."""
+    """Number of first samples that are left out as warm-up."""
     growth_at_most: Annotated[NonNegative, Demand("memory_grows")]
     """Largest relative growth after the warm-up."""
     of: Annotated[Literal["allocated_and_reserved", "reserved"], NoDemand("chooses which bytes are judged")] = (
         "allocated_and_reserved"
     )
-    """What must not grow: `reserved`, what torch has taken of the device, alone can be demanded to stay equal, since
-    the harness keeps the losses of a block of steps in allocated memory."""
+    """The bytes that must not grow. Only `reserved`, which torch's allocator took from the device, can stay exactly
+    equal, because the harness keeps the losses of a block of steps in allocated memory."""
 
     def asks_the_device(self) -> bool:
         return True

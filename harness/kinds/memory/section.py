@@ -1,4 +1,4 @@
-"""Show peaks of device memory: both arms', over the opening and over the steps, next to what the device had in use."""
+"""Show both arms' peaks of device memory, over the opening and over the steps, by torch's and by the driver's count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.report.view import ReportView
 
 
 def section(view: ReportView) -> Section | None:
-    """Return a section with a part for each judgement of a peak whose arms were measured, None where there is none."""
+    """Return a section with a part for each judged peak with measured arms, or None if there is none."""
     shown = [part for judged in judged_parts(view, PeakMemory) for part in _parts(judged)]
     lead = (
         "The most that each arm held at one time, in a process of its own. Allocated and reserved are torch's own "
