@@ -1,4 +1,4 @@
-"""Find what the judges of ranks share: the executions of one arm by rank, and what each rank did in every step."""
+"""Provide what both judges of ranks need: an arm's executions by rank, what each rank did, and checks of its rows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from harness.judging.context import end_of, executed
 from harness.judging.end_state import differing
 from harness.judging.sheet import Sheet, number, settle, some
 
-FEWEST_ROWS = 0.75  # of the different rows in a step that draws from all of a rank's rows would give
-DEVIATIONS = 3.0  # by which fewer rows must be different than draws would give: few steps show little
-FEWEST_WHOLE = 0.5  # of the steps: an epoch's last batch may be a smaller one
-FEWEST_SHARES = 0.5  # of the different shares of the rank that has most
+FEWEST_ROWS = 0.75  # share of the different rows per step that random draws from a rank's rows would give
+DEVIATIONS = 3.0  # standard deviations below that number which a rank must exceed to fail: few steps show little
+FEWEST_WHOLE = 0.5  # share of steps with a whole batch; an epoch's last batch may be smaller
+FEWEST_SHARES = 0.5  # of the different shares that the rank with the most different shares read
 
 
 def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
-    """Return the first execution of an arm, by rank; settle ERROR for a rank without sound evidence."""
+    """Return an arm's first execution in each rank; settle ERROR if the evidence of a rank is missing or unsound."""
     views = (run, *run.ranks)
     if len(views) < ranks:
         settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, and arm {arm} has {ranks}")
@@ -30,7 +30,7 @@ def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
 
 
 def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
-    """Return what every rank did, step by step; settle ERROR where that record is incomplete."""
+    """Return the record of what each rank did in every step; settle ERROR if a record is missing or incomplete."""
     found = {}
     for rank, execution in executions.items():
         noted, steps = execution.rank_steps, len(execution.series.loss)
@@ -44,12 +44,12 @@ def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
 
 
 def named(executions: Mapping[int, ArmEvidence]) -> dict[str, ArmEvidence]:
-    """Return the executions under the names that sentences give them."""
+    """Return the executions by the names that messages use."""
     return {f"rank {rank} of {execution.start.arm}": execution for rank, execution in executions.items()}
 
 
 def buffers_apart(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> str:
-    """Return the names of buffers that end apart at some rank. Running statistics of a rank's own rows may."""
+    """Return the names of buffers that differ between ranks at the end, as running statistics may; "" if none."""
     first, *others = (end_of(execution).state for execution in executions.values())
     found = {
         each.name
@@ -64,13 +64,13 @@ def buffers_apart(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> str:
 
 
 def odd_one(digests: Sequence[str]) -> int | None:
-    """Return the last rank without the most frequent digest, in a tie the first rank's; None: all are equal."""
+    """Return the last rank without the most frequent digest (in a tie, rank 0's counts), or None if all are equal."""
     common = max(digests, key=lambda digest: (digests.count(digest), digest == digests[0]))
     return next((rank for rank in reversed(range(len(digests))) if digests[rank] != common), None)
 
 
 def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -> dict[int, RankSteps]:
-    """Return the first rank of each model; settle FAIL where another rank of it read other rows."""
+    """Return the record of the first of every `model_parallel` ranks; settle FAIL if one of them read other rows."""
     first = {rank: noted for rank, noted in steps.items() if rank % model_parallel == 0}
     for rank, noted in steps.items():
         reader = rank - rank % model_parallel
@@ -89,12 +89,12 @@ def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -
     return first
 
 
-# Repeated rows or batches in the data are not a rank's fault: there a rank is compared with its own rows of all
-# steps, and with what the other ranks read.
+# Data may repeat rows or batches, which is not a rank's fault. So the rows of a rank in one step are compared with its
+# rows of all steps, and with the rows of the other ranks.
 
 
 def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
-    """Settle FAIL where a rank read a row that another one read in the same step."""
+    """Settle FAIL if two ranks read the same row in one step."""
     for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
         readers: dict[str, int] = {}
         for rank, read in enumerate(rows):
@@ -111,8 +111,8 @@ def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 
 
 def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
-    """Settle FAIL where a rank read another number of rows than its share, the same rows over and over, or the same
-    share at every step. Leave the claim open where too few steps show whole shares.
+    """Settle FAIL if a rank read too few or too many rows, repeated rows within steps, or repeated the same rows in all
+    steps. Leave the claim open if too few steps show whole shares of a batch.
     """
     _require_counts(steps, batch_size, sheet)
     for rank, noted in steps.items():
@@ -137,9 +137,8 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
 
 
 def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
-    """Settle FAIL where a rank read too few or too many rows. A batch may be smaller at the end of the data or larger
-    than the workload's, for all ranks alike. It may be packed into one row, which looks like a part: that leaves the
-    claim open."""
+    """Settle FAIL if a rank read too few or too many rows. A batch may be smaller or larger than the workload's if it
+    is so for all ranks. If most are smaller, leave the claim open: rows packed into one look like missing rows."""
     fewest, most = batch_size // len(steps), -(-batch_size // len(steps))
     whole, made = 0, 0
     for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
@@ -165,10 +164,11 @@ def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Shee
 
 
 def _different(steps: Sequence[Sequence[str]]) -> tuple[float, float, float]:
-    """Return the mean number of different rows in a step, that of draws from all the rank's rows, and its deviation.
+    """Return the mean number of different rows in a step, the number that random draws from all the rank's rows would
+    give, and the standard deviation of the latter.
 
-    Data may have few different rows, and then repeats them in a step: of n draws from v rows v (1 - (1 - 1/v)^n) are
-    expected to be different, with a variance of n/4 at most (a draw changes the number by 1 at most: Efron-Stein).
+    Of n draws from v rows, v (1 - (1 - 1/v)^n) are expected to be different. The variance is at most n/4 (Efron-Stein),
+    because one draw changes the number by at most 1.
     """
     of_all = len({row for rows in steps for row in rows})
     if not of_all:

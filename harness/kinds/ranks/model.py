@@ -1,4 +1,4 @@
-"""Define judgements about ranks: processes that train one model together, each on its share of every batch."""
+"""Define the claims about ranks: processes that train one model together, each on its share of every batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RandomNumbers = Literal["shared", "separate"]
 
 
 class OverRanks(Judged):
-    """Judged from what all ranks saw, not rank by rank."""
+    """A claim that is judged once, from the evidence of all ranks together."""
 
     judged_at: ClassVar = "all ranks"
 
@@ -36,32 +36,32 @@ class OverRanks(Judged):
 
 
 class RanksAgree(OverRanks):
-    """Ranks stay one model: every rank's parameters are equal in bits after every step, each on rows of its own.
+    """Ranks stay one model: their parameters are equal in bits after every step, and each rank reads different rows.
 
-    Of parameters that ranks share (DTensor) the parts are gathered first. A part has no second copy: that what one rank
-    did to its own is right, only a comparison with other training can show (`ranks_match`).
+    Parameters that are divided among ranks (DTensor) are gathered first. A part exists in one rank only, so this claim
+    cannot show that the rank updated the part correctly; `ranks_match` can.
     """
 
     kind: Literal["ranks_agree"]
     """Judges the ranks of one arm against each other."""
     candidate: ArmName
-    """The arm; it has several ranks."""
+    """The arm, which has several ranks."""
     steps: StepsCompared
     """Steps that must have been compared."""
     host_collectives_at_most: Annotated[Natural | None, Demand("collectives_outside_graph")] = None
-    """Collectives that the host may begin in a step behind the second, and behind the captures: of a captured arm 0
-    says that all are inside the graph. In its first steps DistributedDataParallel groups gradients by its own."""
+    """Most collectives that the host may begin in a step; 0 in a captured arm means that all are inside the graph. The
+    first two steps, in which DistributedDataParallel groups gradients, and steps that capture do not count."""
     graph_collectives_at_least: Annotated[Count | None, Demand("collectives_missing_in_graph")] = None
-    """Collectives that the captured graph must hold: its NCCL kernels. Needs CUDA."""
+    """Fewest collectives in the captured graph, counted as NCCL kernels. Needs CUDA."""
     share_at_most: Annotated[Annotated[float, Field(gt=0, le=1)] | None, Demand("share_exceeded"), Nothing(1.0)] = None
-    """Largest share of all elements of the parameters, and of the optimizer's tensors, that one rank may hold: 0.5 of a
-    model that two ranks share equally. Must be said where no parameter is in every rank."""
+    """Largest share of all elements of the parameters, and of the optimizer's tensors, that one rank may hold: 0.5 if
+    two ranks divide a model equally. Required if no parameter is in every rank."""
     generators: Annotated[
         RandomNumbers | dict[str, RandomNumbers] | None, Demand("ranks_draw_alike", "ranks_draw_apart")
     ] = None
-    """Which random numbers the ranks draw: `separate`, as masks of dropout should be, or `shared`, as the choice of
-    layers that a step leaves out should be. One word is about every generator that the step reaches and draws from;
-    `{torch.cpu: separate, depth: shared}` is about generators by name. Names are in the verdict's figures."""
+    """Whether ranks draw `separate` random numbers, as for masks of dropout, or `shared` ones, as for the choice of
+    layers that a step skips. One word applies to every generator that the step draws from. A mapping such as
+    `{torch.cpu: separate, depth: shared}` applies to generators by name. The verdict's figures list the names."""
 
     def contradictions(self) -> Iterator[Problem]:
         if self.graph_collectives_at_least is not None and self.mechanism == "traced":
@@ -78,7 +78,7 @@ class RanksAgree(OverRanks):
 
 
 class RanksMatch(OverRanks):
-    """Ranks train as one process does on their batches joined, within a bound: sums are added in another order."""
+    """Ranks train like one process on their joined batches, within a bound for sums that are added in another order."""
 
     kind: Literal["ranks_match"]
     """Judges an arm of several ranks against one of a single rank."""
@@ -89,17 +89,17 @@ class RanksMatch(OverRanks):
     steps: StepsCompared
     """Steps that must have been compared."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """Largest difference, at any step, between the mean of the ranks' losses and the baseline's loss."""
+    """Largest difference at any step between the mean of the ranks' losses and the baseline's loss."""
     max_relative_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """The same relative to the baseline's loss at that step. With `max_abs_difference` both bounds hold."""
+    """The same difference relative to the baseline's loss at that step. If both bounds are given, both must hold."""
     max_end_difference: Annotated[Positive | None, Demand("ranks_end_apart")] = None
     """Largest absolute difference of any element of any trainable parameter after the last step."""
     in_turn: Annotated[Name | None, NamesArm(), Demand("ranks_end_apart")] = None
-    """An arm with one rank that takes the ranks' shares one after the other, as micro-batches, and adds up what they
-    add up: its parameters are equal in bits to theirs after every step, and end as far from the baseline's."""
+    """An arm with one rank that takes the ranks' shares one after the other as micro-batches, and adds the same terms.
+    The ranks' parameters must equal its parameters in bits after every step."""
     ends: Ends | None = None
-    """How far apart the first rank and the baseline may end in what no loss reads, too, as averaged weights: with a
-    control, which says what rounding makes of it, instead of `max_end_difference`."""
+    """How much the end states of the first rank and the baseline may differ, including tensors that no loss reads, such
+    as averaged weights. Replaces `max_end_difference`. A control shows how much rounding alone changes the end."""
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
         found = super().recorded_of()

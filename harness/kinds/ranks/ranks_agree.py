@@ -1,4 +1,4 @@
-"""Judge `ranks_agree`: the ranks of data-parallel training stay one model, in bits, and each reads rows of its own.
+"""Judge `ranks_agree`: all ranks of a data-parallel training keep equal parameters in bits and read different rows.
 
 Parameters that are divided among ranks were gathered before they were compared.
 """
@@ -29,14 +29,14 @@ from harness.kinds.ranks.executions import (
 )
 from harness.kinds.ranks.model import RandomNumbers, RanksAgree
 
-# Judge which random numbers ranks share: by the states of their generators before and after every
-# step.
+# The following judges which random numbers ranks share, from the states of their generators before
+# and after every step.
 
 
 @dataclass(frozen=True)
 class _Draws:
-    """The steps in which some rank drew from one generator. Ranks by step: one that drew what an earlier rank drew, and
-    one whose state was not the others' before the step, or was not after it.
+    """What the ranks drew from one generator, in `steps` steps in which at least one rank drew. alike: by step, a rank
+    that drew the same as an earlier rank. apart: by step, a rank whose state differed before or after the step.
     """
 
     steps: int
@@ -44,7 +44,7 @@ class _Draws:
     apart: Mapping[int, int]
 
     def describe(self) -> str:
-        """Return what the ranks drew, in the words of the contract where it is one of them in all steps."""
+        """Return `separate` or `shared`, the contract's words, or in how many steps random numbers were shared."""
         if not self.alike:
             return "separate"
         return "shared" if not self.apart else f"shared in {len(self.alike)} of {self.steps} steps"
@@ -53,9 +53,9 @@ class _Draws:
 def require_draws(
     steps: Mapping[int, RankSteps], demanded: RandomNumbers | Mapping[str, RandomNumbers] | None, sheet: Sheet
 ) -> str:
-    """Return a sentence's tail with what the ranks drew. Settle FAIL where the contract says otherwise.
+    """Settle FAIL if ranks drew other random numbers than the contract demands; else return the end of a sentence.
 
-    Equal random numbers may be right, so that nothing is accused without a demand.
+    Without a demand nothing fails, because shared random numbers may be intended.
     """
     states = [noted.generators for noted in steps.values() if noted.generators is not None]
     if len(states) != len(steps):
@@ -67,7 +67,7 @@ def require_draws(
     if lengths - {made + 1}:
         settle(reasons.EVIDENCE_INCONSISTENT, f"{made} steps were made and generators recorded {sorted(lengths)} times")
     names = {name: [of_rank.get(name) for of_rank in states] for of_rank in states for name in of_rank}
-    common = [name for name, each in names.items() if all(each)]  # not made, or bound anew, in a step
+    common = [name for name, each in names.items() if all(each)]  # rebound ones have no states
     found = {name: _draws([of_rank[name] for of_rank in states], made) for name in common}
     drawn = {name: draws for name, draws in found.items() if draws.steps}
     if drawn:
@@ -88,10 +88,10 @@ def require_draws(
 
 
 def _draws(ranks: list[list[str]], made: int) -> _Draws:
-    """Return what is known of one generator, from its states in each rank.
+    """Return what the ranks drew from one generator in `made` steps, given the generator's states in each rank.
 
-    Ranks drew alike where their states were equal before the step and after it. Where they were equal before it alone,
-    one drew more, or was seeded in the step.
+    Two ranks drew alike if their states were equal before and after the step. If the states were equal only before it,
+    one rank drew more or seeded the generator.
     """
     columns = [states if len(states) > 1 else states * (made + 1) for states in ranks]
     drawn = 0
@@ -133,10 +133,10 @@ def _require(name: str, word: RandomNumbers, draws: _Draws, sheet: Sheet) -> Non
     )
 
 
-REPLICATED = ("parameters", "optimizer")  # state that every replica has alike; buffers may be a rank's own
-COLLECTIVE_KERNELS = ("nccl",)  # in the names of the kernels that a graph holds
+REPLICATED = ("parameters", "optimizer")  # state that must be equal in all replicas; buffers may differ
+COLLECTIVE_KERNELS = ("nccl",)  # a kernel whose name holds one of these is a collective
 _CATEGORY = {"parameters": "parameters", "optimizer": "optimizer's tensors"}
-SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients behind its first step, by collectives of its own
+SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients after its first step, with additional collectives
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
@@ -207,8 +207,8 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 def _require_shares(
     part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
 ) -> str:
-    """Return a sentence's tail with how many parameters are in parts. Settle where a rank holds too much, and where no
-    parameter could differ between ranks and no limit on shares is demanded.
+    """Settle FAIL if a rank holds too large a share, or if every parameter is divided and no largest share is demanded.
+    Else return the end of a sentence: how many parameters are divided among ranks.
     """
     of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
     if in_parts:
@@ -246,8 +246,8 @@ def _require_collectives(
     steps: Mapping[int, RankSteps],
     sheet: Sheet,
 ) -> None:
-    """Note how many collectives the host began in a step, which ones, and how many the graph holds. Settle where there
-    are none, too few in the graph, or too many by the host."""
+    """Note the collectives that the host began in a step and those in the graph. Settle FAIL if a rank has none, if the
+    graph has too few, or if the host began too many."""
     captured = context.contract.arms[part.candidate].capture != "none"
     in_graph = dict.fromkeys(executions, 0)
     for rank, execution in executions.items() if captured else ():
@@ -291,7 +291,7 @@ def _require_collectives(
 
 
 def _in_graphs(capture: CaptureEvidence) -> int:
-    """Return the NCCL kernels in all pieces of the capture that holds fewest: a step replays only one capture."""
+    """Return the smallest number of NCCL kernels in any capture, over all its graphs: a step replays one capture."""
     if capture.captures and len(capture.nodes) % capture.captures:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
@@ -308,20 +308,20 @@ def _collectives(graph: GraphNodes) -> int:
 
 
 def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]:
-    """Return the collectives of each step after the first ones, which make captures and group gradients."""
+    """Return the number of collectives in each step, without the first steps, which capture and group gradients."""
     captures = capture.captures if capture is not None and capture.captured else 0
     return noted.collectives[max(captures, SETTLING_STEPS) :]
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL where a rank's parameters or optimizer end different from the first rank's."""
+    """Settle FAIL if a rank's parameters or optimizer state differ from the first rank's at the end."""
     reference = end_of(executions[0]).state
     for rank, execution in executions.items():
         ours = end_of(execution).state
         if ours is None or reference is None:
-            continue  # reported at the end
+            continue  # another check reports it
         found = [each for each in differing(ours, reference) if each.category in REPLICATED]
-        # a moment that one rank alone has is divided among ranks (ZeRO); its parameter was compared after each step
+        # optimizer state in only one rank is divided among ranks (ZeRO); its parameter was compared after each step
         apart = [str(each) for each in found if not (each.only_one_has_it and each.category == "optimizer")]
         if apart:
             sheet.figure("rank", rank)

@@ -1,4 +1,4 @@
-"""Judge `ranks_match`: several ranks train as one process does on their joined batches, within a bound."""
+"""Judge `ranks_match`: several ranks train like one process on their joined batches, within a bound."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.numbers import counted
 
 
 def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, finiteness, equal start and batches, losses, what makes it a training, the ends."""
+    """Judge in this order: capture, finiteness, equal start and batches, losses, that both trained, the ends."""
     run = context.only_run("paired")
     arm = context.contract.arms[part.candidate]
     executions = of_ranks(run, part.candidate, arm.ranks)
@@ -46,7 +46,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     note_distance(executions[0], baseline, sheet)
 
     same_system = context.same_system(part.candidate, part.baseline)
-    groups = [Group(everything, own={"comparable"}, same_formats=same_system)]  # rows are compared, joined
+    groups = [Group(everything, own={"comparable"}, same_formats=same_system)]  # joined rows are compared instead
     if not same_system:
         groups.append(Group(named(executions), own={"comparable"}))
     for group in groups:
@@ -77,7 +77,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
-    """Return the mean loss of the ranks and the baseline's loss; settle where a rank's evidence is missing."""
+    """Return the ranks' mean loss and the baseline's loss; settle ERROR if a rank's evidence is missing."""
     ranks = [view for view in (run, *run.ranks) if part.candidate in view.arms]
     each = [losses(execution) for execution in of_ranks(run, part.candidate, len(ranks)).values()]
     mean = np.mean([series[: min(map(len, each))] for series in each], axis=0)
@@ -86,7 +86,7 @@ def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
 
 
 def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str) -> None:
-    """Settle FAIL unless all executions make as many steps as the reference."""
+    """Settle FAIL unless all executions made as many steps as the reference."""
     reference = everything[reference_name]
     for name, execution in everything.items():
         ours, theirs = len(execution.series.loss), len(reference.series.loss)
@@ -95,7 +95,7 @@ def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str)
 
 
 def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet) -> None:
-    """Settle FAIL at the first step in which the ranks' rows together are not the rows of the baseline's batch."""
+    """Settle FAIL at the first step in which the joined rows of all ranks are not the baseline's rows."""
     for step, whole in enumerate(one.rows):
         if not whole:
             settle(reasons.CAPABILITY_MISSING, "the inputs of the baseline have no rows")
@@ -119,7 +119,7 @@ def _settle_unequal(sheet: Sheet, step: int, rank: int | None, what: str) -> Non
 
 
 def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> float:
-    """Return how far the parameters ended apart; settle FAIL where that is more than demanded."""
+    """Return the largest difference of the parameters at the end; settle FAIL if it exceeds the claim's bound."""
     require_distance(part.candidate, execution, baseline)
     [found] = [each for each in end_of(execution).differences or [] if each.arm == part.baseline]
     largest = float(found.largest or 0.0)
@@ -136,9 +136,9 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL where a rank ended with other parameters than the first rank, whose distance is reported.
+    """Settle FAIL if a rank ended with other parameters than rank 0, whose distance to the baseline is reported.
 
-    This is the last check before PASS: a difference shows in the losses, unless it came with the last update.
+    An earlier difference would show in the losses, so this finds a difference that only the last update made.
     """
     first = end_of(executions[0]).trainable_digest
     for rank, execution in executions.items():
@@ -151,8 +151,8 @@ def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> 
 
 
 def _require_in_turn(executions: Mapping[int, ArmEvidence], in_turn: ArmEvidence, sheet: Sheet) -> None:
-    """Settle FAIL where a rank's parameters differ in bits, after some step or at the end, from those of one process
-    that adds up the same parts."""
+    """Settle FAIL if a rank's parameters, after any step or at the end, differ in bits from those of the one process
+    that takes the ranks' shares in turn."""
     [ours] = rank_steps({0: in_turn}).values()
     name, steps = in_turn.start.arm, len(ours.parameters) - 1
     apart = {
