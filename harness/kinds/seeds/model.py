@@ -1,4 +1,4 @@
-"""Define the judgement about several seeds: a metric that is not worse than the baseline's."""
+"""Define the claim over several seeds: the candidate's metric is not worse than the baseline's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from harness.contract.base import (
 from harness.contract.guards import Guarding, Guards
 from harness.kinds.trajectory.model import Precisions
 
-FEWEST_SEEDS = 5  # whose unanimity reaches a confidence of 0.95
+FEWEST_SEEDS = 5  # the fewest that reach a confidence of 0.95, if all agree
 MOST_SEEDS = 64
 
 
@@ -37,29 +37,29 @@ class NotWorse(Guarding):
     candidate: ArmName
     """The arm under test."""
     baseline: ArmName
-    """The arm that it must not be worse than. With each seed both start alike, on the same batches."""
+    """The arm that the candidate is compared with. For each seed both have equal starts and batches."""
     metric: Annotated[Metric, NoDemand("names a series")] = "loss"
-    """What is compared: the loss, or a metric that the systems of both arms report."""
+    """The compared quantity: the loss, or a metric that the systems of both arms report."""
     direction: Annotated[Literal["lower_is_better", "higher_is_better"], Demand("worse")]
-    """Which values of it are the better ones."""
+    """Whether lower or higher values of the metric are better."""
     last: Annotated[Count, NoDemand("how many steps the compared value is the mean of"), CountsSteps()]
-    """Over how many last steps it is averaged; 1: the final value."""
+    """Number of last steps over which the metric is averaged; 1 for the final value."""
     margin: Annotated[Positive | None, Demand("worse")] = None
-    """By how much the candidate may be worse, in the metric's unit."""
+    """Largest difference by which the candidate may be worse, in the metric's unit."""
     relative_margin: Annotated[Positive | None, Demand("worse")] = None
-    """The same, relative to the absolute value of the baseline with that seed: where that is 0, by nothing."""
+    """The same, relative to the absolute value of the baseline's metric for that seed."""
     seeds: Annotated[list[Natural], Field(min_length=FEWEST_SEEDS, max_length=MOST_SEEDS), MEASURED]
-    """The seeds, each of which yields one difference."""
+    """The seeds. Each yields one difference between the arms."""
     save_at: Annotated[Count | None, NoDemand("chooses the step; evidence of another one is an ERROR")] = None
-    """With each seed the candidate is saved after so many steps, its process ends, and another one loads and goes on;
-    left out, it is not interrupted. Its system has the capability `resume` then."""
+    """For each seed, save the candidate after this number of steps, end its process, and resume in another process.
+    Its system needs the capability `resume`. Without it, the candidate is not interrupted."""
     confidence: Annotated[float, Field(ge=0.95, lt=1), CONFIDENCE] = 0.95
     """One-sided confidence of the interval of the trimmed mean difference."""
     precisions: Precisions | None = None
-    """What the arms must compute in, where that is what they differ in. Their frozen tensors then have other formats,
-    and are not compared; each must still end as it began."""
+    """The precisions in which the arms must compute, for arms that differ in precision. Their frozen tensors have
+    different formats and are not compared, but must not change during training."""
     guards: Guards
-    """What must be true before PASS may be said, with each seed. The control is to have the candidate's settings."""
+    """What must hold for each seed before the claim can pass. The control must have the candidate's settings."""
 
     @model_validator(mode="after")
     def _has_one_margin(self) -> Self:
@@ -75,7 +75,7 @@ class NotWorse(Guarding):
             yield Problem(("precisions",), rule, f"`{self.precisions.candidate}` for both")
 
     def undecidable(self) -> Iterator[Problem]:
-        # unanimity of n seeds has a chance of 2^-n where the candidate is worse by the margin
+        # if the candidate is worse by exactly the margin, all of n seeds agree with a probability of 2^-n
         needed, seeds = math.ceil(-math.log2(1 - self.confidence) - 1e-9), len(self.seeds)
         if seeds < needed:
             rule = (

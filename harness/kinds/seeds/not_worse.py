@@ -1,7 +1,7 @@
 """Judge `not_worse`: over several seeds a candidate's metric is not worse than the baseline's by more than a margin.
 
-With each seed both arms train from one start on the same batches. Each pair yields one difference; `paired_seeds`
-decides by these.
+For each seed both arms train from one start on the same batches. Each pair yields one difference, and `decide` judges
+all differences together.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from harness.kinds.seeds.model import MOST_SEEDS, NotWorse
 from harness.kinds.seeds.unequal_seeds import executions_by_seed, require_steps_with_each, require_unequal_seeds
 from harness.kinds.trajectory.trajectory_match import require_precisions
 
-# Join the parts of a candidate that, with each seed, was saved and then loaded by another process.
+# The following joins the parts of a candidate that was saved and resumed in another process for each seed.
 
 
 def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> None:
-    """Settle FAIL where too few steps were trained after the load; do nothing without `save_at`."""
+    """Settle FAIL if too few steps were trained after a load; do nothing without `save_at`."""
     if part.save_at is None:
         return
     executions = replicas(run, part.candidate, 2 * len(part.seeds))
@@ -46,9 +46,9 @@ def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> 
 
 
 def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
-    """Return the run as if the candidate had trained with each seed at once, and its chains by seed.
+    """Return the run with the candidate's two halves joined to one execution for each seed, and the chains of halves.
 
-    Without `save_at` return the run as it is, without chains. Settles ERROR for halves that are missing or wrong.
+    Without `save_at` return the run unchanged, and no chains. Settle ERROR if a half is missing or wrong.
     """
     if part.save_at is None:
         return run, []
@@ -59,7 +59,7 @@ def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
 
 
 def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmEvidence) -> Chain:
-    """Return both halves as a chain; settle ERROR where the second has another seed. `_of_seeds` checks the first."""
+    """Return both halves as a chain; settle ERROR if the second half has another seed."""
     there = second.start.facts.get("seed")
     if there != seed:
         settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} went on with seed {there} where {seed} is demanded")
@@ -67,7 +67,7 @@ def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmE
 
 
 def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> None:
-    """Settle unless, with each seed, another process loaded what the first one had trained, captured where required."""
+    """Settle unless, for each seed, a new process loaded what the first had trained, and both captured if required."""
     for chain in chains:
         for joint in chain.joints:
             comparison.captured(joint.first, joint.second, role="half")
@@ -76,37 +76,37 @@ def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> Non
 
 
 def note_chains(chains: list[Chain], sheet: Sheet) -> None:
-    """Note the figures of the checkpoint that lost most in its load."""
+    """Note the figures of the checkpoint from which a load lost most tensors."""
     if chains:
         note_checkpoint(max((chain.worst for chain in chains), key=lambda joint: len(joint.lost)), sheet)
 
 
-# Compute the statistics of `not_worse`: pure functions over the last axis, so that a simulation
-# runs the same code.
+# The following computes the statistics of `not_worse`, as pure functions over the last axis, so that
+# a simulation runs the same code.
 #
-# The unit of replication is a seed: both arms train from one start on one order of batches, and the
-# pair yields one number, its excess: by how much the candidate is worse, less what the claim
-# allows. docs/statistics.md derives the rule. Shapes: `...` any number of experiments, N seeds.
+# The unit of replication is a seed. Both arms train from one start on the same batches, and the pair
+# yields one number, its excess: by how much the candidate is worse, minus the allowed margin.
+# docs/statistics.md derives the rule. Shapes: `...` stands for any number of experiments, N for seeds.
 
 
 def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_is_better: bool) -> Array:
-    """Return by how much the candidate's values [..., N] are worse than the baseline's by more than the margin; at most
-    0 where they are not."""
+    """Return by how much more than the margin the candidate's values [..., N] are worse than the baseline's: [..., N].
+    An excess of at most 0 is within the margin."""
     worse = candidate - baseline if lower_is_better else baseline - candidate
     return np.asarray(worse - margin)
 
 
 def interval(excess: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the ends of the one-sided intervals of the trimmed mean, each at this confidence: [...]."""
+    """Return lower and upper bound of the trimmed mean over seeds, each one-sided at this confidence: [...]."""
     mean, reach = trimmed(excess, confidence)
     return mean - reach, mean + reach
 
 
 def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
-    """Return 1 where it is not worse by more than the margin, -1 where it is worse, else 0. [...]
+    """Return 1 if the candidate is not worse by more than the margin, -1 if it is, and 0 if undecided: [...].
 
-    PASS needs the interval and the agreement of all seeds but those that may dissent, whose chance is bounded whatever
-    the noise's shape. FAIL needs the interval alone.
+    1 needs the upper bound at or below 0, and nearly all seeds as well, because a count of seeds has a known error
+    probability for any distribution of noise. -1 needs only the lower bound above 0.
     """
     low, high = interval(excess, confidence)
     dissenting = may_dissent(excess.shape[-1], confidence)
@@ -116,9 +116,9 @@ def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
 
 
 def seeds_to_decide(excess: Array, confidence: float) -> int | None:
-    """Return how many seeds, more than these [N], would probably decide, by their spread; None: no number would.
+    """Estimate the number of seeds that would probably decide, from the spread of these [N]; None if no number would.
 
-    An estimate, with a normal approximation.
+    The estimate is larger than N and uses a normal approximation.
     """
     spread = Spread.of(excess)
     for seeds in range(max(fewest_processes(confidence), len(excess) + 1), MOST_SEEDS + 1):
@@ -131,7 +131,7 @@ def seeds_to_decide(excess: Array, confidence: float) -> int | None:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Of each seed the compared value of either arm, and by how much the candidate may be worse; [N] each."""
+    """The compared values of both arms and the allowed margins, by seed: [N] each."""
 
     candidate: Array
     baseline: Array
@@ -140,18 +140,18 @@ class Pairs:
 
     @property
     def worse(self) -> Array:
-        """Return by how much the candidate is worse with each seed."""
+        """Return by how much the candidate is worse for each seed."""
         return excesses(self.candidate, self.baseline, 0.0, lower_is_better=self.lower_is_better)
 
     @property
     def excess(self) -> Array:
-        """Return by how much the candidate is worse with each seed, less what is allowed."""
+        """Return by how much the candidate is worse for each seed, minus the margin."""
         return excesses(self.candidate, self.baseline, self.margins, lower_is_better=self.lower_is_better)
 
 
 def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     """Judge in this order: steps after a load, capture, steps, finiteness, precisions, equal starts and batches of each
-    seed, unequal seeds, a candidate that is worse, guards, the ends, then whether anything was decided.
+    seed, different seeds, a worse candidate, guards, the ends, then an undecided difference.
     """
     run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
@@ -160,7 +160,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     comparison = Comparison(part, context, sheet)
     require_chains(part.candidate, comparison, chains)
     for executions in by_seed.values():
-        if not chains:  # whose captures were not watched
+        if not chains:  # `require_chains` has checked the captures of chains
             comparison.captured(executions[part.candidate])
         comparison.captured(executions[part.baseline])
     sheet.count("seeds", len(by_seed))
@@ -197,13 +197,13 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _named(part: NotWorse, seed: int, executions: Mapping[str, ArmEvidence]) -> dict[str, ArmEvidence]:
-    """Return candidate and baseline by their names in sentences."""
+    """Return candidate and baseline by the names that messages use."""
     roles = {"candidate": part.candidate, "baseline": part.baseline}
     return {f"{role} {arm} with seed {seed}": executions[arm] for role, arm in roles.items()}
 
 
 def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> None:
-    """Settle FAIL where two seeds give one series, which counts one measurement twice, or change nothing."""
+    """Settle FAIL if two seeds give the same series or change nothing: one measurement would count twice."""
     for arm in (part.candidate, part.baseline):
         seen: dict[bytes, int] = {}
         for seed, executions in by_seed.items():
@@ -217,7 +217,7 @@ def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, Ar
 
 
 def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> Pairs:
-    """Return the compared values: means over the last steps."""
+    """Return the compared values, which are means over the last steps, and the margins."""
     ours, theirs = (
         np.array([values(executions[arm], part.metric)[-part.last :].mean() for executions in by_seed.values()])
         for arm in (part.candidate, part.baseline)
@@ -227,7 +227,7 @@ def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -
 
 
 def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
-    """Return 1 for not worse, 0 for undecided. Settles FAIL where the candidate is worse."""
+    """Return 1 if the candidate is not worse, 0 if undecided; settle FAIL if it is worse."""
     _note(part, pairs, sheet)
     fewest = fewest_processes(part.confidence)
     if len(part.seeds) < fewest:
@@ -261,7 +261,7 @@ def _note(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
 
 def _demanded(part: NotWorse, pairs: Pairs) -> Demanded:
     mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
-    allowed = part.margin or mean - float(trimmed(pairs.excess, part.confidence)[0])  # of a relative one, in the mean
+    allowed = part.margin or mean - float(trimmed(pairs.excess, part.confidence)[0])  # the mean of relative margins
     interval = Interval(mean - reach, mean + reach, part.confidence, "one-sided bounds", "seeds")
     return Demanded("worse_by", mean, "at most", allowed, part.metric, interval=interval)
 

@@ -1,4 +1,4 @@
-"""Show what claims over several seeds compared: each seed's values, their difference and margin, and the interval."""
+"""Show claims over several seeds: each seed's values, difference and margin, and the interval of the mean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOSS = "loss"
 
 
 def section(view: ReportView) -> Section | None:
-    """Return a section with a part for each run that a claim over several seeds judged, None where there is none."""
+    """Return a section with a part for each run that a claim over several seeds judged, or None if there is none."""
     kept = [
         _part(judged, run)
         for judged in judged_parts(view, NotWorse)
@@ -31,7 +31,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def _part(judged: JudgedPart[NotWorse], run: RunEvidence) -> Part | None:
-    """Return a part, None where an arm did not finish every seed, or does not report the metric."""
+    """Return the part of one run, or None if an arm did not finish every seed or does not report the metric."""
     claim = judged.claim
     try:
         whole, _ = joined(claim, run)
@@ -53,7 +53,7 @@ def _part(judged: JudgedPart[NotWorse], run: RunEvidence) -> Part | None:
     )
     rows: list[list[object]] = [[str(seed), *each] for seed, each in zip(claim.seeds, values, strict=True)]
     what = "final value" if claim.last == 1 else f"mean of the last {claim.last} steps"
-    # the judge's mean and its interval, which it has where it compared the seeds
+    # mean and interval are in the verdict only if the judge compared the seeds
     found = judged.numbers("worse_by", "worse_by_at_least", "worse_by_at_most")
     of_seeds = (claim.seeds, pairs.worse.tolist(), pairs.margins.tolist())
     plots = [seed_differences(*of_seeds, mean=found[0], interval=found[1:], metric=claim.metric)] if found else []

@@ -1,8 +1,7 @@
-"""Group executions by seed. Find two seeds that change nothing and so are one seed, by what a run began with and read,
-not by what came of it.
+"""Group executions by seed, and find two seeds that changed neither the start nor the batches of a run.
 
-A sum that is added up in another order makes two runs of one seed differ in their last bit, so their losses do not show
-whether a seed reached them.
+Losses do not show whether a seed had an effect, because two runs of one seed may differ in their last bits if sums are
+added in another order.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from harness.judging.sheet import Sheet, require_steps, settle
 def executions_by_seed(
     run: RunEvidence, arms: Collection[str], seeds: Sequence[int]
 ) -> dict[int, dict[str, ArmEvidence]]:
-    """Return each arm's execution by seed; settle ERROR where one is missing, or is of another seed."""
+    """Return each arm's execution by seed and arm; settle ERROR if one is missing or ran with another seed."""
     found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in seeds}
     for arm in arms:
         for seed, execution in zip(seeds, replicas(run, arm, len(seeds)), strict=False):
@@ -32,7 +31,7 @@ def executions_by_seed(
 
 
 def require_steps_with_each(steps: Mapping[int, int], demanded: int, sheet: Sheet) -> None:
-    """Settle FAIL where fewer steps were run with some seed than demanded."""
+    """Settle FAIL if fewer steps than demanded were run with any seed."""
     sheet.count("steps", sum(steps.values()))
     seed, fewest = next(((seed, seen) for seed, seen in steps.items() if seen < demanded), min(steps.items()))
     message = f"{fewest} steps were run with seed {seed}, {demanded} are demanded"
@@ -40,10 +39,10 @@ def require_steps_with_each(steps: Mapping[int, int], demanded: int, sheet: Shee
 
 
 def require_unequal_seeds(arm: str, by_seed: Mapping[int, ArmEvidence]) -> None:
-    """Settle FAIL where an arm began from one start with two seeds, and read the same batches in the steps of both.
+    """Settle FAIL if an arm has equal starts and reads equal batches with two seeds.
 
-    Seeds may share the start by design (a checkpoint) or the batches (another initialization), but not both. Different
-    generators at the start are enough of a difference, if training draws from them, as dropout does.
+    Seeds may share the start (a checkpoint) or the batches, but not both. Different states of a generator at the start
+    suffice as a difference if training draws from that generator, as dropout does.
     """
     for (first, one), (second, other) in combinations(by_seed.items(), 2):
         if _start(one) != _start(other) or not _one_draw(one, other):
@@ -58,20 +57,20 @@ def require_unequal_seeds(arm: str, by_seed: Mapping[int, ArmEvidence]) -> None:
 
 
 def _start(execution: ArmEvidence) -> tuple[object, ...]:
-    """Return the state before the first step, without generators, but with tables: a seed may make one of noise."""
+    """Return the state before the first step without generators."""
     state = execution.start.state
     found = {} if state is None else {name: each for name, each in state.digests.items() if name != "generators"}
     return execution.start.trainable_digest, execution.start.frozen_digest, found
 
 
 def _one_draw(one: ArmEvidence, other: ArmEvidence) -> bool:
-    """Return True if no generator that training drew from differed with the other seed. Idle ones are ignored."""
+    """Return True if the generators that training drew from started in equal states with both seeds."""
     ours, theirs = _drawn_from(one), _drawn_from(other)
     return all(ours.get(name, digest) == theirs.get(name, digest) for name, digest in (ours | theirs).items())
 
 
 def _drawn_from(execution: ArmEvidence) -> dict[str, str]:
-    """Return the first state of each generator that steps moved; the end state where a device's came with first use."""
+    """Return the initial state of each generator that training drew from, or its end state if it was created later."""
     start, end = execution.start.state, end_of(execution).state
     if start is None or end is None:
         return {}
