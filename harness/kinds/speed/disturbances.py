@@ -1,9 +1,8 @@
 """Check whether something besides the arms decided a timing: a clock, an idle baseline, a busy machine.
 
-Under a power cap each arm sets its own clock: the denser one draws more and runs slower. That is not a disturbance
-while it works against the arm that wins. When it works for the winner, the speed may be the clock's. Time in which
-neither host nor device worked is not training: a baseline that shows much of it was slowed. Telemetry is compared with
-the limits of the claim.
+Under a power cap the arm that draws more power runs at a lower clock. This matters only if the faster arm had the
+higher clock, because its speed may then come from the clock. Time in which neither host nor device worked is not
+training, so a baseline with much of it was slowed. Telemetry is compared with the limits of the claim.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from harness.kinds.speed.model import Limits
 from harness.kinds.speed.timing import device_seconds
 
 Timed = tuple[TimingEvidence, Telemetry]
-"""One process: its blocks, and what was sampled meanwhile."""
+"""One process: its timed blocks, and the telemetry sampled during them."""
 
-# Over 208 processes timed on H200s a block's device time, which is read in another block, was at most 0.978 of its
-# seconds, its processor time 1.014 of them; the timed phase was 0.79 s shorter to 0.25 s longer than its blocks.
+# Measured over 208 processes on H200s, relative to a block's seconds: device time (from another block) at most 0.978,
+# processor time at most 1.014. The timed phase was 0.79 s shorter to 0.25 s longer than its blocks together.
 DEVICE_MARGIN = 1.25
-PROCESSOR_MARGIN = 1.25  # of all processors
+PROCESSOR_MARGIN = 1.25  # of all processors together
 UNACCOUNTED_S = 1.0
-UNACCOUNTED_SHARE = 0.5  # steps of a fraction of a millisecond take as long to write as to run
+UNACCOUNTED_SHARE = 0.5  # recording a step can take as long as a step that is shorter than a millisecond
 
 
 def require_no_clock_advantage(winner: str, loser: str, limit: float, timed: Sequence[Timed], sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE when the winner's mean SM clock was above the loser's by more than the share `limit`.
+    """Settle INCONCLUSIVE if the winner's mean SM clock was above the loser's by more than the share `limit`.
 
-    An arm's mean is over processes, of the samples taken during its timed blocks. Where an arm was not sampled in some
-    process, its clock is unknown: INCONCLUSIVE, too.
+    An arm's mean clock is the mean over processes of the samples taken during its timed blocks. Also settle
+    INCONCLUSIVE if an arm has no sample in a process.
     """
     means = {arm: fmean(_mean_clock(arm, *each) for each in timed) for arm in (winner, loser)}
     for arm, clock in means.items():
@@ -74,12 +73,12 @@ def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float
     return fmean(clocks)
 
 
-# Whether the seconds of a timing can be true: the timed process could have replaced its clock. Its device, its
-# processors and its supervisor kept clocks of their own.
+# The following checks whether the seconds of a timing can be true, because the timed process could have replaced its
+# clock. Device, processors and supervisor have clocks of their own.
 
 
 def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
-    """Settle INCONCLUSIVE when a process's timed seconds cannot be true."""
+    """Settle INCONCLUSIVE if another clock contradicts the seconds that a process timed."""
     timings = [timing for timing, _ in timed]
     for timing, telemetry in timed:
         _require_time_for_the_work(timing, timings)
@@ -106,7 +105,7 @@ def _require_time_for_the_work(timing: TimingEvidence, timings: Sequence[TimingE
 
 
 def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | None) -> None:
-    """Settle INCONCLUSIVE unless the blocks make up most of the timed phase by the supervisor's clock."""
+    """Settle INCONCLUSIVE unless the seconds of all blocks roughly equal the timed phase by the supervisor's clock."""
     if telemetry is None or telemetry.timed_seconds is None:
         return
     reported, passed = sum(block.seconds for block in timing.blocks), telemetry.timed_seconds
@@ -119,14 +118,14 @@ def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | 
         )
 
 
-HELPERS_SHARE = 0.02  # of the timed seconds of the arm that took less
+HELPERS_SHARE = 0.02  # of the timed seconds of the faster arm
 
 
 def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE when an arm's threads and child processes worked outside of the arm's own blocks.
+    """Settle INCONCLUSIVE if an arm's threads or child processes worked outside of the arm's own blocks.
 
-    Such work is in no timed second of the arm that it helps, and disturbs the other one. No contract can allow it.
-    Where the clocks of threads are not known (not Linux, or older evidence) nothing is judged.
+    No timed second of the arm counts such work, and it disturbs the other arm, so no contract can allow it. Do nothing
+    if the evidence has no processor time of threads (not Linux, or older evidence).
     """
     if all(block.untimed_helper_seconds is None for timing in timings for block in timing.blocks):
         return
@@ -156,7 +155,7 @@ def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> 
 
 
 def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE when in any process the baseline's median block was idle for more than `limit` of it."""
+    """Settle INCONCLUSIVE if the baseline's idle share (`idle_share`) exceeds `limit` in any process."""
     worst = 0.0
     for timing in timings:
         device = timing.observed_device_seconds.get(baseline)
@@ -184,9 +183,9 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
 def require_unhindered_host(
     timings: Sequence[TimingEvidence], baseline: str, enqueue_seconds: float, sheet: Sheet
 ) -> None:
-    """Settle INCONCLUSIVE when the device works longer in a step of the baseline than the host takes to enqueue it.
+    """Settle INCONCLUSIVE if the device works longer in a step of the baseline than the host takes to enqueue the step.
 
-    The device's queue may have been full then, so that the enqueue time would be that of waiting, not of launching.
+    Then the device's queue may have been full, and the enqueue time may include waiting.
     """
     device = max(device_seconds(timing, timings, baseline) for timing in timings)
     sheet.figure("baseline_device_ms", 1000 * device, "ms")
@@ -199,9 +198,9 @@ def require_unhindered_host(
 
 
 def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
-    """Return the median over an arm's blocks of a block's share that is neither processor nor device time, at least 0.
+    """Return the share of a block in which neither processor nor device worked, as the median over an arm's blocks.
 
-    device: the device's seconds in a step. None when a block's processor time is unknown.
+    device: the device's seconds in a step. Return None if a block's processor time is unknown.
     """
     shares = []
     for block in timing.blocks:
@@ -214,14 +213,14 @@ def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
 
 
 POWER_CAP = "sw_power_cap"
-# The sampler looks every half second; over 224 processes timed on H200s it left at most 0.61 s unseen.
+# Telemetry is sampled every half second; over 224 processes on H200s the longest gap was 0.61 s.
 LONGEST_UNSEEN_S = 2.0
 
 
 def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, TimingEvidence]], sheet: Sheet) -> float:
-    """Settle INCONCLUSIVE when a limit was exceeded in any process, or a process was not watched all along.
+    """Settle INCONCLUSIVE if a limit was exceeded in any process, or if telemetry of a process is missing or has gaps.
 
-    Returns the largest spread of the SM clock within a process.
+    Return the largest spread of the SM clock within a process.
     """
     device = (seconds for _, timing in timed for seconds in timing.observed_device_seconds.values())
     clocked = sheet.mechanism == "cuda_graph" or any(seconds > 0 for seconds in device)
@@ -246,18 +245,18 @@ def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, Tim
 
 
 def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list[TelemetrySample]:
-    """Return a process's telemetry samples; settle when sampling had gaps, or did not see all that it should.
+    """Return a process's telemetry samples; settle INCONCLUSIVE if there are gaps or a reading is missing.
 
-    clocked: True if a GPU worked in what was timed, captured or not, so that the GPU's clock must be seen.
+    clocked: True if a GPU worked in the timed steps, so that its clock must have been sampled.
     """
     telemetry = run.telemetry
     if telemetry is None or not telemetry.samples:
         settle(reasons.TELEMETRY_MISSING, f"nothing was recorded of the machine during run {run.run_id}")
     samples = telemetry.samples
-    # a negative count: the driver did not say which processes use the GPU
+    # a negative count means that the driver did not report the processes on the GPU
     if any(each.foreign_processes < 0 for each in samples):
         settle(reasons.TELEMETRY_MISSING, f"other processes on the GPU could not be seen during run {run.run_id}")
-    clocks = [each for each in samples if each.sm_clock_mhz]  # a GPU at work has no clock of 0 MHz: it was not read
+    clocks = [each for each in samples if each.sm_clock_mhz]  # 0 MHz means that the clock was not read
     if clocked and not clocks:
         settle(reasons.TELEMETRY_MISSING, f"the GPU's SM clock could not be seen during run {run.run_id}")
     what, looks = ("the GPU's SM clock", clocks) if clocked else ("the machine", samples)
@@ -272,10 +271,10 @@ def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list
 
 
 def _longest_unseen(blocks: list[Block], samples: list[TelemetrySample], began: float | None) -> float:
-    """Return the longest stretch of the timed blocks without a sample, in s. `began`: the sampler's start, if known.
+    """Return the longest time within the timed blocks without a sample, in s. `began`: the sampler's start, if known.
 
-    Return all of their seconds where blocks and samples have no common clock: then the number of samples is known, but
-    not their times. What evidence does not state never counts in its favour.
+    If blocks and samples have no common clock, return the seconds of all blocks, because missing evidence must never
+    count in favour of a claim.
     """
     begins = [math.nan if block.began is None else block.began for block in blocks]
     if began is None or not all(math.isfinite(moment) for moment in (began, *begins)):
@@ -288,10 +287,10 @@ def _longest_unseen(blocks: list[Block], samples: list[TelemetrySample], began: 
 
 
 def _throttled_share(samples: list[TelemetrySample]) -> float:
-    """Return the share of samples with a throttle reason apart from the power cap.
+    """Return the share of samples with a throttle reason other than the power cap.
 
-    A dense step draws what the card may draw, so the cap is part of the workload. `sm_clock_spread` bounds what the cap
-    does to the clock, and how often it applied is a figure of its own.
+    A step that uses the GPU fully reaches the cap, so the cap is part of the workload. `sm_clock_spread` bounds its
+    effect on the clock, and `power_capped_share` reports how often it applied.
     """
     return sum(bool(set(sample.throttle_reasons) - {POWER_CAP}) for sample in samples) / len(samples)
 
@@ -301,7 +300,7 @@ def _power_capped_share(samples: list[TelemetrySample]) -> float:
 
 
 def clock_spread(samples: list[TelemetrySample]) -> float:
-    """Return (highest - lowest) / median SM clock under load; 0 where none was read, NaN where one is not possible."""
+    """Return (highest - lowest) / median SM clock under load: 0 if no clock was read, NaN if one is not valid."""
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
     if not all(math.isfinite(clock) for clock in clocks):
         return math.nan
@@ -312,6 +311,6 @@ def clock_spread(samples: list[TelemetrySample]) -> float:
 
 
 def _highest(values: Iterable[float]) -> float:
-    """Return the largest value; NaN when one is not finite. `max` alone keeps a number that stands before a NaN."""
+    """Return the largest value, or NaN if any value is not finite; `max` alone may ignore a NaN."""
     found = list(values)
     return max(found) if all(math.isfinite(value) for value in found) else math.nan

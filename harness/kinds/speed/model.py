@@ -1,4 +1,4 @@
-"""Define the judgement about speed, and the disturbances beyond which nothing is decided."""
+"""Define the claim about speed, and the limits of disturbances beyond which it is not decided."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from harness.contract.strict_yaml import nearest
 from harness.kinds.trajectory.model import TrajectoryMatch
 
 SM_CLOCK_SPREAD = 0.05
-FEWEST_PROCESSES = 5  # whose unanimity reaches the lowest confidence, 0.95
+FEWEST_PROCESSES = 5  # the fewest that reach the lowest confidence, 0.95, if all agree
 MOST_PROCESSES = 64
 
 
 class Limits(Strict):
-    """Outside these a timing is not decided: something else than the two arms may have made the difference."""
+    """Limits of disturbances. Outside of them a timing is INCONCLUSIVE, because the arms may not be the cause."""
 
     foreign_gpu_processes: Natural = 0
-    """Processes of others on the GPU."""
+    """Largest number of other processes on the GPU."""
     throttled_share: Annotated[Share, Nothing(1.0)] = 0.0
-    """Share of telemetry samples with a throttle reason different from the power cap, 0 to 1."""
+    """Largest share of telemetry samples with a throttle reason other than the power cap, 0 to 1."""
     sm_clock_spread: Share = SM_CLOCK_SPREAD
-    """Highest minus lowest SM clock of a process, relative to its median, 0 to 1; bounds what a power cap may do.
-    More than 0.05 may be declared together with `clock_advantage` only."""
+    """Largest difference of highest and lowest SM clock in a process, relative to its median, 0 to 1. It bounds the
+    effect of a power cap. A value above 0.05 requires `clock_advantage`."""
     clock_advantage: Annotated[float, Field(ge=0, le=0.05)] | None = None
-    """By which share the mean SM clock of the arm that wins may exceed the other's, 0 to 0.05. Asked for, and evidence
-    demanded of it, where the clock's spread is larger than this share."""
+    """Largest share by which the mean SM clock of the faster arm may exceed the other arm's, 0 to 0.05. It is checked
+    only if the measured spread of the clock is larger than this share."""
     host_load_per_core: Positive = 1.0
-    """Load average of the host for each core."""
+    """Largest load average of the host per core."""
     baseline_idle_share: Annotated[Share, Nothing(1.0)] = 0.1
-    """Share of the baseline's time in which neither the host nor the device worked, 0 to 1: it was being slowed."""
+    """Largest share of the baseline's time in which neither host nor device worked, 0 to 1."""
 
     @model_validator(mode="after")
     def _a_moving_clock_favours_nobody(self) -> Limits:
@@ -73,14 +73,14 @@ class ThroughputRatio(Judged):
     at_least: Annotated[Positive, Demand("too_slow")]
     """The demanded ratio of steps per second."""
     measure: Annotated[Literal["step", "enqueue"], NoDemand("chooses which times are compared")] = "step"
-    """What is timed. `step`: whole steps. `enqueue`: the host's time to enqueue one, which is the first of each block,
-    before which the device has done everything: a full queue cannot make the host wait."""
+    """What is timed. `step`: whole steps. `enqueue`: the host's time to enqueue the first step of each block. The
+    device is idle before it, so that no full queue makes the host wait."""
     processes: Annotated[int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES), MEASURED] = 12
-    """Processes of a measurement, each of which yields one ratio. At a confidence of 0.99 all of eight have to reach
-    the demanded one; of twelve one may lie anywhere."""
+    """Processes of a measurement, each of which yields one ratio. At a confidence of 0.99, all of eight processes must
+    reach the demanded ratio; one of twelve need not."""
     measurements: Annotated[int, Field(ge=1, le=4), NoDemand("how often it is measured: fewer are an ERROR")] = 1
-    """How often all of it is measured, one after the other; each has to prove the ratio by itself. Two, where noise
-    common to all processes of a measurement may be larger than 1 %."""
+    """Number of measurements, one after the other. Each must prove the ratio by itself. Use 2 if noise that all
+    processes of a measurement share may be larger than 1 %."""
     blocks: Annotated[int, Field(ge=4, multiple_of=2), MEASURED] = 8
     """Timed blocks of each arm in a process."""
     block_steps: Annotated[Count, MEASURED] = 20
@@ -90,9 +90,9 @@ class ThroughputRatio(Judged):
     trajectory: Annotated[Name, Demand("differs", "exceeds_tolerance", "beyond_noise")]
     """The trajectory_match claim of this contract that the timed losses must satisfy."""
     limits: Annotated[Limits, NoDemand("beyond a limit nothing is decided: INCONCLUSIVE, never FAIL")] = Limits()
-    """Disturbances beyond which nothing is decided."""
+    """Limits of disturbances beyond which the verdict is INCONCLUSIVE."""
 
-    judged_at: ClassVar = "first rank"  # the others wait for it in their collectives
+    judged_at: ClassVar = "first rank"  # the other ranks wait for it in their collectives
 
     def asks_the_device_of_replays(self) -> bool:
         return True
@@ -105,7 +105,7 @@ class ThroughputRatio(Judged):
         yield from trajectory_problems(self.trajectory, claims, several_runs=True)
 
     def undecidable(self) -> Iterator[Problem]:
-        # unanimity of n processes has a chance of 2^-n where the ratio is the demanded one
+        # if the true ratio is the demanded one, all of n processes agree with a probability of 2^-n
         needed = math.ceil(-math.log2(1 - self.confidence) - 1e-9)
         if self.processes < needed:
             rule = (
@@ -130,9 +130,9 @@ class ThroughputRatio(Judged):
 def trajectory_problems(
     named: str, claims: Mapping[str, Sequence[Judged]], *, several_runs: bool = False
 ) -> Iterator[Problem]:
-    """Yield a problem with the field `trajectory` where it names no claim that compares the losses of measured steps.
+    """Yield a problem if the field `trajectory` names no claim that compares the losses of measured steps.
 
-    several_runs: True if several processes measure each arm, so that its own noise is seen.
+    several_runs: True if several processes measure each arm, which shows the arm's own noise.
     """
     valid = [
         name

@@ -24,16 +24,16 @@ from harness.report.view import ReportView
 # Put a timing comparison on one time axis: when each process ran its blocks, and what the machine
 # did meanwhile.
 
-GAP = 0.04  # between two processes, as a share of what all of them take
+GAP = 0.04  # between two processes, as a share of the seconds of all processes
 
 
 def side_by_side(
     runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step", judged: Mapping[int, float] | None = None
 ) -> list[ProcessTiming]:
-    """Return the processes in order, each right after the one before: the time between them was not timed.
+    """Return the processes in order, each right after the one before, because the time between them was not timed.
 
-    A process without blocks of both arms, or without what is measured, is left out. judged: the judge's ratio of each
-    process that it counted, by number. None: all count, by what is read here.
+    Leave out a process without blocks of both arms or without the measured times. judged: the judge's ratio of each
+    process that it counted, by number; None if all processes count, with the ratios read here.
     """
     timed = [(run.timing, run.telemetry) for run in runs if run.timing]
     ordered = sorted(timed, key=lambda pair: pair[0].process)
@@ -53,7 +53,7 @@ def side_by_side(
 def _alone(
     timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing, measure: Literal["step", "enqueue"]
 ) -> ProcessTiming | None:
-    """Return one process with its first block at 0 s; None if an arm is missing or a block took no time."""
+    """Return one process with its first block at 0 s; None if an arm is missing or a block has no valid time."""
     names = {timing.candidate: "candidate", timing.baseline: "baseline"}
     blocks = [block for block in timing.blocks if block.arm in names]
     if {block.arm for block in blocks} != set(names) or not all(
@@ -61,7 +61,7 @@ def _alone(
     ):
         return None
     begins, taken = _begins(blocks), [float(block.seconds) for block in blocks]
-    if measure == "enqueue":  # as if the whole block took what its first step took to enqueue
+    if measure == "enqueue":  # a block's seconds become its first step's enqueue time for every step
         blocks = [
             block.model_copy(update={"seconds": block.enqueue_seconds * max(block.steps, 1)})
             for block in blocks
@@ -94,7 +94,7 @@ def _times(blocks: Sequence[Block], arm: str) -> Array:
 
 
 def _begins(blocks: Sequence[Block]) -> list[float]:
-    """Return the seconds from the first block to each; without recorded times the blocks are put end to end."""
+    """Return each block's beginning in seconds after the first block's; without recorded times, put them end to end."""
     began = [block.began for block in blocks]
     if None not in began:
         return [float(at) - float(began[0]) for at in began if at is not None and began[0] is not None]
@@ -102,10 +102,9 @@ def _begins(blocks: Sequence[Block]) -> list[float]:
 
 
 def _samples(telemetry: Telemetry | None, first: float | None, end: float) -> list[tuple[float, TelemetrySample]]:
-    """Return samples with seconds since the first block began, from 1 s before it to 1 s after the last one ended.
+    """Return samples with their seconds after the first block began, from 1 s before it to 1 s after the last block.
 
-    Where no clock was recorded the first sample is put at the first block, and all are kept: the sampler kept what it
-    saw from then on, two samples a second.
+    If no clock was recorded, put the first sample at the first block and keep all, because sampling began with it.
     """
     samples = telemetry.samples if telemetry else []
     if telemetry is None or telemetry.began is None or first is None:
@@ -121,7 +120,7 @@ def _moved(item: ProcessTiming, by: float) -> ProcessTiming:
 
 
 def _self_ratio(blocks: Sequence[Block], arm: str, step: Callable[[Array], Array]) -> float:
-    """Return an arm's step in the first block of each round over that in the second; NaN without a second block."""
+    """Return an arm's step time in the first blocks of rounds over that in the second; NaN without second blocks."""
     rounds: dict[int, list[float]] = {}
     for block in sorted(blocks, key=lambda block: (block.round, block.position)):
         if block.arm == arm:
@@ -146,7 +145,7 @@ UNCLOCKED = (
 
 
 def section(view: ReportView) -> Section | None:
-    """Return a section with a part for each timed unit that has a throughput claim, None where there is none."""
+    """Return a section with a part for each throughput claim of a unit that was timed, or None if there is none."""
     shown = []
     for judged in judged_parts(view, ThroughputRatio):
         pair = (judged.claim.candidate, judged.claim.baseline)

@@ -1,4 +1,6 @@
-"""Turn what a timing's processes measured into two readings, a verdict's figures, and the middle of its sentence."""
+"""Turn the measurements of a timing's processes into two readings, a verdict's figures and its sentence.
+
+The cautious reading can prove the demanded ratio, the generous one can refute it (`statistics.readings`)."""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.timing import Counted, Process, StepTimes, counted
 
 READ = ("ratios", "selves", "whole")
-READ_ALIKE = 0.01  # readings that differ by less are reported as one number
+READ_ALIKE = 0.01  # two readings that differ by a smaller share are reported as one number
 
 
 def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
     """Return the cautious and the generous reading of all processes, whose numbers of rounds may differ."""
-    # those of as many rounds are read at once: eight calls on few numbers each took a third of a verdict
+    # processes with equal numbers of rounds are read together, because a call for each took a third of a verdict's time
     alike = [list(group) for _, group in groupby(times, lambda each: each.candidate.shape)]
     both = [_of_as_many_rounds(group) for group in alike]
     cautious, generous = (
@@ -44,7 +46,7 @@ def _of_as_many_rounds(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
 
 
 def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> None:
-    """Settle unless each measurement begins after the one before: overlapping ones share the noise they must show."""
+    """Settle unless each measurement began after the one before ended, because overlapping ones share their noise."""
     if part.measurements == 1:
         return
     spans: list[tuple[float, float]] = []
@@ -64,7 +66,7 @@ def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> N
 
 
 def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> None:
-    """Note the figures of all processes together, of each measurement where there are several, and of each process."""
+    """Note figures of all processes together, of each measurement if there are several, and of each process."""
     for prefix, low, high in _together_and_apart(timed, cautious, generous):
         sheet.figure(f"{prefix}mean_ratio", _mean(part, low), "x")
         sheet.figure(f"{prefix}generous_mean_ratio", _mean(part, high), "x")
@@ -88,13 +90,13 @@ def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, genero
 
 
 def note_processes(timed: Counted, reading: Reading, sheet: Sheet) -> None:
-    """Note the ratio of each process by the reading that decides: pages draw these."""
+    """Note each process's ratio by the reading that decides, for the charts."""
     for process, value in zip(timed.processes, reading.ratios, strict=True):
         sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
 
 
 def ratio_demanded(part: ThroughputRatio, figure: str, cautious: Reading, generous: Reading) -> Demanded:
-    """Return the demand on `mean_ratio`, or on `generous_mean_ratio`, which shows a candidate that is too slow."""
+    """Return the demand on the figure `mean_ratio`, or on `generous_mean_ratio`, which decides FAIL."""
     low = math.exp(statistics.lower_bound(cautious, part.confidence))
     high = math.exp(statistics.upper_bound(generous, part.confidence))
     interval = Interval(low, high, part.confidence, "one-sided bounds", "processes")
@@ -103,7 +105,7 @@ def ratio_demanded(part: ThroughputRatio, figure: str, cautious: Reading, genero
 
 
 def median_seconds(timed: Counted, arm: Literal["candidate", "baseline"]) -> float:
-    """Return the median over the processes of an arm's median block, in seconds a step."""
+    """Return the median over processes of an arm's median block, in seconds per step."""
     return float(np.median([np.median(getattr(each, arm)) for each in timed.times]))
 
 
@@ -123,7 +125,7 @@ def measured(part: ThroughputRatio, timed: Counted, reading: Reading) -> str:
 
 
 def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading) -> str:
-    """Return the sentence of `measured` and that it is too close; or both readings, if they lie on either side."""
+    """Return a sentence with the ratio and that it is too close to decide, or with both readings if they disagree."""
     low, high = _mean(part, cautious), _mean(part, generous)
     if low < part.at_least <= high and high - low > READ_ALIKE * low:
         return (
@@ -134,14 +136,14 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
     sentence = f"{measured(part, timed, cautious)}, too close to {number(part.at_least)} to decide"
     least = float(math.exp(statistics.lower_bound(cautious, part.confidence)))
     most = float(math.exp(statistics.upper_bound(generous, part.confidence)))
-    if least < part.at_least <= most:  # of several measurements each is asked, too: all together may have decided
+    if least < part.at_least <= most:  # with several measurements, all together may decide although one does not
         sure = f"at {part.confidence * 100:g}% confidence"
         sentence += f": {sure} it is at least {_down(least):.3f} and at most {-_down(-most):.3f}"
     return sentence
 
 
 def _down(value: float) -> float:
-    """Return the value rounded down to three places, so that it appears no nearer to the demand than it is."""
+    """Return the value rounded down to three places, so that it does not look closer to the demand than it is."""
     return math.floor(value * 1000) / 1000 if math.isfinite(value) else value
 
 
@@ -150,7 +152,7 @@ def _to_enqueue(part: ThroughputRatio) -> str:
 
 
 def _apart(timed: Counted) -> str:
-    """Return what a reader must know of arms of two commits: no process held both."""
+    """Return the part of a sentence that each arm had processes of its own, as arms of two commits have, or ""."""
     return ", each arm in one of its own" if any(each.timing.own_processes for each in timed.processes) else ""
 
 
@@ -164,23 +166,23 @@ def _processes(part: ThroughputRatio) -> str:
     return processes if part.measurements == 1 else f"{part.measurements} measurements of {processes}"
 
 
-# Estimate how probably a timing is decided at some true ratio, from the noise of a timing that was
-# recorded.
+# The following estimates the probability that a timing is decided at a given true ratio, from the
+# noise of a recorded timing.
 
 EXPERIMENTS = 2000
 
 
 class Recorded:
-    """The processes that one timing recorded, each as the judge reads it."""
+    """The processes of one recorded timing, as the judge reads them."""
 
     def __init__(self, timed: Counted, cautious: Reading, generous: Reading) -> None:
         self.processes, self._readings = len(timed.processes), (cautious, generous)
 
     @classmethod
     def of(cls, part: ThroughputRatio, runs: Sequence[RunEvidence]) -> Recorded | None:
-        """Return the processes of a claim's runs; None where the runs hold no timing that the claim can be read from.
+        """Return the processes of a claim's runs, or None if the runs have too few timings that fit the claim.
 
-        The claim may have changed since, in its number of processes too.
+        The claim may have changed since the runs, also in its number of processes.
         """
         found: dict[int, Process] = {}
         for run in runs:
@@ -197,11 +199,11 @@ class Recorded:
         return cls(timed, *readings(timed.times))
 
     def power(self, part: ThroughputRatio, true_ratio: float, seed: int = 0) -> float:
-        """Return the chance, 0 to 1, that the claim is decided where the true ratio is this one.
+        """Return the probability, 0 to 1, that the claim is decided if `true_ratio` is the true ratio.
 
-        An experiment draws the claim's processes, with replacement, from the recorded ones. The recorded ratio, halfway
-        between both readings' trimmed means, is moved to the true one. Noise that all recorded processes had in common
-        is not seen, so the chance may be lower.
+        Each simulated experiment draws the claim's processes with replacement from the recorded ones. The ratios are
+        shifted so that the recorded mean, halfway between both readings, equals the true ratio. Noise that all recorded
+        processes share is not simulated, so the real probability may be lower.
         """
         means = [statistics.trimmed(one.ratios, part.confidence)[0] for one in self._readings]
         shift = math.log(true_ratio) - float(np.mean(means))
@@ -221,7 +223,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class LastTiming:
-    """The last run that timed a claim on a workload. run: its name; part: what is demanded now."""
+    """The last run that timed a claim on a workload. run: the run's name. part: the claim as it is now."""
 
     contract: str
     claim: str

@@ -1,7 +1,7 @@
 """Judge `throughput_ratio`: the candidate's steps per second are at least `at_least` times the baseline's.
 
-First each process must have timed the same training in both arms; then the machine must have been quiet; only then
-do the ratios decide (`statistics`).
+First, each process must have timed the same training in both arms. Second, the machine must have been quiet. Then the
+ratios decide (`harness.judging.statistics`).
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
             baselines = [executed(each.run, part.baseline) for each in processes]
             require_timed_within_noise(candidates, baselines, part.candidate, part.baseline)
     except Settled as settled:
-        if drew_otherwise(settled.reason, part, context) is not None:  # both arms may be right: their speed is of use
+        if drew_otherwise(settled.reason, part, context) is not None:  # both arms may be right, so report their speeds
             with suppress(Settled):
                 _noted_ratios(part, processes, sheet)
         raise
     timed, cautious, generous = _noted_ratios(part, processes, sheet)
     timings = [process.timing for process in processes]
-    require_no_untimed_work(timings, sheet)  # first: such work loads the machine, too
+    require_no_untimed_work(timings, sheet)  # before the machine's load, which such work raises
     spread = require_quiet_machine(part.limits, processes, sheet)
     require_apart(part, timings)
     require_one_after_another(timings)
@@ -94,7 +94,7 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet) -> tuple[Counted, Reading, Reading]:
-    """Return what was timed and both readings of it, and note their ratios."""
+    """Return the counted processes and both readings of their times; note the ratios."""
     require_profiled(part, processes, sheet)
     timed = counted(part, processes, sheet)
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))
@@ -104,7 +104,7 @@ def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet)
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
-    """Return the first attempt of each process, in the order of their numbers."""
+    """Return the first run of each process by number; settle ERROR if a demanded process was not timed."""
     found: dict[int, Process] = {}
     for run in context.sound_runs("throughput"):
         timing = run.timing
@@ -127,7 +127,7 @@ def _require_equal_training(
     comparison: Comparison,
     sheet: Sheet,
 ) -> None:
-    """Settle unless a process's timed steps had equal start, work and losses, and one launch a captured step."""
+    """Settle unless both arms of a process had equal starts, work and losses, and captured steps launched graphs."""
     run, timing = process
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     require_launches(part, context, process, candidate, sheet)
@@ -147,7 +147,7 @@ def _require_equal_training(
 
 
 def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> int:
-    """Return 1 for the candidate, -1 for the baseline. Settles INCONCLUSIVE when the ratios decide nothing."""
+    """Return 1 if the ratios prove the demanded ratio, -1 if they refute it; else settle INCONCLUSIVE."""
     demanded = math.log(part.at_least)
     fewest = statistics.fewest_processes(part.confidence)
     if part.processes < fewest:
@@ -164,10 +164,10 @@ def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: 
 
 
 def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading, demanded: float, sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE where the typical block proves the ratio, and all blocks together do not reach it.
+    """Settle INCONCLUSIVE if the typical block proves the ratio, but all blocks together do not reach it.
 
-    What the candidate does in fewer than half of its blocks is its own time, unless the processor's pace shows another
-    cause. Without a slow pace the cause is not known, so the stalls refute nothing either.
+    Slow blocks count as the candidate's own time unless a slow processor explains them. Without such an explanation the
+    cause of a stall is unknown, so stalls do not refute the ratio either.
     """
     if not statistics.stalls(cautious, demanded, part.confidence, timed.sizes):
         return
@@ -184,7 +184,7 @@ def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading,
 def _settle_undecided(
     part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, demanded: float, sheet: Sheet
 ) -> NoReturn:
-    """Settle INCONCLUSIVE with what each measurement alone shows; note how many processes would have to count."""
+    """Settle INCONCLUSIVE with the result of each measurement; note how many processes would probably decide."""
     parts = (each.of_measurements(timed.sizes) for each in (cautious, generous))
     needed: list[int | None] = []
     answers = []

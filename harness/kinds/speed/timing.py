@@ -22,19 +22,19 @@ from harness.judging.sheet import Sheet, settle
 from harness.judging.statistics import Array
 from harness.kinds.speed.model import ThroughputRatio
 
-# Next to a slow pace a block took at most 1.63 times what the pace explains, of 1,640 in published runs.
+# Of 1,640 blocks with a slow pace in published runs, none took more than 1.63 times the time that the pace explains.
 STALLED = 2.0
-# Two readings of one clock may round apart; over 260 published processes at least 3.5 ms lay between two blocks, and
-# 178 ms between two processes.
+# Readings of one clock may differ by rounding. In 260 published processes, blocks were at least 3.5 ms apart and
+# processes at least 178 ms.
 ROUNDING_S = 1e-6
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds a step of each block, by arm: [R, 2], the first and the second block of each ABBA round.
+    """Seconds per step of each block, by arm: [R, 2], the first and second block of the arm in each of R ABBA rounds.
 
-    candidate, baseline: as they were found. free_candidate, free_baseline: what they would at least have taken
-    undisturbed. excused: the candidate's of the rounds that were left out, by what it would have taken, too [B].
+    candidate, baseline: as measured. free_candidate, free_baseline: the least that they would have taken undisturbed.
+    excused: the same least for the candidate's blocks in rounds that were left out: [B].
     """
 
     candidate: Array
@@ -45,8 +45,8 @@ class StepTimes:
 
     @property
     def stalled(self) -> float:
-        """Return how many times longer the candidate's mean block is with the left-out blocks that are at least
-        `STALLED` typical ones long: a slow pace next to a block excuses only as much as it explains. 1 without any.
+        """Return how many times longer the candidate's mean block is if blocks that were left out count, too, where a
+        slow pace does not explain their time: those of at least `STALLED` times a typical block. 1 without any.
         """
         stalls = self.excused[self.excused >= STALLED * np.median(self.free_candidate)]
         kept, mean = self.free_candidate.size, float(self.free_candidate.mean())
@@ -55,7 +55,7 @@ class StepTimes:
 
 
 def device_seconds(timing: TimingEvidence, timings: Sequence[TimingEvidence], arm: str) -> float:
-    """Return the device's seconds in a step of the arm: as this process saw it, else the median of those that did."""
+    """Return the device's seconds in a step: this process's if it was profiled, else the median of profiled ones."""
     profiled = [timing] if timing.observed_steps else [each for each in timings if each.observed_steps]
     return float(median(each.observed_device_seconds.get(arm, 0.0) for each in profiled)) if profiled else 0.0
 
@@ -66,9 +66,9 @@ def step_times(
     left_out: Collection[int] = (),
     slowed: Callable[[Block], float] = lambda _block: 1.0,
 ) -> StepTimes:
-    """Return the step times of rounds not in `left_out`; `slowed` returns how many times longer a block may have taken.
+    """Return the step times of the rounds not in `left_out`; settle ERROR if blocks are invalid, too short or missing.
 
-    Settles ERROR when a block is torn or too short, blocks are missing, or a round is not ABBA.
+    slowed: a function that returns how many times longer a block may have taken because of a disturbance.
     """
     for block in timing.blocks:
         if not (math.isfinite(block.seconds) and block.seconds > 0) or block.steps < 1:
@@ -125,13 +125,13 @@ def _require_enqueue(timing: TimingEvidence, block: Block) -> None:
 
 
 def _step_seconds(block: Block, part: ThroughputRatio) -> float:
-    """Return the compared seconds a step of a block that `step_times` has checked."""
+    """Return the compared seconds per step of a block that `step_times` has checked."""
     enqueued = block.enqueue_seconds
     return enqueued if part.measure == "enqueue" and enqueued is not None else block.seconds / block.steps
 
 
 def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]) -> dict[str, list[Block]]:
-    """Return the two blocks of each arm in one round; settle ERROR unless it is ABBA or BAAB."""
+    """Return the two blocks of each arm in one round; settle ERROR unless their order is ABBA or BAAB."""
     blocks = list(group)
     arms = [block.arm for block in blocks]
     interleaved = [block.position for block in blocks] == [0, 1, 2, 3] and arms == arms[::-1]
@@ -143,13 +143,13 @@ def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]
     return {arm: [block for block in blocks if block.arm == arm] for arm in (part.candidate, part.baseline)}
 
 
-# Arms that do not take turns are each hit by another part of a drift, and blocks that overlap share the device.
+# Without turns, a drift of the machine's speed affects the arms unequally; overlapping blocks share the device.
 
 
 def require_one_after_another(timings: Sequence[TimingEvidence]) -> None:
-    """Settle ERROR unless each block began when the one before it was over, and no two processes were timed at once.
+    """Settle ERROR if a block began before the block before it ended, or if two processes were timed at the same time.
 
-    Blocks without a recorded beginning are left to the checks that need one (`disturbances`, `speed_figures`).
+    Ignore blocks without a recorded beginning; checks that need it report them (`disturbances`, `speed_figures`).
     """
     spans = []
     for timing in timings:
@@ -178,16 +178,15 @@ def _require_over(earlier: Block, later: Block, where: str) -> None:
         )
 
 
-# Check that every process of a timing saw its graph launches, and at least one saw what the device
-# did under them.
+# The following checks that every process of a timing observed its graph launches, and that at least
+# one process observed the device's work.
 #
-# A process either was profiled, in untimed blocks, or counted the launches of the timed ones. What
-# a profiled process shows of the device holds for the others, as long as they captured the same
-# graphs.
+# A process was either profiled in untimed blocks, or counted the launches in its timed blocks. The
+# device's work in a profiled process represents other processes if they captured the same graphs.
 
 
 class Process(NamedTuple):
-    """One process of the comparison."""
+    """One process of the comparison: its run and its timing."""
 
     run: RunEvidence
     timing: TimingEvidence
@@ -202,7 +201,7 @@ class Process(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """Graph launches seen in some steps; None: not looked for."""
+    """The number of graph launches observed in some steps; None if they were not observed."""
 
     launches: int | None
     steps: int
@@ -211,7 +210,7 @@ class _Look(NamedTuple):
 def require_launches(
     part: ThroughputRatio, context: Context, process: Process, candidate: ArmEvidence, sheet: Sheet
 ) -> None:
-    """Settle unless a candidate that claims to be captured launches its graphs once a step, as the harness saw it."""
+    """Settle unless the harness saw a captured candidate launch its graphs once in each step."""
     demanded, capture = context.mechanism(part), candidate.capture
     if capture is not None and capture.mechanism == "traced":
         settle(reasons.MECHANISM_MISSING, "a traced replay decides nothing about speed")
@@ -243,8 +242,8 @@ def require_launches(
 
 
 def require_declared_baseline(part: ThroughputRatio, context: Context, process: Process, baseline: ArmEvidence) -> None:
-    """Settle unless a baseline declared uncaptured launches no graph, and a captured one its graphs once a step: one
-    that ran uncaptured instead is slower than what was to be beaten. Its work outside its graphs is not limited.
+    """Settle unless a baseline that is declared uncaptured launched no graph, and a captured one launched its graphs
+    once in each step: otherwise it would be slower than declared. Its work outside graphs is not limited.
     """
     named = f"{part.baseline} in {process.name}"
     looks = _looks(process, part.baseline)
@@ -266,12 +265,12 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
 
 
 def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> None:
-    """Settle unless a profiler that sees watched at least one process, and the others captured the same graphs."""
+    """Settle unless a working profiler watched at least one process, and the others captured the same graphs."""
     profiled = [process for process in processes if process.profiled]
     counted = [process for process in processes if not process.profiled]
     if not profiled:
         settle(reasons.DEVICE_WORK_UNOBSERVED, f"none of {len(processes)} processes was profiled")
-    for process in profiled if counted else ():  # evidence of before has profiled processes alone, and shown no sync
+    for process in profiled if counted else ():  # in older evidence all processes were profiled, without a planted sync
         if not process.timing.profiler_sees_planted:
             settle(reasons.PROFILER_BLIND, _unseen(process))
     if sheet.mechanism != "cuda_graph":
@@ -290,7 +289,7 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
 
 
 def _require_device_time(process: Process, arm: str) -> None:
-    """Settle unless a graph took device time: else no clock contradicts the process's own (`disturbances`)."""
+    """Settle unless the device worked in a step: its time is needed to check the process's clock (`disturbances`)."""
     seconds = process.timing.observed_device_seconds.get(arm, 0.0)
     if not math.isfinite(seconds):
         settle(reasons.TELEMETRY_MISSING, f"{process.name} saw the device work for {seconds} s in a step of {arm}")
@@ -302,7 +301,7 @@ def _require_device_time(process: Process, arm: str) -> None:
 
 
 def _looks(process: Process, arm: str) -> list[_Look]:
-    """Return the observations of an arm's launches; settle INCONCLUSIVE where the observer was blind or missing."""
+    """Return an arm's observed launches; settle INCONCLUSIVE if profiler or counter missed a planted event."""
     timing = process.timing
     if process.profiled:
         if timing.profiler_sees_planted is False:  # None: recorded before a sync was planted
@@ -322,30 +321,30 @@ def _unseen(process: Process) -> str:
 
 
 def _graphs(process: Process, arm: str) -> list[str]:
-    """Return the census of an arm's graphs, without their labels."""
+    """Return the node counts of an arm's graphs as text, without the graphs' labels."""
     capture = executed(process.run, arm).capture
     nodes: list[GraphNodes] = capture.nodes if capture is not None else []
     return sorted(graph.model_copy(update={"label": ""}).model_dump_json() for graph in nodes)
 
 
-# Find what other work on the same core did to a timed block, by the processor's pace measured next
-# to it.
+# The following estimates how much other work on the same core slowed a timed block, from the
+# processor's pace next to the block.
 #
-# The pace is that of a fixed piece of work that belongs to neither arm, before and after the block
-# (`devices.pace`). A slow one matters where a block waited for the host: not where the device
-# worked nearly all along. docs/statistics.md describes what was seen.
+# The pace is the time of a fixed piece of work that belongs to neither arm, before and after the
+# block (`devices.pace`). A slow pace matters only if the block waited for the host, not if the
+# device worked nearly all the time. docs/statistics.md describes the measurements.
 
-DEVICE_BOUND = 0.9  # of a block: a device that works for so much of it is what its steps waited for
-FEWEST_ROUNDS = 2  # undisturbed ones, for a process to be judged by them alone: four blocks an arm
+DEVICE_BOUND = 0.9  # share of a block in which the device works, from which on the device limits the speed
+FEWEST_ROUNDS = 2  # undisturbed rounds (four blocks per arm) that suffice to leave disturbed rounds out
 
 
 @dataclass(frozen=True)
 class Slowing:
-    """How much blocks of one timing may have been slowed; its processes were on one machine."""
+    """How much other work may have slowed each block of one timing. Its processes ran on one machine."""
 
     timings: Sequence[TimingEvidence]
     least_pace: float
-    host_alone: bool = False  # what was timed is the host's work, which no device bounds
+    host_alone: bool = False  # True if only the host's work was timed, which the device cannot limit
 
     @classmethod
     def of(cls, timings: Sequence[TimingEvidence], *, host_alone: bool = False) -> Slowing:
@@ -354,13 +353,13 @@ class Slowing:
 
     @property
     def is_known(self) -> bool:
-        """Return True if any pace was measured; evidence until 2026-11-22 has none."""
+        """Return True if any pace was measured. Evidence from before 2026-11-22 has none."""
         return math.isfinite(self.least_pace)
 
     def factor(self, timing: TimingEvidence, block: Block) -> float:
-        """Return how many times longer the block may have taken than undisturbed; 1 where nothing shows a disturbance.
+        """Return how many times longer than undisturbed the block may have taken; 1 if there is no disturbance.
 
-        The factor is that of the pace, and at most the one that leaves the device no idle time.
+        The factor is how much slower the pace was, but no more than would leave the device no idle time.
         """
         if block.pace is None or block.steps < 1 or not disturbed(block.pace, self.least_pace):
             return 1.0
@@ -373,36 +372,36 @@ class Slowing:
         return min(block.pace / self.least_pace, step / working if working > 0 else math.inf)
 
     def disturbed_rounds(self, timing: TimingEvidence) -> set[int]:
-        """Return the process's rounds with a block that may have been slowed."""
+        """Return the rounds of the process in which a block may have been slowed."""
         return {block.round for block in timing.blocks if self.factor(timing, block) > 1}
 
     def left_out(self, timing: TimingEvidence) -> set[int] | None:
-        """Return the disturbed rounds, where there are enough other rounds; None where there are not."""
+        """Return the disturbed rounds if there are enough other rounds, else None."""
         rounds = self.disturbed_rounds(timing)
         others = {block.round for block in timing.blocks} - rounds
         return rounds if not rounds or len(others) >= FEWEST_ROUNDS else None
 
 
 class Counted(NamedTuple):
-    """Processes that the ratios come from, with their step times, and how many of them each measurement has."""
+    """The processes that give ratios, their step times, and the number of processes in each measurement."""
 
     processes: list[Process]
     times: list[StepTimes]
     sizes: list[int]
 
     def only(self, part: ThroughputRatio) -> str:
-        """Return `9 of ` where only so many of the processes count; "" where all do."""
+        """Return text such as `9 of ` if only some of the processes count, "" if all do."""
         return f"{len(self.processes)} of " if len(self.processes) < part.process_count() else ""
 
 
 def counted(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> Counted:
-    """Return the undisturbed rounds of processes with enough of them; of all processes, where those are too few.
+    """Return the step times of the processes with enough undisturbed rounds, or of all if such processes are too few.
 
-    A process without enough undisturbed rounds counts with all its rounds then. Settles as `step_times` does.
+    A process without enough undisturbed rounds then counts with all rounds. Settle as `step_times` does.
     """
     timings = [process.timing for process in processes]
     for timing in timings:
-        step_times(timing, part)  # what is left out has to be sound, too
+        step_times(timing, part)  # also checks the rounds that are left out
     slowing = Slowing.of(timings, host_alone=part.measure == "enqueue")
     left_out = [slowing.left_out(timing) for timing in timings]
     if slowing.is_known:
