@@ -1,4 +1,4 @@
-"""Define judgements about single steps: against a reference's, and by their errors next to a peer's."""
+"""Define the claims about single steps: each equals a reference's step, or errs no more than a peer's."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from harness.contract.base import (
 
 
 class StepMatch(Judged):
-    """Every step of the candidate is, within rounding, the reference's step from the state that it had before."""
+    """Every step of the candidate equals, within rounding, the reference's step from the same state."""
 
     kind: Literal["step_match"]
     """Judges loss, gradients, Adam's moments and parameters of every step against a reference."""
     candidate: ArmName
     """The arm whose steps are judged."""
     reference: ArmName
-    """The arm that makes the same steps one by one, in higher precision."""
+    """The arm that makes each step from the candidate's state, in higher precision."""
     yardstick: ArmName
-    """The reference in the candidate's precision: how far rounding leads from it."""
+    """The reference in the candidate's precision. It shows how much rounding alone differs from the reference."""
     steps: StepsCompared
     """Steps that must have been compared."""
     max_evaluation_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
-    """Largest relative error of the loss, of a norm before the clip, and of a gradient after it, in the L2 norm."""
+    """Largest relative error of the loss, of norms before the clip, and of gradients after it, by their L2 norm."""
     times_yardstick: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
-    """Or this multiple of the yardstick's own largest error of that quantity up to the step, where that is more."""
+    """Raises `max_evaluation_error` to this multiple of the yardstick's largest error so far, if that is larger."""
     max_update_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_update_error")]
-    """Largest error of an element of a moment or parameter, relative to the absolute values it is computed from."""
+    """Largest error of an element of a moment or parameter, relative to the absolute values of its terms."""
 
-    # Nothing is planted in the reference: a fault of both arms is one of every arm that the trainer itself runs.
+    # A drill plants no fault in the reference: a fault of both arms is planted in the arms that the trainer runs.
     baseline_path: ClassVar[str] = "candidate"
 
     def candidate_capabilities(self) -> frozenset[str]:
@@ -54,10 +54,10 @@ Seeds = Annotated[list[Natural], Field(min_length=1)]
 
 
 class StepAccuracy(Judged):
-    """A step errs no more against a reference of higher precision than a peer of the step's own precision does."""
+    """Against a reference in higher precision, a step errs no more than a peer in the step's own precision."""
 
     kind: Literal["step_accuracy"]
-    """Judges a step's errors against a reference, as multiples of a peer's errors against it."""
+    """Judges a step's errors against a reference, as multiples of a peer's errors."""
     candidate: ArmName
     """The arm under test."""
     peer: ArmName
@@ -67,22 +67,22 @@ class StepAccuracy(Judged):
     gradient_seeds: Annotated[Seeds, MEASURED]
     """Seeds of the runs whose gradients are compared."""
     gradient_steps: ComparedSteps
-    """Steps, counted from 0, at which they are compared: at the candidate's parameters and on its batch."""
+    """Steps, counted from 0, at which gradients are compared, with the candidate's parameters and batch."""
     median_gradient_ratio_at_most: Annotated[
         Positive, Demand("exceeds_tolerance", exceeded_bound="median_gradient_ratio_at_most")
     ]
-    """Largest median, over the trained tensors, of the candidate's gradient error over the peer's."""
+    """Largest median over trained tensors of (candidate's gradient error / peer's gradient error)."""
     gradient_ratio_at_most: Annotated[Positive, Demand("exceeds_tolerance", exceeded_bound="gradient_ratio_at_most")]
-    """Largest candidate's gradient error over the peer's of any trained tensor."""
+    """Largest (candidate's gradient error / peer's gradient error) of any trained tensor."""
     loss_seeds: Annotated[Seeds, MEASURED]
     """Seeds of the runs whose losses are compared over all steps of the workload, each arm on its own parameters."""
     loss_steps: StepsCompared
-    """Steps that must have been compared with each of them."""
+    """Steps that must have been compared with each of these seeds."""
     loss_ratio_at_most: Annotated[Positive, Demand("exceeds_tolerance", exceeded_bound="loss_ratio_at_most")]
-    """Largest mean absolute loss error of the candidate over the peer's."""
+    """Largest (candidate's mean absolute loss error / peer's mean absolute loss error)."""
 
     def seeds(self) -> list[int]:
-        """Return every seed that is run, in the order of the arms' executions."""
+        """Return all seeds, in the order in which the arms execute them."""
         return sorted({*self.gradient_seeds, *self.loss_seeds})
 
     def contradictions(self) -> Iterator[Problem]:

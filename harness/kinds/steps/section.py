@@ -1,4 +1,4 @@
-"""Show steps next to a reference's: each quantity's largest error, and errors of gradients by kind of tensor."""
+"""Show the errors of steps against a reference: the largest of each quantity, and gradients by kind of tensor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = tuple[int, StepReading]
 
 
 def match_section(view: ReportView) -> Section | None:
-    """Return a section with a part for each run that a claim about single steps judged, None where there is none."""
+    """Return a section with a part for each run that a `step_match` claim judged, or None if there is none."""
     kept = [
         _match_part(f"{judged.where} · {judged.claim.candidate}", run, judged.claim)
         for judged in judged_parts(view, StepMatch)
@@ -67,15 +67,15 @@ def _match_row(quantity: str, rows: list[Row]) -> list[object]:
     return [quantity, worst.tensors, float(worst.error), step, worst.tensor, largest]
 
 
-# Show errors of a step and of a peer's against a reference: of gradients by kind of tensor, of
-# losses by seed.
+# The following shows the errors of a step and of a peer against a reference: gradients by kind of
+# tensor, and losses by seed.
 
 SHOWN = 12  # rows of a table; the run directory holds all
 _MADE_BY = ("dtype", "device", "transformers", "peft", "torch", "dequantized_by")
 
 
 def accuracy_section(view: ReportView) -> Section | None:
-    """Return a section with a part for each run that a step's accuracy was judged by, None where there is none."""
+    """Return a section with a part for each run that a `step_accuracy` claim judged, or None if there is none."""
     kept = [
         _part(judged.where, run, judged.claim)
         for judged in judged_parts(view, StepAccuracy)
@@ -129,7 +129,7 @@ def _row(errors: Errors) -> list[object]:
 
 
 def _by_seed(run: RunEvidence, claim: StepAccuracy) -> Iterator[Errors]:
-    """Yield the errors of each seed, then of all; a series that an arm left unfinished is left out."""
+    """Yield the loss errors of each seed, then of all seeds together; leave out seeds that an arm did not finish."""
     arms = (claim.candidate, claim.peer, claim.reference)
     series = {}
     for replica, seed in enumerate(claim.seeds()):

@@ -1,7 +1,7 @@
-"""Judge `step_accuracy`: against a reference of higher precision the candidate errs no more than a peer does.
+"""Judge `step_accuracy`: against a reference in higher precision the candidate errs no more than a peer does.
 
 Gradients are compared at the candidate's parameters and on its batches, losses along each arm's own trajectory.
-`error_ratios` sums up the errors; docs/step-accuracy.md gives the reasons.
+docs/step-accuracy.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from harness.judging.verdict import Judgement
 from harness.kinds.seeds.unequal_seeds import executions_by_seed, require_steps_with_each, require_unequal_seeds
 from harness.kinds.steps.model import StepAccuracy
 
-# Compute the errors of two arms against a third arm's numbers, and the ratio of the two.
+# The following computes the errors of two arms against a third arm, and the ratio of these errors.
 
 
 @dataclass(frozen=True)
 class Errors:
-    """What the candidate and the peer err by, in one unit; `name` says in what.
+    """The errors of candidate and peer, in one unit. name: the quantity or tensor.
 
-    floor: what the format's own rounding makes. A peer that errs less is not a measure for a step in that format.
+    floor: the error of the format's rounding alone. It replaces a smaller error of the peer in the ratio.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Errors:
 
     @property
     def ratio(self) -> float:
-        """Return the ratio of errors. Over a peer without error or floor it is infinite, or 0 for no error."""
+        """Return candidate / max(peer, floor). If the divisor is 0, return 0 for no error, else infinity."""
         measure = max(self.peer, self.floor)
         if measure == 0:
             return 0.0 if self.candidate == 0 else math.inf
@@ -51,8 +51,8 @@ class Errors:
 
 
 def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[Errors]:
-    """Return, for each trained tensor, the root mean square, over seeds and steps, of the difference from the
-    reference's gradient relative to that gradient, both by their L2 norms. A gradient of zero in all arms is left out.
+    """Return each trained tensor's error: |gradient - reference's| / |reference's| in L2 norms, as the root mean square
+    over seeds and steps. Leave out gradients that are zero in all arms.
     """
     relative: dict[str, list[tuple[float, float]]] = {}
     for record in records:
@@ -72,7 +72,7 @@ def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[E
 
 
 def is_zero(tensor: TensorErrors) -> bool:
-    """Return True for a gradient that is zero in all arms, as LoRA's first gradient of A is, while B is zero."""
+    """Return True if the gradient is zero in all arms, as that of LoRA's A is while B is zero."""
     return tensor.reference_norm == tensor.candidate_error == tensor.peer_error == 0
 
 
@@ -87,9 +87,9 @@ def _root_mean_square(values: Sequence[float]) -> float:
 
 
 def loss_errors(name: str, series: Iterable[Sequence[Losses]]) -> Errors:
-    """Return the mean absolute differences from the reference's losses over all steps of several runs.
+    """Return the mean absolute differences from the reference's losses, over all steps of several runs.
 
-    series: of each run the losses [steps] of candidate, peer and reference. Raises ValueError for no step at all.
+    series: for each run the losses [steps] of candidate, peer and reference. Raises ValueError if there is no step.
     """
     differences = [(np.abs(ours - exact), np.abs(theirs - exact), np.abs(exact)) for ours, theirs, exact in series]
     candidate, peer, size = (np.concatenate(arm) for arm in zip(*differences, strict=True))
@@ -99,18 +99,18 @@ def loss_errors(name: str, series: Iterable[Sequence[Losses]]) -> Errors:
 
 
 def median_ratio(errors: Sequence[Errors]) -> float:
-    """Return the median ratio over tensors; NaN for none."""
+    """Return the median ratio over tensors, or NaN if there are none."""
     return float(np.median([each.ratio for each in errors])) if errors else math.nan
 
 
 HIGHER_PRECISION = ("float32", "float64")
-UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # of a value: half its last place
-Executions = Mapping[str, ArmEvidence]  # of one seed, by arm: candidate, peer, reference
+UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # unit roundoff, relative to a value
+Executions = Mapping[str, ArmEvidence]  # the executions with one seed, by arm: candidate, peer, reference
 
 
 def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: steps, finiteness, precisions, equal starts and batches, unequal seeds, gradients' errors,
-    losses' errors, guards, the candidate's end.
+    """Judge in this order: steps, finiteness, precisions, equal starts and batches, different seeds, gradient errors,
+    loss errors, guards, the candidate's end.
     """
     run = context.only_run("step_accuracy")
     by_seed = executions_by_seed(run, part.arms().values(), part.seeds())
@@ -159,7 +159,7 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group]:
-    """Return the groups of a seed's arms. Where only gradients are compared, only the candidate makes steps."""
+    """Return the groups of a seed's arms to compare. If only gradients are compared, only the candidate trains."""
     named = {f"{arm} with seed {seed}": executions[arm] for arm in (part.candidate, part.peer, part.reference)}
     candidate, peer, reference = named
     roles = {peer: "peer", reference: "reference"}
@@ -169,7 +169,7 @@ def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group
 
 
 def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executions]) -> list[StepErrors]:
-    """Return a record for each seed and step; settle unless each is of all three arms and every trained tensor."""
+    """Return a record for each seed and step; settle unless each has all three arms and every trained tensor."""
     wanted = sorted(product(part.gradient_seeds, part.gradient_steps))
     by_place = {(record.seed, record.step): record for record in run.step_errors}
     missing = [f"seed {seed} step {step}" for seed, step in wanted if (seed, step) not in by_place]
@@ -184,7 +184,7 @@ def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executi
         start = by_seed[seed][part.candidate].start
         trained, known = start.trainable_tensors, start.trainable_names
         if known is not None:
-            names &= set(known)  # a gradient of another tensor stands for none of these
+            names &= set(known)  # gradients of other tensors do not count
         if len(names) < trained or len(names) < len(record.tensors):
             settle(
                 reasons.TENSORS_MISSING,
@@ -225,7 +225,7 @@ def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
 
 
 def _require_alike(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) -> None:
-    """Settle FAIL unless batches and parameters are equal wherever gradients are compared."""
+    """Settle FAIL unless all arms have equal batches and parameters at each comparison of gradients."""
     others = (part.peer, part.reference)
     for record in records:
         for arm in others:
@@ -288,7 +288,7 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
 
 
 def _require_distinct_batches(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet: Sheet) -> None:
-    """Settle FAIL where a batch came twice with one seed."""
+    """Settle FAIL if a batch repeats within one seed."""
     seen = {seed: executions[part.candidate].series.batch_digest for seed, executions in by_seed.items()}
     sheet.figure("distinct_batches", distinct([digest for batches in seen.values() for digest in batches]), "batches")
     for seed, batches in seen.items():

@@ -1,4 +1,4 @@
-"""Judge `step_match`: each step of the candidate is, within rounding, what the reference makes of the state before."""
+"""Judge `step_match`: each step of the candidate equals, within rounding, the reference's step from the same state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.judging.verdict import Judgement
 from harness.kinds.steps.model import StepMatch
 
 EVALUATED, UPDATED = ("loss", "norms", "gradients"), ("exp_avg", "exp_avg_sq", "parameters")
-OF_TENSORS = ("gradients", *UPDATED)  # of each trainable tensor; the others are of a loss and of groups
+OF_TENSORS = ("gradients", *UPDATED)  # compared for each trainable tensor; loss and norms are not
 _WORDS = {
     "loss": "the loss",
     "norms": "the norm of",
@@ -29,7 +29,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Held:
-    """One reading against its bound."""
+    """The error of one quantity at one step, and its bound."""
 
     step: int
     quantity: str
@@ -39,13 +39,13 @@ class Held:
 
     @property
     def name(self) -> str:
-        """Return the name of what was compared, for a sentence."""
+        """Return the compared quantity in words, for a sentence."""
         words = _WORDS[self.quantity]
         return words if self.quantity == "loss" else f"{words} {self.tensor}"
 
     @property
     def times(self) -> float:
-        """Return the error as a multiple of its bound; infinite for what cannot be an error (NaN or below 0)."""
+        """Return the error as a multiple of its bound; infinite if the error is NaN or negative."""
         return self.error / self.bound if self.error >= 0 else math.inf
 
 
@@ -60,7 +60,7 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
     _note(part, candidate, held, sheet)
 
     named = {f"{role} {part.arms()[role]}": execution for role, execution in arms.items()}
-    # the yardstick has the candidate's precision, and so the same digest of the same start
+    # the yardstick has the candidate's precision, so equal starts have equal digests
     roles = {name: role for name, role in zip(named, arms, strict=True) if role != "candidate"}
     group = Group(dict(reversed(named.items())), roles)
     comparison.begin(group)
@@ -76,7 +76,7 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
-    """Yield every reading with its bound. An evaluation's bound grows with the yardstick's largest error so far."""
+    """Yield each error with its bound. The bound of loss, norms and gradients grows with the yardstick's errors."""
     seen: dict[str, float] = {}
     for step in steps:
         if (step.reference, step.yardstick) != (part.reference, part.yardstick):
@@ -116,10 +116,10 @@ def _note(part: StepMatch, candidate: ArmEvidence, held: Sequence[Held], sheet: 
 
 
 def _require_every_tensor(candidate: ArmEvidence) -> None:
-    """Settle where a quantity of a step leaves out a trainable tensor, or compares nothing.
+    """Settle unless each quantity of each step was compared, for every trainable tensor if it has one per tensor.
 
-    An error of zero over no tensors is within any bound. Nothing is excused: the reference's update is requested for
-    every parameter, with a gradient and both moments, so only a step that has them can be compared.
+    An error of zero over no tensors would keep any bound. There are no exceptions, because the reference can only
+    follow a step that has a gradient and both moments for every parameter.
     """
     trained = candidate.start.trainable_tensors
     for step in candidate.compared_steps:
