@@ -1,4 +1,4 @@
-"""Define judgements about series: of two arms, of repeated runs, and of arms that must differ."""
+"""Define the claims about series: two arms agree, repeated runs agree, or two arms differ."""
 
 from __future__ import annotations
 
@@ -26,41 +26,39 @@ from harness.contract.base import (
 from harness.contract.guards import Bounded, Ends, Guards
 
 RelativeBound = Annotated[Positive | None, Demand("exceeds_tolerance", exceeded_bound="max_relative_difference")]
-RUNS = 5  # of each arm under `noise`: fewer have too few divisions for a false-alarm rate of 1 %
-NOISE_STEPS = (0, 1, 2, -1)  # whose gradients are compared under `noise`
+RUNS = 5  # per arm under `noise`; fewer can be split into two groups in too few ways for a false-alarm rate of 1 %
+NOISE_STEPS = (0, 1, 2, -1)  # steps at which gradients are compared under `noise`
 
 
 class Precisions(Strict):
     """The data types that two arms compute in, as their systems state them (`dtype` among a run's facts)."""
 
     candidate: Annotated[Name, Demand("vacuous_precision")]
-    """That of the optimized arm, such as `bfloat16`."""
+    """The data type of the optimized arm, such as `bfloat16`."""
     baseline: Annotated[Name, Demand("vacuous_precision")]
-    """That of the plain arm, another one."""
+    """The data type of the plain arm, which must differ."""
 
 
 ParameterDtype = Literal["float64", "float32", "bfloat16", "float16"]
-# How fine each is; of two that are equally fine, neither holds the other's values.
+# A data type represents all values of types with a lower number. Of two with the same number, neither does.
 _FINENESS = {"float64": 2, "float32": 1, "bfloat16": 0, "float16": 0}
 
 
 class ParameterDtypes(Strict):
-    """The data types of two arms' trainable parameters, of which one holds all values of the other."""
+    """The data types of two arms' trainable parameters. One type must represent all values of the other."""
 
     candidate: Annotated[ParameterDtype, Demand("vacuous_parameter_dtype")]
-    """That of every trainable tensor of the optimized arm."""
+    """The data type of every trainable tensor of the optimized arm."""
     baseline: Annotated[ParameterDtype, Demand("vacuous_parameter_dtype")]
-    """That of every one of the plain arm, another one."""
+    """The data type of every trainable tensor of the plain arm, which must differ."""
 
     def coarser(self) -> str:
-        """Return the data type with fewer values."""
+        """Return the data type that represents fewer values."""
         return min(self.candidate, self.baseline, key=_FINENESS.__getitem__)
 
 
 class TrajectoryMatch(Bounded):
-    """Two series agree at every step (or at the final one), in bits, within a bound, or as far as the baseline agrees
-    with itself.
-    """
+    """Two series agree at every step, or at one step, in bits, within a bound, or within the baseline's own noise."""
 
     kind: Literal["trajectory_match"]
     """Judges one series of two arms against each other."""
@@ -69,32 +67,32 @@ class TrajectoryMatch(Bounded):
     baseline: ArmName
     """The plain arm."""
     metric: Annotated[Metric, NoDemand("names a series")] = "loss"
-    """The series compared: the loss, or a metric that the systems of both arms report."""
+    """The compared series: the loss, or a metric that the systems of both arms report."""
     equality: Annotated[EqualityOrNoise, Demand("differs", "beyond_noise")]
-    """`bitwise`: every bit decides; `within`: the bounds alone do; `noise`: several runs of each arm do, whose losses,
-    gradients and ends must lie no further apart than the baseline's runs from each other. It has no bound."""
+    """`bitwise`: every bit must be equal. `within`: only the bounds decide. `noise`: each arm runs several times, and
+    losses, gradients and ends must differ no more than those of the baseline's runs. `noise` has no bound."""
     runs: Annotated[Annotated[int, Field(ge=RUNS, le=8)] | None, MEASURED] = None
-    """Under `noise`: how often each arm runs; left out, 5 times. With 5 an equal arm fails at most once in 126."""
+    """Under `noise`: number of runs of each arm, by default 5. With 5 runs an equal arm fails at most once in 126."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """Largest absolute difference allowed; shown next to the bits under `bitwise`."""
+    """Largest allowed absolute difference. Under `bitwise` it is only reported."""
     max_relative_difference: RelativeBound = None
-    """Largest difference allowed relative to the baseline's absolute value at that step: where that is 0, none is.
-    With `max_abs_difference` both bounds hold."""
+    """Largest allowed difference relative to the baseline's absolute value at that step. If `max_abs_difference` is
+    also given, both bounds must hold."""
     compare: Annotated[Literal["every", "final", "first"], NoDemand("chooses the steps that are compared")] = "every"
-    """At every step, or at the last one only; or at the first alone, before any update, where the ends may differ."""
+    """Which steps are compared: every step, only the last, or only the first, which precedes any update."""
     precisions: Precisions | None = None
-    """What the arms must compute in, where that is what they differ in. Their frozen tensors then have other formats,
-    and are not compared; each must still end as it began."""
+    """The precisions in which the arms must compute, for arms that differ in precision. Their frozen tensors have
+    different formats and are not compared, but must not change during training."""
     parameter_dtypes: ParameterDtypes | None = None
-    """The data types of the arms' trainable parameters, where they differ. Starts are then equal where they hold the
-    same values once rounded to the coarser type; frozen tensors are not compared, and each must end as it began."""
+    """The data types of the arms' trainable parameters, if they differ. Starts then count as equal if they are equal
+    after rounding to the coarser type. Frozen tensors are not compared, but must not change during training."""
     switched_on: Annotated[bool, NoDemand("unmet leaves the claim undecided")] = False
-    """If the candidate must be another step than the baseline: by its operators, by types, shapes or strides of what
-    they read, or by any bit. A switch that does nothing leaves the claim undecided (`optimization_off`)."""
+    """True if the candidate's step must differ from the baseline's: in its operators, in types, shapes or strides of
+    their inputs, or in any bit. If it does not, the claim is undecided (`optimization_off`)."""
     guards: Guards
-    """What must be true before PASS may be said."""
+    """What must hold before the claim can pass."""
     ends: Ends | None = None
-    """Within a bound: how far apart the arms may end. In bits they end equal anyway."""
+    """Under `within`: how much the end states may differ. Under `bitwise` they must be equal anyway."""
 
     must_train_alike: ClassVar[bool] = True
 
@@ -102,7 +100,7 @@ class TrajectoryMatch(Bounded):
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the demands, with the single reason that this equality gives for unequal arms."""
+        """Return the demands, with only the reason code that the chosen equality gives for unequal arms."""
         found = super().demanded()
         if "equality" in found:
             found["equality"] = Demand("beyond_noise" if self.equality == "noise" else "differs")
@@ -133,7 +131,7 @@ class TrajectoryMatch(Bounded):
             yield Problem(("parameter_dtypes",), rule, found, "name float32 or float64 as one of them")
 
     def _noise_contradictions(self) -> Iterator[Problem]:
-        """Yield settings that contradict `noise`, where both arms do the same arithmetic and only their runs decide."""
+        """Yield a problem for each setting that contradicts `equality: noise`, under which only runs decide."""
         if self.equality != "noise":
             if self.runs is not None:
                 yield Problem(("runs",), "`runs` is for `equality: noise`", str(self.runs), "leave `runs` out")
@@ -165,7 +163,7 @@ class TrajectoryMatch(Bounded):
         return found
 
     def formats_differ(self) -> bool:
-        """Return True if the arms store tensors in different formats, so that frozen ones are not compared."""
+        """Return True if the arms store tensors in different formats, so that frozen tensors are not compared."""
         return self.precisions is not None or self.parameter_dtypes is not None
 
     def replicas(self) -> dict[str, int]:
@@ -174,65 +172,65 @@ class TrajectoryMatch(Bounded):
         return {self.baseline: 2}  # two runs of the baseline show the noise floor
 
     def compared(self) -> list[list[str]]:
-        # How far the parameters end apart, which a claim in bits has only where the process has both: digests decide
-        # it. Of the baseline's repetition and the control series and digests are read.
+        # These arms share a process, which records how far their parameters end apart. A claim in bits needs only
+        # digests, and repetitions and controls need only series and digests.
         if self.equality == "bitwise":
             return []
-        if self.equality == "noise":  # what a process chooses once, such as an algorithm, is then the same for both
+        if self.equality == "noise":  # in one process, choices such as algorithms are the same for both arms
             return [[self.candidate, self.baseline], [self.candidate], [self.baseline]]
         control = [] if self.ends is None else [[self.ends.control, self.baseline]]
         return [[self.candidate, self.baseline], *control]
 
 
 class Repeatability(Bounded):
-    """N runs of one arm with one seed agree, in bits or within a bound. In bits all runs but the first share another
-    process, which begins later, with another hash seed. Within a bound, and with ranks, all runs share processes.
+    """N runs of one arm with one seed agree, in bits or within a bound. Under `bitwise` all runs after the first share
+    a second process with another hash seed. Under `within`, and with several ranks, all runs share processes.
     """
 
     kind: Literal["repeatability"]
     """Judges runs of one arm with one seed against each other."""
     candidate: ArmName
-    """The arm that is run again."""
+    """The arm that is run several times."""
     runs: Annotated[int, Field(ge=2, le=32), MEASURED] = 2
-    """How many runs."""
+    """Number of runs."""
     equality: Annotated[Equality, Demand("differs")]
-    """`bitwise`: every bit decides; `within`: the bounds alone do."""
+    """`bitwise`: every bit must be equal. `within`: only the bounds decide."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """Largest absolute difference allowed; shown next to the bits under `bitwise`."""
+    """Largest allowed absolute difference. Under `bitwise` it is only reported."""
     max_relative_difference: RelativeBound = None
-    """Largest difference allowed relative to the first run's absolute value at that step: where that is 0, none is.
-    With `max_abs_difference` both bounds hold."""
+    """Largest allowed difference relative to the first run's absolute value at that step. If `max_abs_difference` is
+    also given, both bounds must hold."""
     guards: Guards
-    """What must be true before PASS may be said."""
+    """What must hold before the claim can pass."""
 
     def replicas(self) -> dict[str, int]:
         return {self.candidate: self.runs}
 
     def compared(self) -> list[list[str]]:
-        # digests decide bits; within a bound, how far the parameters of every run end from those of the first
+        # a claim in bits needs only digests; within a bound, each run's parameters are compared with the first run's
         return [] if self.equality == "bitwise" else [[self.candidate]]
 
 
 class RunsDiffer(Judged):
-    """Two arms that differ in a setting differ in their losses, and in what else it must reach."""
+    """Two arms that differ in a setting have different losses and, if demanded, different batches and starts."""
 
     kind: Literal["runs_differ"]
-    """Judges that a setting, such as the seed, reaches what it is there for."""
+    """Judges that a setting, such as the seed, has an effect."""
     candidate: ArmName
     """The arm with the other setting."""
     baseline: ArmName
-    """The arm that differs from it in that setting alone."""
+    """The arm that differs from the candidate only in that setting."""
     steps: StepsCompared
     """Steps that must have been compared."""
     losses_from: Annotated[int, Field(ge=0), Demand("losses_equal")]
-    """The first step, counted from 0, from which on the losses differ in bits at every step."""
+    """The losses must differ in bits at this step, counted from 0, and at every later step."""
     batches: Annotated[bool, Demand("batches_equal")] = False
-    """Whether the arms read another batch at every step."""
+    """True if the arms must read different batches at every step."""
     start: Annotated[bool, Demand("start_equal")] = False
-    """Whether the arms start from other trainable parameters."""
+    """True if the arms must start from different trainable parameters."""
 
     def compared(self) -> list[list[str]]:
-        return []  # by series and digests alone
+        return []  # only series and digests are compared
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)

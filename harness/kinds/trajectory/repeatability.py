@@ -1,4 +1,4 @@
-"""Judge `repeatability`: an arm repeats its training in every bit; and `runs_differ`: it must not."""
+"""Judge `repeatability`: runs of one arm agree; and `runs_differ`: two arms differ. Check that two arms train alike."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from harness.kinds.speed.model import compares_timed_steps
 from harness.kinds.trajectory.model import Repeatability, RunsDiffer, TrajectoryMatch
 from harness.kinds.trajectory.trajectory_match import require_precisions
 
-# Check what a measurement of two arms must show besides its numbers: that both trained, and alike.
+# Measurements of speed and memory use the following to check that both arms trained, and trained alike.
 
 
 def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
-    """Return the trajectory_match claim of the contract with this id; settle when there is none.
+    """Return the trajectory_match part of the contract's claim with this id; settle ERROR if there is none.
 
-    Of several in one claim return the first that can be about measured steps: a bound of another metric, or one that
-    applies before any update, would let different losses pass.
+    If there are several, return the first that compares losses of later steps: a bound on another metric, or on the
+    first step alone, would let different losses pass.
     """
     named = [claim for claim in context.contract.claims if claim.id == claim_id]
     found = [each for claim in named for each in parts_of(claim) if isinstance(each, TrajectoryMatch)]
@@ -56,10 +56,10 @@ def require_equal_training(
     nothing: str,
     same_system: bool,
 ) -> None:
-    """Settle unless the measured steps of both arms satisfy `trajectory`, and trained, by the rules of its own judge.
+    """Settle unless the measured steps of both arms trained and satisfy `trajectory`, as its own judge would.
 
-    `named`: the baseline, then the candidate; `nothing`: the sentence where no step was recorded; `same_system`:
-    True if one system trains both.
+    `named`: the baseline, then the candidate. `nothing`: the message if no step was recorded. `same_system`: True if
+    one system trains both.
     """
     (theirs, baseline), (ours, candidate) = named.items()
     require_precisions(trajectory, candidate, baseline)
@@ -75,14 +75,14 @@ def require_equal_training(
     found = difference(losses(candidate), losses(baseline), trajectory.compare, bounds)
     if found.steps == 0:
         settle(reasons.VACUOUS_STEPS, nothing)
-    # `noise` is judged over all processes
+    # under `noise` all processes are judged together, not here
     require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}", sheet, beside=True)
     note_watched(named, sheet)
     comparison.end(group)
 
 
 def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
-    """Compare every repetition with the first run, and report the worst difference."""
+    """Judge every repetition against the first run, by the worst difference."""
     run = context.only_run("paired")
     executions = replicas(run, part.candidate, part.runs)
     comparison = Comparison(part, context, sheet)
@@ -113,23 +113,23 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: Repeatability, run: RunEvidence) -> list[Compared]:
-    """Return the losses of every repetition with those of the first run; settle where a run is missing."""
+    """Return the losses of each repetition with those of the first run; settle ERROR if a run is missing."""
     first, *others = (losses(each) for each in replicas(run, part.candidate, part.runs))
     names = [f"{part.candidate}, run {place}" for place in range(part.runs)]
     return [Compared(name, names[0], each, first) for name, each in zip(names[1:], others, strict=True)]
 
 
 def _badness(found: Difference) -> tuple[bool, bool, float, int]:
-    # a NaN difference compares as nothing; it is the worst
+    # NaN does not compare as larger, but is the worst difference
     return (math.isnan(found.largest), found.first_exceeding is not None, found.largest, found.differing)
 
 
-# Judge `runs_differ`: two arms that differ in a setting differ in their losses, and in what else it
-# must reach.
+# The following judges `runs_differ`: two arms that differ in a setting have different losses and, if
+# demanded, different batches and starts.
 
 
 def judge_differing(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: finiteness, code that ran, steps, losses, batches, start, and that both arms trained."""
+    """Judge in this order: finiteness, compiled code, steps, losses, batches, start, that both arms trained."""
     run = context.only_run("paired")
     ours, theirs = executed(run, part.candidate), executed(run, part.baseline)
     named = {part.baseline: theirs, part.candidate: ours}

@@ -24,17 +24,17 @@ ANCHOR = "trajectories"
 
 @dataclass
 class Comparison:
-    """Two series that judges compared, with the bounds and the units of their claims."""
+    """Two compared series, with the bounds and units of the claims that compare them."""
 
     pair: Compared
     tolerances: set[float] = field(default_factory=set)
-    relative: set[float] = field(default_factory=set)  # bounds
+    relative: set[float] = field(default_factory=set)  # relative bounds
     units: set[Unit] = field(default_factory=set)
 
 
 @dataclass
 class Pair:
-    """The arms that one plot shows together, by the name of their curve, and whose units it is of."""
+    """The curves of one plot by name, their metric, and the units whose claims compare them."""
 
     metric: str
     curves: dict[str, plots.Curve] = field(default_factory=dict)
@@ -43,14 +43,14 @@ class Pair:
 
 @dataclass
 class Seen:
-    """What claims compare of one run: pairs by candidate, baseline and metric; comparisons by name."""
+    """What claims compare in one run: plots by candidate, baseline and metric; comparisons by name."""
 
     pairs: dict[tuple[str, str, str], Pair] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
 
 
 def section(view: ReportView) -> Section | None:
-    """Return a section with a part for each judged run whose arms left series, None where there is none."""
+    """Return a section with a part for each judged run whose arms have series, or None if there is none."""
     drawn = {probe for kind in kinds().values() if ANCHOR in kind.card for probe in kind.probes}
     seen: dict[str, Seen] = {}
     for verdict, parts, runs in view.judged():
@@ -71,7 +71,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def _note(seen: Seen, part: AnyPart, run: RunEvidence, unit: Unit, pairs: Sequence[Compared]) -> None:
-    """Add what the claim compares in the run."""
+    """Add the curves, bounds and unit of a claim that compares series in the run."""
     arms = part.arms()
     metric = pairs[0].metric if pairs else LOSS
     pair = seen.pairs.setdefault((arms["candidate"], arms.get("baseline", ""), metric), Pair(metric))
@@ -87,7 +87,7 @@ def _note(seen: Seen, part: AnyPart, run: RunEvidence, unit: Unit, pairs: Sequen
 
 
 def _curves(arms: Mapping[str, str], metric: str, run: RunEvidence, pairs: Sequence[Compared]) -> Iterator[plots.Curve]:
-    """Yield what was compared, then the claim's other arms. An arm compared with itself is drawn as runs of it."""
+    """Yield the compared curves, then those of the claim's other arms. An arm compared with itself is drawn by runs."""
     for pair in pairs:
         yield plots.Curve(pair.baseline, Role.BASELINE, pair.theirs)
         yield plots.Curve(pair.candidate, Role.CANDIDATE if "baseline" in arms else Role.REPLICA, pair.ours)
@@ -99,7 +99,7 @@ def _curves(arms: Mapping[str, str], metric: str, run: RunEvidence, pairs: Seque
 
 
 def _series(execution: ArmEvidence, metric: str) -> Doubles:
-    """Return the metric [steps]; an empty array where it was not reported."""
+    """Return the metric [steps], or an empty array if it was not reported."""
     return execution.series.loss if metric == LOSS else execution.series.metrics.get(metric, np.empty(0))
 
 
@@ -116,7 +116,7 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
             drawn = plots.trajectories(list(pair.curves.values()), pair.metric)
             part.judged.append(JudgedPlot(drawn, frozenset(pair.units)))
     if curves and not part.judged:
-        # Further runs of an arm measure noise; drawn here they would only lie over the first.
+        # repetitions of an arm measure noise, and their curves would only cover the first one's
         part.plots.append(plots.trajectories([curve for curve in curves if curve.name in run.arms]))
     rows = [row for item in seen.comparisons.values() for row in _compared(part, item)]
     columns = [
@@ -135,7 +135,7 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
 
 
 def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
-    """Yield the table row of a comparison, and add its words and plot to the part; equal bits need no plot."""
+    """Yield the table row of a comparison, and add its text and plot to the part; equal series need no plot."""
     pair, values, found = item.pair, item.pair.distances, item.pair.difference()
     if not len(values):
         return
@@ -148,7 +148,7 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
         part.text.append(f"{line(name)}: apart by at most {apart} times the baseline's value; {allowed}.")
     floor = max((each.largest for each in pair.repeated()), default=None)
     floor = floor if floor is not None and math.isfinite(floor) else None
-    if first is not None and len(values) > 1:  # of a single judged step the table says all
+    if first is not None and len(values) > 1:  # for a single step the table suffices
         drawn = plots.difference(values, tolerances=tolerances, floor=floor, first=first, name=name)
         part.judged.append(JudgedPlot(drawn, frozenset(item.units)))
     finite = values[np.isfinite(values)]
@@ -159,7 +159,7 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
 
 
 def _steps(pair: Compared) -> str:
-    """Return a phrase for the compared steps. Where some steps were not judged, it says so."""
+    """Return a phrase for the compared steps, which also states if some steps were not judged."""
     ours, theirs = len(pair.ours), len(pair.theirs)
     if pair.compare != "every":
         return f"the {pair.compare} step"

@@ -1,8 +1,8 @@
-"""Judge `trajectory_match`: losses of two arms, or another metric, agree at every step or one end, in bits or bounds.
+"""Judge `trajectory_match`: two arms' losses, or another metric, agree in bits, within a bound or within noise.
 
-In bits means the state that they end with too; within a bound, how far their parameters end apart is reported.
-Within the baseline's noise (`own_noise`) several runs of both arms are compared, with their gradients and ends.
-The noise floor is the largest absolute difference between the baseline and its own repetition.
+Under `bitwise` the end states must also be equal. Under `within` the distance of the parameters at the end is reported.
+Under `noise` (`own_noise`) several runs of both arms are compared, with their gradients and end states. The noise floor
+is the largest absolute difference between the baseline and its own repetition.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: TrajectoryMatch, run: RunEvidence) -> list[Compared]:
-    """Return the metric of both arms, and that of the repetitions that there are; settle where an arm is missing."""
+    """Return the metric of both arms and of the baseline's repetitions; settle ERROR if an arm is missing."""
     baselines = replicas(run, part.baseline, 1) and run.arms[part.baseline][: _repetitions(part, run)]
     ours, theirs, *again = (values(each, part.metric) for each in (executed(run, part.candidate), *baselines))
     return [Compared(part.candidate, part.baseline, ours, theirs, part.metric, part.compare, tuple(again))]
@@ -140,7 +140,7 @@ def _repetitions(part: TrajectoryMatch, run: RunEvidence) -> int:
 
 
 def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge every run of both arms, in the same order as `judge`; ends are part of the difference."""
+    """Judge all runs of both arms under `noise`, in the order of `judge`, with the ends as part of the difference."""
     run = context.only_run("paired")
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     comparison = Comparison(part, context, sheet)
@@ -203,7 +203,7 @@ def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, base
 
 
 def multiple_of(largest: float, floor: float) -> float:
-    """Return a difference as a multiple of the noise floor; over a floor of 0 it is infinite, or 0 if it is 0."""
+    """Return a difference as a multiple of the noise floor; if the floor is 0, 0 for no difference, else infinity."""
     if floor == 0:
         return 0.0 if largest == 0 else math.inf if largest > 0 else math.nan
     return largest / floor
@@ -231,9 +231,9 @@ def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metr
 def note_same_step(
     part: TrajectoryMatch, context: Context, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet
 ) -> str:
-    """Return a sentence's tail for a candidate that only repeats the baseline's step; "" for any other candidate.
+    """Return the end of a sentence if the candidate's step is no different from the baseline's, else "".
 
-    Leaves the claim open where the claim requires another step, and none was seen.
+    Leave the claim open if it requires a different step.
     """
     ours, theirs = end_of(candidate).step_form, end_of(baseline).step_form
     equal = _equal_bits(candidate, baseline)
@@ -257,9 +257,9 @@ def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
 
 
 def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Leave the claim open where one arm bounded its gradients without effect, and the other one surely did not.
+    """Leave the claim open if only one arm clips its gradients and the clip never changed a gradient.
 
-    A bound that acted shows in the numbers that are compared, whatever was seen of the other arm.
+    A clip that changed gradients shows in the compared numbers.
     """
     clips = {ours: end_of(candidate).clip, theirs: end_of(baseline).clip}
     found = {name: clip for name, clip in clips.items() if clip is not None and clip.seen}
